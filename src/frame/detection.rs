@@ -1,0 +1,102 @@
+//! What decoders produce and metas carry.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::{Rect, Size};
+
+/// Names one object for the life of the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(pub i32);
+
+impl ObjectId {
+    /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
+    pub fn next() -> Self {
+        static NEXT: AtomicI32 = AtomicI32::new(0);
+        Self((NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1))
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One object in a frame.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Detection {
+    /// Its name; classifications and ROI metas refer to it.
+    pub id: ObjectId,
+    /// The object in whose region it was found.
+    pub parent: Option<ObjectId>,
+    /// Where, in frame space; real-valued, may reach outside the frame.
+    pub rect: Rect,
+    /// 0..=1.
+    pub confidence: f32,
+    /// The class index that the model gave.
+    pub label_id: u32,
+    /// The class's name, if the model has labels.
+    pub label: Option<Arc<str>>,
+    /// What classifiers said of it, in the order in which they ran.
+    pub classifications: Vec<Classification>,
+}
+
+/// What one classifier said of one object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Classification {
+    /// The attribute: "gender", "color"; the key in the JSON.
+    pub name: Arc<str>,
+    /// The model that said it.
+    pub model: Arc<str>,
+    /// What it said.
+    pub outcome: Outcome,
+}
+
+/// The answer of a classifier.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// One of several classes.
+    Label {
+        label_id: u32,
+        label: Option<Arc<str>>,
+        /// 0..=1.
+        confidence: f32,
+    },
+    /// A number, such as an age in years.
+    Value(f32),
+}
+
+/// Whether inference took place on a frame.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum InferenceStatus {
+    /// Yes.
+    #[default]
+    Inferred,
+    /// No, on purpose, for this reason.
+    Skipped(Arc<str>),
+    /// No, because of this error.
+    Failed(Arc<str>),
+}
+
+/// All results of one frame.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FrameResults {
+    /// The size of the frame that the rectangles refer to.
+    pub size: Size,
+    /// The frame's number in its stream, from 0.
+    pub frame_number: u64,
+    /// What happened to it; the worst of all stages.
+    pub status: InferenceStatus,
+    /// The objects, best first.
+    pub detections: Vec<Detection>,
+}
+
+impl FrameResults {
+    /// The detection with this id.
+    pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
+        self.detections.iter_mut().find(|detection| detection.id == id)
+    }
+}

@@ -1,0 +1,167 @@
+//! Pixel formats and color spaces: planes, subsampling, and how numbers become colors.
+
+use std::fmt;
+
+use super::Size;
+use crate::tensor::Shape;
+
+/// The arrangement of the pixels in memory; names and byte orders are GStreamer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PixelFormat {
+    /// Luma plane, then one plane of interleaved U and V at half width and height.
+    Nv12,
+    /// Luma plane, then a U and a V plane at half width and height.
+    I420,
+    Rgb,
+    Bgr,
+    Rgbx,
+    Bgrx,
+    Rgba,
+    Bgra,
+    Gray8,
+}
+
+impl PixelFormat {
+    /// All of them.
+    pub const ALL: [PixelFormat; 9] =
+        [Self::Nv12, Self::I420, Self::Rgb, Self::Bgr, Self::Rgbx, Self::Bgrx, Self::Rgba, Self::Bgra, Self::Gray8];
+
+    /// GStreamer's name in caps.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nv12 => "NV12",
+            Self::I420 => "I420",
+            Self::Rgb => "RGB",
+            Self::Bgr => "BGR",
+            Self::Rgbx => "RGBx",
+            Self::Bgrx => "BGRx",
+            Self::Rgba => "RGBA",
+            Self::Bgra => "BGRA",
+            Self::Gray8 => "GRAY8",
+        }
+    }
+
+    /// The format with this name in caps.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Number of planes.
+    pub const fn n_planes(self) -> usize {
+        match self {
+            Self::Nv12 => 2,
+            Self::I420 => 3,
+            _ => 1,
+        }
+    }
+
+    /// Bytes from one pixel to the next in plane 0.
+    pub const fn pixel_bytes(self) -> usize {
+        match self {
+            Self::Nv12 | Self::I420 | Self::Gray8 => 1,
+            Self::Rgb | Self::Bgr => 3,
+            Self::Rgbx | Self::Bgrx | Self::Rgba | Self::Bgra => 4,
+        }
+    }
+
+    /// Where red, green and blue lie in a pixel; `None` if the format is not made of them.
+    pub const fn rgb_offsets(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Rgb | Self::Rgbx | Self::Rgba => Some([0, 1, 2]),
+            Self::Bgr | Self::Bgrx | Self::Bgra => Some([2, 1, 0]),
+            Self::Nv12 | Self::I420 | Self::Gray8 => None,
+        }
+    }
+
+    /// Whether chroma is stored once per 2x2 pixels.
+    pub const fn is_subsampled(self) -> bool {
+        matches!(self, Self::Nv12 | Self::I420)
+    }
+
+    /// The shape of a plane; chroma of an odd-sized frame is rounded up.
+    pub fn plane_shape(self, plane_idx: usize, size: Size) -> Shape {
+        let (width, height) = (size.width as usize, size.height as usize);
+        match (self, plane_idx) {
+            (Self::Nv12, 1) => Shape::from([height.div_ceil(2), width.div_ceil(2), 2]),
+            (Self::I420, 1 | 2) => Shape::from([height.div_ceil(2), width.div_ceil(2)]),
+            (Self::Nv12 | Self::I420 | Self::Gray8, _) => Shape::from([height, width]),
+            _ => Shape::from([height, width, self.pixel_bytes()]),
+        }
+    }
+}
+
+impl fmt::Display for PixelFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which weights lead from Y'CbCr to R'G'B'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum ColorMatrix {
+    #[default]
+    Bt601,
+    Bt709,
+    Bt2020,
+}
+
+impl ColorMatrix {
+    /// The weights of red and blue in luma (ITU-R BT.601-7, BT.709-6, BT.2020-2).
+    pub const fn kr_kb(self) -> (f32, f32) {
+        match self {
+            Self::Bt601 => (0.299, 0.114),
+            Self::Bt709 => (0.2126, 0.0722),
+            Self::Bt2020 => (0.2627, 0.0593),
+        }
+    }
+}
+
+/// Which numbers mean black and white.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ColorRange {
+    /// Luma 16..235, chroma 16..240.
+    #[default]
+    Limited,
+    /// 0..255.
+    Full,
+}
+
+/// What the numbers of a frame mean as colors. Formats made of red, green and blue ignore it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Colorimetry {
+    pub matrix: ColorMatrix,
+    pub range: ColorRange,
+}
+
+/// `r = y * (Y - y_offset) + r_v * (V - 128)`, and so on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct YuvCoefficients {
+    pub y_offset: f32,
+    pub y: f32,
+    pub r_v: f32,
+    pub g_u: f32,
+    pub g_v: f32,
+    pub b_u: f32,
+}
+
+impl Colorimetry {
+    /// The factors that lead to red, green and blue in 0..255.
+    pub fn yuv_coefficients(self) -> YuvCoefficients {
+        let (kr, kb) = self.matrix.kr_kb();
+        let kg = 1.0 - kr - kb;
+        let (y_offset, y, c) = match self.range {
+            ColorRange::Limited => (16.0, 255.0 / 219.0, 255.0 / 224.0),
+            ColorRange::Full => (0.0, 1.0, 1.0),
+        };
+        YuvCoefficients {
+            y_offset,
+            y,
+            r_v: 2.0 * (1.0 - kr) * c,
+            g_u: -2.0 * (1.0 - kb) * kb / kg * c,
+            g_v: -2.0 * (1.0 - kr) * kr / kg * c,
+            b_u: 2.0 * (1.0 - kb) * c,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Rectangles and sizes. The one place that states the edge conventions:
+//! coordinates grow right and down from the top-left corner of the top-left pixel; a rectangle covers `x <= px < x + width`;
+//! areas and overlaps are those of the real-valued rectangles (no "+ 1").
+
+use std::fmt;
+
+/// Width and height in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Size {
+    pub width: u32,
+    pub height: u32,
+}
+
+impl Size {
+    /// A size.
+    pub const fn new(width: u32, height: u32) -> Self {
+        Self { width, height }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+/// A rectangle with real-valued edges, as detectors give it; may reach outside the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rect {
+    pub x: f32,
+    pub y: f32,
+    pub width: f32,
+    pub height: f32,
+}
+
+impl Rect {
+    /// A rectangle from its corners, the second one exclusive.
+    pub const fn from_corners(x_min: f32, y_min: f32, x_max: f32, y_max: f32) -> Self {
+        Self { x: x_min, y: y_min, width: x_max - x_min, height: y_max - y_min }
+    }
+
+    /// The right edge.
+    pub fn x_max(&self) -> f32 {
+        self.x + self.width
+    }
+
+    /// The bottom edge.
+    pub fn y_max(&self) -> f32 {
+        self.y + self.height
+    }
+
+    /// The area; 0 for a rectangle of negative extent.
+    pub fn area(&self) -> f32 {
+        self.width.max(0.0) * self.height.max(0.0)
+    }
+
+    /// Whether all four numbers are finite and the extent is positive.
+    pub fn is_proper(&self) -> bool {
+        [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite()) && self.width > 0.0 && self.height > 0.0
+    }
+
+    /// Intersection over union, in 0..=1; 0 if either is empty.
+    pub fn iou(&self, other: &Rect) -> f32 {
+        let width = self.x_max().min(other.x_max()) - self.x.max(other.x);
+        let height = self.y_max().min(other.y_max()) - self.y.max(other.y);
+        let intersection = width.max(0.0) * height.max(0.0);
+        let union = self.area() + other.area() - intersection;
+        if union > 0.0 { intersection / union } else { 0.0 }
+    }
+
+    /// The pixels that this rectangle means in a frame: edges rounded half up, cut at the frame's edges.
+    ///
+    /// `None` if it is not proper, or lies outside the frame. A proper rectangle that touches the frame gives at least 1x1.
+    pub fn to_pixels(&self, frame: Size) -> Option<PixelRect> {
+        if !self.is_proper() || self.x >= frame.width as f32 || self.y >= frame.height as f32 || self.x_max() <= 0.0 || self.y_max() <= 0.0
+        {
+            return None;
+        }
+        // Saturating casts: coordinates far outside end at the frame's edge.
+        let round = |v: f32| (v + 0.5).floor();
+        let edge = |min: f32, max: f32, limit: u32| {
+            let begin = (round(min).max(0.0) as u32).min(limit - 1);
+            let end = (round(max).max(0.0) as u32).clamp(begin + 1, limit);
+            (begin, end - begin)
+        };
+        let (x, width) = edge(self.x, self.x_max(), frame.width);
+        let (y, height) = edge(self.y, self.y_max(), frame.height);
+        Some(PixelRect { x, y, width, height })
+    }
+
+    /// The same rectangle in a frame that was scaled from one size to another.
+    pub fn rescaled(&self, from: Size, to: Size) -> Rect {
+        let (sx, sy) = (to.width as f32 / from.width as f32, to.height as f32 / from.height as f32);
+        Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
+    }
+}
+
+/// A rectangle of whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PixelRect {
+    pub x: u32,
+    pub y: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl PixelRect {
+    /// All of a frame.
+    pub const fn whole(size: Size) -> Self {
+        Self { x: 0, y: 0, width: size.width, height: size.height }
+    }
+
+    /// Width and height.
+    pub const fn size(&self) -> Size {
+        Size::new(self.width, self.height)
+    }
+
+    /// The same rectangle with real-valued edges.
+    pub fn to_rect(&self) -> Rect {
+        Rect { x: self.x as f32, y: self.y as f32, width: self.width as f32, height: self.height as f32 }
+    }
+}
+
+impl fmt::Display for PixelRect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{} at ({}, {})", self.width, self.height, self.x, self.y)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap_is_that_of_real_rectangles() {
+        let a = Rect::from_corners(0.0, 0.0, 10.0, 4.0);
+        assert_eq!(a.iou(&a), 1.0);
+        assert_eq!(a.iou(&Rect::from_corners(5.0, 0.0, 15.0, 4.0)), 20.0 / 60.0);
+        assert_eq!(a.iou(&Rect::from_corners(10.0, 0.0, 20.0, 4.0)), 0.0);
+        assert_eq!(Rect::default().iou(&Rect::default()), 0.0);
+    }
+
+    #[test]
+    fn pixels_are_rounded_half_up_and_cut() {
+        #[derive(Debug)]
+        struct Case(Rect, Option<[u32; 4]>);
+        let frame = Size::new(20, 10);
+        let cases = [
+            Case(Rect::from_corners(2.5, 1.49, 7.5, 3.5), Some([3, 1, 5, 3])),
+            Case(Rect::from_corners(-5.0, -5.0, 100.0, 100.0), Some([0, 0, 20, 10])),
+            Case(Rect::from_corners(-1e30, -1e30, 1e30, 1e30), Some([0, 0, 20, 10])),
+            Case(Rect::from_corners(19.9, 9.9, 30.0, 30.0), Some([19, 9, 1, 1])),
+            Case(Rect::from_corners(3.1, 3.1, 3.2, 3.2), Some([3, 3, 1, 1])),
+            Case(Rect::from_corners(20.0, 0.0, 30.0, 5.0), None),
+            Case(Rect::from_corners(-9.0, 0.0, 0.0, 5.0), None),
+            Case(Rect::from_corners(4.0, 4.0, 4.0, 8.0), None),
+            Case(Rect::from_corners(8.0, 4.0, 4.0, 8.0), None),
+            Case(Rect { x: f32::NAN, y: 0.0, width: 1.0, height: 1.0 }, None),
+            Case(Rect { x: 0.0, y: 0.0, width: f32::INFINITY, height: 1.0 }, None),
+        ];
+        for case in cases {
+            let pixels = case.0.to_pixels(frame).map(|p| [p.x, p.y, p.width, p.height]);
+            assert_eq!(pixels, case.1, "{case:?}");
+        }
+    }
+}

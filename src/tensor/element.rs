@@ -1,0 +1,162 @@
+//! Element types and the Rust types that match them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+/// The type of one tensor element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ElementType {
+    Bool,
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    U64,
+    I64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+impl ElementType {
+    /// All of them, in the order of declaration.
+    pub const ALL: [ElementType; 13] = [
+        Self::Bool,
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::U64,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+    ];
+
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bool | Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    /// The short name, as printed: `f32`, `u8`, `bool`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::U64 => "u64",
+            Self::I64 => "i64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ElementType {
+    type Err = super::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|element| element.name() == text).ok_or_else(|| {
+            super::Error::new(
+                super::ErrorKind::ElementType,
+                format!("unknown element type `{text}`: expected one of {}", Self::ALL.map(Self::name).join(", ")),
+            )
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is the element of a tensor.
+///
+/// # Safety
+/// `TYPE.size()` is the size of `Self`, and every bit pattern for which [`Element::is_valid`] holds is a value of `Self`.
+pub unsafe trait Element: Copy + Send + Sync + PartialEq + fmt::Debug + sealed::Sealed + 'static {
+    /// The matching element type.
+    const TYPE: ElementType;
+
+    /// Whether `bytes`, whole elements, hold only values of this type. True for all but `bool`.
+    fn is_valid(_bytes: &[u8]) -> bool {
+        true
+    }
+}
+
+macro_rules! elements {
+    ($($rust:ty => $variant:ident),+ $(,)?) => {$(
+        impl sealed::Sealed for $rust {}
+        // SAFETY: a number of the size that `ElementType::size` gives; every bit pattern is a value.
+        unsafe impl Element for $rust {
+            const TYPE: ElementType = ElementType::$variant;
+        }
+    )+};
+}
+
+elements! {
+    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64,
+}
+
+impl sealed::Sealed for bool {}
+// SAFETY: one byte; `is_valid` admits 0 and 1 only, the two values of `bool`.
+unsafe impl Element for bool {
+    const TYPE: ElementType = ElementType::Bool;
+
+    fn is_valid(bytes: &[u8]) -> bool {
+        bytes.iter().all(|&byte| byte <= 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_sizes_match_the_rust_types() {
+        fn check<T: Element>() {
+            assert_eq!(T::TYPE.size(), size_of::<T>(), "{}", T::TYPE);
+            assert_eq!(T::TYPE.name().parse::<ElementType>(), Ok(T::TYPE));
+        }
+        check::<bool>();
+        check::<u8>();
+        check::<i8>();
+        check::<u16>();
+        check::<i16>();
+        check::<u32>();
+        check::<i32>();
+        check::<u64>();
+        check::<i64>();
+        check::<f16>();
+        check::<bf16>();
+        check::<f32>();
+        check::<f64>();
+        assert!("f31".parse::<ElementType>().unwrap_err().to_string().contains("bf16"));
+    }
+}

@@ -1,0 +1,49 @@
+//! What can go wrong with a tensor: an opaque error with a kind for callers and a sentence for people.
+
+use std::fmt;
+
+/// The reason, for code that wants to react to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Somebody else holds a lease that excludes this access.
+    Busy,
+    /// The element type is not the expected one.
+    ElementType,
+    /// Shape, strides or a region do not fit.
+    Shape,
+    /// The memory may not be written, or not be seen by the host.
+    Access,
+    /// The combination is not offered.
+    Unsupported,
+}
+
+/// An error of [`crate::tensor`], [`crate::frame`] or [`crate::vision`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// `Result` with this module's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Makes an error; the message says what was expected and what came.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// The reason.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

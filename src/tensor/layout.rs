@@ -1,0 +1,231 @@
+//! Shape and byte strides; pure arithmetic, no memory.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::{ElementType, Error, ErrorKind, Result};
+
+/// The most axes that a tensor can have. Shapes are stored inline, so that making a view allocates nothing.
+pub const MAX_RANK: usize = 8;
+
+/// The extent of each axis. A scalar has no axes and one element.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    dims: [usize; MAX_RANK],
+    rank: u8,
+}
+
+impl Shape {
+    /// A shape of these extents.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_RANK`].
+    pub fn new(dims: &[usize]) -> Self {
+        assert!(dims.len() <= MAX_RANK, "a shape has at most {MAX_RANK} axes, got {}", dims.len());
+        let mut inline = [0; MAX_RANK];
+        inline[..dims.len()].copy_from_slice(dims);
+        Self { dims: inline, rank: dims.len() as u8 }
+    }
+
+    /// Number of elements, or `None` if it overflows.
+    pub fn n_elements(&self) -> Option<usize> {
+        self.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.dims[..usize::from(self.rank)]
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Self {
+        Self::new(&dims)
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Self {
+        Self::new(dims)
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// Where each element lies, relative to the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    shape: Shape,
+    stride_bytes: Shape,
+    element: ElementType,
+}
+
+impl Layout {
+    /// Elements without gaps, last axis fastest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if the size in bytes overflows.
+    pub fn dense(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let overflow = || Error::new(ErrorKind::Shape, format!("shape {shape}: its size in bytes overflows"));
+        let mut strides = [0; MAX_RANK];
+        let mut stride_bytes = element.size();
+        for axis in (0..shape.len()).rev() {
+            strides[axis] = stride_bytes;
+            stride_bytes = stride_bytes.checked_mul(shape[axis].max(1)).ok_or_else(overflow)?;
+        }
+        if stride_bytes > isize::MAX as usize {
+            return Err(overflow());
+        }
+        Ok(Self { shape, stride_bytes: Shape::new(&strides[..shape.len()]), element })
+    }
+
+    /// Elements at the given distances in bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless there is one stride per axis, each a multiple of the element's size and no smaller than
+    /// the extent of the axes inside it (rows may have padding but not overlap).
+    pub fn strided(element: ElementType, shape: impl Into<Shape>, stride_bytes: &[usize]) -> Result<Self> {
+        let shape = shape.into();
+        let fail = |what: String| Err(Error::new(ErrorKind::Shape, what));
+        if stride_bytes.len() != shape.len() {
+            return fail(format!("strides {stride_bytes:?}: expected one per axis of shape {shape}"));
+        }
+        let mut inner_bytes = element.size();
+        for axis in (0..shape.len()).rev() {
+            let stride = stride_bytes[axis];
+            if stride % element.size() != 0 {
+                return fail(format!("strides {stride_bytes:?}: expected multiples of {} bytes, the size of {element}", element.size()));
+            }
+            if shape[axis] > 1 && stride < inner_bytes {
+                return fail(format!(
+                    "strides {stride_bytes:?}: axis {axis} of shape {shape} needs at least {inner_bytes} bytes, got {stride}"
+                ));
+            }
+            inner_bytes = match stride.max(inner_bytes).checked_mul(shape[axis].max(1)) {
+                Some(bytes) if bytes <= isize::MAX as usize => bytes,
+                _ => return fail(format!("shape {shape} with strides {stride_bytes:?}: its size in bytes overflows")),
+            };
+        }
+        Ok(Self { shape, stride_bytes: Shape::new(stride_bytes), element })
+    }
+
+    /// The extent of each axis.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The distance in bytes between neighbours along each axis.
+    pub fn stride_bytes(&self) -> &[usize] {
+        &self.stride_bytes
+    }
+
+    /// The element type.
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// Number of elements.
+    pub fn n_elements(&self) -> usize {
+        self.shape.n_elements().expect("checked when the layout was made")
+    }
+
+    /// Size of the elements alone, without gaps.
+    pub fn dense_bytes(&self) -> usize {
+        self.n_elements() * self.element.size()
+    }
+
+    /// From the first byte of the first element to the last byte of the last one.
+    pub fn extent_bytes(&self) -> usize {
+        if self.n_elements() == 0 {
+            return 0;
+        }
+        let last: usize = self.shape.iter().zip(self.stride_bytes.iter()).map(|(&dim, &stride)| (dim - 1) * stride).sum();
+        last + self.element.size()
+    }
+
+    /// Whether the elements lie without gaps, last axis fastest.
+    pub fn is_dense(&self) -> bool {
+        let mut inner_bytes = self.element.size();
+        for axis in (0..self.shape.len()).rev() {
+            if self.shape[axis] > 1 && self.stride_bytes[axis] != inner_bytes {
+                return false;
+            }
+            inner_bytes *= self.shape[axis].max(1);
+        }
+        true
+    }
+
+    /// The window from `begin` to `end` (exclusive): its layout, and the offset in bytes of its first element.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape`.
+    pub fn window(&self, begin: &[usize], end: &[usize]) -> Result<(Layout, usize)> {
+        let rank = self.shape.len();
+        let in_range =
+            begin.len() == rank && end.len() == rank && (0..rank).all(|axis| begin[axis] <= end[axis] && end[axis] <= self.shape[axis]);
+        if !in_range {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape),
+            ));
+        }
+        let mut dims = [0; MAX_RANK];
+        let mut offset_bytes = 0;
+        for axis in 0..rank {
+            dims[axis] = end[axis] - begin[axis];
+            offset_bytes += begin[axis] * self.stride_bytes[axis];
+        }
+        let shape = Shape::new(&dims[..rank]);
+        Ok((Self { shape, ..*self }, if shape.contains(&0) { 0 } else { offset_bytes }))
+    }
+
+    /// The same strides with another shape, as a tensor that is not dense is reshaped: no axis may grow past `limit`.
+    pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
+        if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
+            return Err(Error::new(ErrorKind::Shape, format!("set_shape {shape}: this tensor is a view and holds at most {limit}")));
+        }
+        Ok(Self { shape, ..*self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_are_checked_against_rank_element_and_extent() {
+        let shape = Shape::from([2, 3]);
+        for bad in [&[12][..], &[12, 3], &[8, 4], &[2, 4]] {
+            assert!(Layout::strided(ElementType::F32, shape, bad).is_err(), "{bad:?}");
+        }
+        let padded = Layout::strided(ElementType::F32, shape, &[16, 4]).unwrap();
+        assert!(!padded.is_dense());
+        assert_eq!(padded.extent_bytes(), 28);
+        assert_eq!(Layout::dense(ElementType::F32, shape).unwrap().stride_bytes(), [12, 4]);
+        assert!(Layout::dense(ElementType::F32, [usize::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn a_window_keeps_strides_and_moves_the_offset() {
+        let layout = Layout::dense(ElementType::U8, [4, 5, 3]).unwrap();
+        let (window, offset_bytes) = layout.window(&[1, 2, 0], &[3, 4, 3]).unwrap();
+        assert_eq!((window.shape(), offset_bytes), (&Shape::from([2, 2, 3]), 15 + 6));
+        assert_eq!(window.stride_bytes(), layout.stride_bytes());
+        assert!(layout.window(&[0, 0, 0], &[4, 6, 3]).is_err());
+        assert!(layout.window(&[0, 0], &[4, 5]).is_err());
+    }
+}

@@ -1,0 +1,26 @@
+//! Bytes with a shape.
+//!
+//! A [`Tensor`] is an element type, a [`Layout`] (shape and byte strides) and a share of some [`Memory`]. Clones share; a
+//! region of interest ([`Tensor::roi`]) shares too, with another shape and offset. Access goes through short-lived guards
+//! ([`View`], [`ViewMut`], [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. A lease never waits; who
+//! comes second gets [`ErrorKind::Busy`]. This is how a running request keeps others from rewriting what it reads.
+//!
+//! Reading order: [`element`], [`layout`], [`storage`], [`tensor`](self::tensor), [`roi`], [`pool`].
+//!
+//! Knows no pixels, no models, no threads, no GStreamer.
+
+pub mod element;
+pub mod error;
+pub mod layout;
+pub mod pool;
+pub mod roi;
+pub mod storage;
+#[allow(clippy::module_inception, reason = "the file is named after the one type it holds")]
+pub mod tensor;
+
+pub use element::{Element, ElementType};
+pub use error::{Error, ErrorKind, Result};
+pub use layout::{Layout, MAX_RANK, Shape};
+pub use pool::TensorPool;
+pub use storage::{ForeignMemory, Memory, ReadLease, WriteLease};
+pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};

@@ -1,0 +1,258 @@
+//! Who owns the bytes: allocated, pooled or foreign (mapped) memory, and the leases on it. All `unsafe` of this folder that
+//! owns memory lives here.
+//!
+//! A lease is one atomic word per memory: 0 free, n readers, `WRITER`. Taking one never blocks, so there is no lock order.
+
+use std::alloc::{self, Layout as AllocLayout};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::pool::PoolReturn;
+use super::{Error, ErrorKind, Result};
+
+/// Own memory begins at a multiple of this: a cache line, and the widest vector register.
+pub const ALIGN_BYTES: usize = 64;
+
+const WRITER: usize = usize::MAX;
+
+/// Memory that belongs to somebody else: a mapped media buffer, an engine's tensor.
+///
+/// # Safety
+/// `as_ptr` points to `len` initialized bytes that stay there, unmoved, for as long as the value lives. Nobody changes them
+/// while a read lease is out, or touches them while a write lease is out; if `is_writable` is true they may be written.
+pub unsafe trait ForeignMemory: Send + Sync {
+    /// First byte.
+    fn as_ptr(&self) -> NonNull<u8>;
+    /// Number of bytes.
+    fn len(&self) -> usize;
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Whether the bytes may be written.
+    fn is_writable(&self) -> bool;
+}
+
+/// A block of bytes and the lease on it.
+pub struct Memory {
+    ptr: NonNull<u8>,
+    len: usize,
+    writable: bool,
+    lease: AtomicUsize,
+    owner: Owner,
+}
+
+enum Owner {
+    Own(#[allow(dead_code, reason = "held for its drop")] AlignedBytes),
+    Pooled(Option<AlignedBytes>, PoolReturn),
+    Foreign(#[allow(dead_code, reason = "held for its drop")] Box<dyn ForeignMemory>),
+}
+
+// SAFETY: the bytes are reached only through leases, which exclude writers from readers across threads; the owners are Send + Sync.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// New zeroed memory.
+    pub fn zeroed(len: usize) -> Arc<Self> {
+        let bytes = AlignedBytes::zeroed(len);
+        Arc::new(Self { ptr: bytes.ptr, len, writable: true, lease: AtomicUsize::new(0), owner: Owner::Own(bytes) })
+    }
+
+    /// Somebody else's memory.
+    pub fn foreign(owner: Box<dyn ForeignMemory>) -> Arc<Self> {
+        Arc::new(Self {
+            ptr: owner.as_ptr(),
+            len: owner.len(),
+            writable: owner.is_writable(),
+            lease: AtomicUsize::new(0),
+            owner: Owner::Foreign(owner),
+        })
+    }
+
+    pub(super) fn pooled(bytes: AlignedBytes, pool: PoolReturn) -> Arc<Self> {
+        Arc::new(Self {
+            ptr: bytes.ptr,
+            len: bytes.len,
+            writable: true,
+            lease: AtomicUsize::new(0),
+            owner: Owner::Pooled(Some(bytes), pool),
+        })
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether a write lease can be had at all.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The address of the first byte, for identity and range checks; reading through it needs a lease.
+    pub fn address(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Takes a share for reading.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody writes.
+    pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
+        let taken =
+            self.lease.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| if state >= WRITER - 1 { None } else { Some(state + 1) });
+        match taken {
+            Ok(_) => Ok(ReadLease(Arc::clone(self))),
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                "the tensor is being written (by a running request, or through a view); wait for it, or use another tensor",
+            )),
+        }
+    }
+
+    /// Takes the memory for writing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody reads or writes; [`ErrorKind::Access`] if the memory is read-only.
+    pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
+        if !self.writable {
+            return Err(Error::new(ErrorKind::Access, "the tensor's memory is read-only (a mapped media buffer); copy it to write"));
+        }
+        match self.lease.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(WriteLease(Arc::clone(self))),
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                "the tensor is in use (by a running request, or through a view); wait for it, or use another tensor",
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owner = match self.owner {
+            Owner::Own(_) => "own",
+            Owner::Pooled(..) => "pooled",
+            Owner::Foreign(_) => "foreign",
+        };
+        write!(f, "Memory({owner}, {} bytes at {:p})", self.len, self.ptr)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Owner::Pooled(bytes, pool) = &mut self.owner
+            && let Some(bytes) = bytes.take()
+        {
+            pool.give_back(bytes);
+        }
+    }
+}
+
+/// A share for reading; ends when dropped.
+#[derive(Debug)]
+pub struct ReadLease(Arc<Memory>);
+
+impl ReadLease {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive, and this lease keeps writers out.
+        unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
+    }
+}
+
+impl Drop for ReadLease {
+    fn drop(&mut self) {
+        self.0.lease.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The sole right to read and write; ends when dropped.
+#[derive(Debug)]
+pub struct WriteLease(Arc<Memory>);
+
+impl WriteLease {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: as in `bytes_mut`; the shared borrow of the lease excludes `bytes_mut`.
+        unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
+    }
+
+    /// The bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.0.writable);
+        // SAFETY: initialized writable memory that `Memory` keeps alive; this lease excludes every other lease, and the
+        // exclusive borrow of the lease excludes every other borrow through it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.ptr.as_ptr(), self.0.len) }
+    }
+}
+
+impl Drop for WriteLease {
+    fn drop(&mut self) {
+        self.0.lease.store(0, Ordering::Release);
+    }
+}
+
+/// Zeroed, aligned bytes on the heap. A length of zero still has a valid address.
+pub(super) struct AlignedBytes {
+    pub(super) ptr: NonNull<u8>,
+    pub(super) len: usize,
+}
+
+// SAFETY: plain bytes with one owner.
+unsafe impl Send for AlignedBytes {}
+
+impl AlignedBytes {
+    pub(super) fn zeroed(len: usize) -> Self {
+        let layout = Self::alloc_layout(len);
+        // SAFETY: the layout's size is at least one.
+        let ptr = unsafe { alloc::alloc_zeroed(layout) };
+        let ptr = NonNull::new(ptr).unwrap_or_else(|| alloc::handle_alloc_error(layout));
+        Self { ptr, len }
+    }
+
+    fn alloc_layout(len: usize) -> AllocLayout {
+        AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).expect("tensor layouts are checked against isize::MAX")
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout.
+        unsafe { alloc::dealloc(self.ptr.as_ptr(), Self::alloc_layout(self.len)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_readers_or_one_writer_and_never_a_wait() {
+        let memory = Memory::zeroed(8);
+        let first = memory.lease_read().unwrap();
+        let second = memory.lease_read().unwrap();
+        assert_eq!(memory.lease_write().unwrap_err().kind(), ErrorKind::Busy);
+        drop((first, second));
+        let mut writer = memory.lease_write().unwrap();
+        writer.bytes_mut()[7] = 3;
+        assert_eq!(memory.lease_read().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(memory.lease_write().unwrap_err().kind(), ErrorKind::Busy);
+        drop(writer);
+        assert_eq!(memory.lease_read().unwrap().bytes()[7], 3);
+    }
+
+    #[test]
+    fn an_empty_memory_has_an_aligned_address() {
+        assert_eq!(Memory::zeroed(0).address() as usize % ALIGN_BYTES, 0);
+    }
+}

@@ -1,0 +1,594 @@
+//! The tensor: element type, layout, and a share of memory; typed and untyped guards to read and write it.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, RwLock};
+
+use ndarray::{ArrayD, ArrayRef, ArrayViewD, ArrayViewMutD, IxDyn, ShapeBuilder};
+
+use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, ReadLease, Result, Shape, WriteLease};
+
+/// An n-dimensional array of one element type over shared memory.
+///
+/// A clone is another handle to the same tensor: it sees what is written, and [`Tensor::set_shape`], through the other. A
+/// region ([`Tensor::roi`]) shares the memory but keeps its own window. Handles are cheap; nothing here copies elements but
+/// [`Tensor::copy_to`] and the constructors from data.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(super) body: Body,
+    element: ElementType,
+}
+
+#[derive(Clone)]
+pub(super) enum Body {
+    /// All of a memory, from its first byte; the handles share one layout, and growing exchanges the memory.
+    Whole(Arc<RwLock<Placed>>),
+    /// A window. Keeps the memory it was made of, also when the whole tensor moves on to a larger one.
+    Part { placed: Placed, limit: Shape },
+}
+
+/// A layout put into a memory.
+#[derive(Clone)]
+pub(super) struct Placed {
+    pub(super) memory: Arc<Memory>,
+    pub(super) layout: Layout,
+    pub(super) offset_bytes: usize,
+}
+
+impl Tensor {
+    /// A dense tensor of zeros.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if its size in bytes overflows.
+    pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
+        let layout = Layout::dense(element, shape)?;
+        Ok(Self::over(Memory::zeroed(layout.dense_bytes()), layout))
+    }
+
+    /// A dense tensor with these values, copied, last axis fastest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
+    pub fn from_slice<T: Element>(shape: impl Into<Shape>, values: &[T]) -> Result<Self> {
+        let shape = shape.into();
+        let tensor = Self::new(T::TYPE, shape)?;
+        let n_elements = tensor.layout().n_elements();
+        if n_elements != values.len() {
+            return Err(Error::new(ErrorKind::Shape, format!("shape {shape} has {n_elements} elements, got {} values", values.len())));
+        }
+        let mut view = tensor.view_mut::<T>()?;
+        view.as_slice_mut().expect("a new tensor is dense").copy_from_slice(values);
+        drop(view);
+        Ok(tensor)
+    }
+
+    /// A dense tensor with the array's values, copied.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if the array has more axes than a tensor can.
+    pub fn from_array<T: Element>(array: &ArrayViewD<'_, T>) -> Result<Self> {
+        if array.ndim() > super::MAX_RANK {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("array of shape {:?}: a tensor has at most {} axes", array.shape(), super::MAX_RANK),
+            ));
+        }
+        let tensor = Self::new(T::TYPE, array.shape())?;
+        tensor.view_mut::<T>()?.assign(array);
+        Ok(tensor)
+    }
+
+    /// A tensor over somebody else's memory, the first element at `offset_bytes`; no copy.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if the layout reaches past the memory or its elements would not be aligned.
+    pub fn foreign(owner: Box<dyn ForeignMemory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
+        Self::part_of(Memory::foreign(owner), layout, offset_bytes)
+    }
+
+    /// As [`Tensor::foreign`], over memory that several tensors share (the planes of a frame).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn part_of(memory: Arc<Memory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
+        let end_bytes = offset_bytes.checked_add(layout.extent_bytes());
+        if end_bytes.is_none_or(|end| end > memory.len()) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "shape {} with strides {:?} at byte {offset_bytes} reaches past the memory's {} bytes",
+                    layout.shape(),
+                    layout.stride_bytes(),
+                    memory.len()
+                ),
+            ));
+        }
+        if (memory.address() as usize + offset_bytes) % layout.element().size() != 0 {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("{} elements at address {:p} + {offset_bytes} are not aligned", layout.element(), memory.address()),
+            ));
+        }
+        let limit = *layout.shape();
+        Ok(Self { element: layout.element(), body: Body::Part { placed: Placed { memory, layout, offset_bytes }, limit } })
+    }
+
+    /// A tensor that is all of `memory`, which is large enough by construction.
+    pub(super) fn over(memory: Arc<Memory>, layout: Layout) -> Self {
+        debug_assert!(layout.extent_bytes() <= memory.len());
+        Self { element: layout.element(), body: Body::Whole(Arc::new(RwLock::new(Placed { memory, layout, offset_bytes: 0 }))) }
+    }
+
+    /// The element type; it never changes.
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// The extent of each axis.
+    pub fn shape(&self) -> Shape {
+        *self.layout().shape()
+    }
+
+    /// Shape and strides.
+    pub fn layout(&self) -> Layout {
+        match &self.body {
+            Body::Whole(placed) => placed.read().unwrap().layout,
+            Body::Part { placed, .. } => placed.layout,
+        }
+    }
+
+    /// The address of the first element, for identity and range checks only.
+    pub fn address(&self) -> *const u8 {
+        let placed = self.placed();
+        placed.memory.address().wrapping_add(placed.offset_bytes)
+    }
+
+    /// Whether both handles mean the same elements: same memory, offset and layout.
+    pub fn is_same(&self, other: &Tensor) -> bool {
+        let (own, other) = (self.placed(), other.placed());
+        Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
+    }
+
+    /// Gives the tensor another shape. A dense tensor keeps its memory while it is large enough and takes zeroed new memory
+    /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself.
+    pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
+        let shape = shape.into();
+        match &mut self.body {
+            Body::Part { placed, limit } => placed.layout = placed.layout.with_smaller_shape(shape, limit)?,
+            Body::Whole(shared) => {
+                let mut placed = shared.write().unwrap();
+                let layout = Layout::dense(self.element, shape)?;
+                let _nobody_looks = placed.memory.lease_write()?;
+                let memory = if layout.dense_bytes() <= placed.memory.len() {
+                    Arc::clone(&placed.memory)
+                } else {
+                    Memory::zeroed(layout.dense_bytes())
+                };
+                *placed = Placed { memory, layout, offset_bytes: 0 };
+            }
+        }
+        Ok(())
+    }
+
+    /// The values, to read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while somebody writes.
+    pub fn view<T: Element>(&self) -> Result<View<T>> {
+        self.check_element::<T>()?;
+        let bytes = self.bytes()?;
+        if !T::is_valid(bytes.extent()) {
+            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
+        }
+        let strides = element_strides(&bytes.layout);
+        let dims = IxDyn(bytes.layout.shape());
+        // SAFETY: `bytes` is the extent of the layout, aligned and initialized (checked when the tensor was made), valid `T`s
+        // (checked above); `View` keeps the lease as long as the array, and lends the array only for its own lifetime.
+        let array = unsafe { ArrayViewD::from_shape_ptr(dims.strides(strides), bytes.extent().as_ptr().cast::<T>()) };
+        // SAFETY: the lifetime is that of the lease kept beside it; it never leaves `View` longer than a borrow of `View`.
+        let array = unsafe { std::mem::transmute::<ArrayViewD<'_, T>, ArrayViewD<'static, T>>(array) };
+        Ok(View { array, _lease: bytes.lease })
+    }
+
+    /// The values, to write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while anybody else reads or writes;
+    /// [`ErrorKind::Access`] if the memory is read-only.
+    pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
+        self.check_element::<T>()?;
+        let mut bytes = self.bytes_mut()?;
+        if !T::is_valid(bytes.extent_mut()) {
+            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
+        }
+        let strides = element_strides(&bytes.layout);
+        let dims = IxDyn(bytes.layout.shape());
+        let ptr = bytes.extent_mut().as_mut_ptr().cast::<T>();
+        // SAFETY: as in `view`; the write lease excludes everybody else, and axes do not overlap (checked by `Layout`).
+        let array = unsafe { ArrayViewMutD::<'static, T>::from_shape_ptr(dims.strides(strides), ptr) };
+        Ok(ViewMut { array, _lease: bytes.lease })
+    }
+
+    /// The bytes with their layout, to read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody writes.
+    pub fn bytes(&self) -> Result<Bytes> {
+        let placed = self.placed();
+        Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+    }
+
+    /// The bytes with their layout, to write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while anybody else reads or writes; [`ErrorKind::Access`] if the memory is read-only.
+    pub fn bytes_mut(&self) -> Result<BytesMut> {
+        let placed = self.placed();
+        Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+    }
+
+    /// Copies all elements to `target`, any strides on either side. The shapes must be equal.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for
+    /// views. Copying a tensor onto its own memory is `Busy`.
+    pub fn copy_to(&self, target: &Tensor) -> Result<()> {
+        let source = self.bytes()?;
+        source.copy_to(&mut target.bytes_mut()?)
+    }
+
+    pub(super) fn placed(&self) -> Placed {
+        match &self.body {
+            Body::Whole(placed) => placed.read().unwrap().clone(),
+            Body::Part { placed, .. } => placed.clone(),
+        }
+    }
+
+    pub(super) fn from_placed(placed: Placed) -> Self {
+        let limit = *placed.layout.shape();
+        Self { element: placed.layout.element(), body: Body::Part { placed, limit } }
+    }
+
+    fn check_element<T: Element>(&self) -> Result<()> {
+        if T::TYPE == self.element {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::ElementType, format!("expected a view of {}, got {}", self.element, T::TYPE)))
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {})", self.shape(), self.element)
+    }
+}
+
+fn element_strides(layout: &Layout) -> IxDyn {
+    let mut strides = [0; super::MAX_RANK];
+    for (stride, stride_bytes) in strides.iter_mut().zip(layout.stride_bytes()) {
+        *stride = stride_bytes / layout.element().size();
+    }
+    IxDyn(&strides[..layout.shape().len()])
+}
+
+/// Values to read: an `ndarray` of any rank, borrowed for as long as this guard lives.
+#[derive(Debug)]
+pub struct View<T: Element> {
+    array: ArrayViewD<'static, T>,
+    _lease: ReadLease,
+}
+
+impl<T: Element> View<T> {
+    /// The values in order, copied.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.array.iter().copied().collect()
+    }
+
+    /// An array of its own.
+    pub fn to_owned(&self) -> ArrayD<T> {
+        self.array.to_owned()
+    }
+}
+
+impl<T: Element> Deref for View<T> {
+    type Target = ArrayRef<T, IxDyn>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.array
+    }
+}
+
+/// Values to write: an `ndarray` of any rank, borrowed for as long as this guard lives.
+#[derive(Debug)]
+pub struct ViewMut<T: Element> {
+    array: ArrayViewMutD<'static, T>,
+    _lease: WriteLease,
+}
+
+impl<T: Element> Deref for ViewMut<T> {
+    type Target = ArrayRef<T, IxDyn>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.array
+    }
+}
+
+impl<T: Element> DerefMut for ViewMut<T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.array
+    }
+}
+
+/// Untyped bytes to read.
+#[derive(Debug)]
+pub struct Bytes {
+    lease: ReadLease,
+    layout: Layout,
+    offset_bytes: usize,
+}
+
+impl Bytes {
+    /// Shape and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// From the first element's first byte to the last element's last byte, gaps included.
+    pub fn extent(&self) -> &[u8] {
+        &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
+    }
+
+    /// Copies element by element, whole rows at once where both sides are dense.
+    ///
+    /// # Errors
+    /// If element type or shape differ.
+    pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+        if self.layout.element() != target.layout.element() {
+            return Err(Error::new(
+                ErrorKind::ElementType,
+                format!("copy: expected {} as the target has, got {}", target.layout.element(), self.layout.element()),
+            ));
+        }
+        if self.layout.shape() != target.layout.shape() {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("copy: expected {} as the target has, got {}", target.layout.shape(), self.layout.shape()),
+            ));
+        }
+        let (from, to) = (self.layout, target.layout);
+        copy_strided(self.extent(), &from, target.extent_mut(), &to);
+        Ok(())
+    }
+}
+
+/// Untyped bytes to write.
+#[derive(Debug)]
+pub struct BytesMut {
+    lease: WriteLease,
+    layout: Layout,
+    offset_bytes: usize,
+}
+
+impl BytesMut {
+    /// Shape and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// From the first element's first byte to the last element's last byte, gaps included.
+    pub fn extent(&self) -> &[u8] {
+        &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
+    }
+
+    /// As [`BytesMut::extent`], to write.
+    pub fn extent_mut(&mut self) -> &mut [u8] {
+        &mut self.lease.bytes_mut()[self.offset_bytes..][..self.layout.extent_bytes()]
+    }
+
+    /// All elements as a slice to write, if they lie without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    pub fn dense_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        if T::TYPE != self.layout.element() {
+            return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", self.layout.element(), T::TYPE)));
+        }
+        if !self.layout.is_dense() {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("shape {} with strides {:?} has gaps", self.layout.shape(), self.layout.stride_bytes()),
+            ));
+        }
+        let n_elements = self.layout.n_elements();
+        let extent = self.extent_mut();
+        if !T::is_valid(extent) {
+            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
+        }
+        let ptr = if extent.is_empty() { NonNull::<T>::dangling().as_ptr() } else { extent.as_mut_ptr().cast::<T>() };
+        debug_assert!(ptr.is_aligned());
+        // SAFETY: the extent of a dense layout is `n_elements` elements, aligned (checked when the tensor was made) and valid.
+        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n_elements) })
+    }
+
+    /// The part of a batch that is row `index` of the first axis, for the length of the borrow.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if there is no such row.
+    pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
+        let mut begin = [0; super::MAX_RANK];
+        let mut end = self.layout.shape().to_vec();
+        if end.first().is_none_or(|&n_rows| index >= n_rows) {
+            return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", self.layout.shape())));
+        }
+        begin[0] = index;
+        end[0] = index + 1;
+        let (layout, offset_bytes) = self.layout.window(&begin[..end.len()], &end)?;
+        let len = layout.extent_bytes();
+        Ok(RowMut { layout, bytes: &mut self.extent_mut()[offset_bytes..][..len] })
+    }
+}
+
+/// One row of a batch, see [`BytesMut::row_mut`].
+#[derive(Debug)]
+pub struct RowMut<'a> {
+    layout: Layout,
+    bytes: &'a mut [u8],
+}
+
+impl RowMut<'_> {
+    /// Shape (first axis 1) and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Copies a tensor's elements into the row.
+    ///
+    /// # Errors
+    /// If element type or shape differ.
+    pub fn copy_from(&mut self, source: &Bytes) -> Result<()> {
+        if (source.layout.element(), source.layout.shape()) != (self.layout.element(), self.layout.shape()) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "row of a batch: expected {} {}, got {} {}",
+                    self.layout.shape(),
+                    self.layout.element(),
+                    source.layout.shape(),
+                    source.layout.element()
+                ),
+            ));
+        }
+        copy_strided(source.extent(), &source.layout, self.bytes, &self.layout);
+        Ok(())
+    }
+}
+
+/// Copies between two layouts of the same shape and element type.
+fn copy_strided(from: &[u8], from_layout: &Layout, to: &mut [u8], to_layout: &Layout) {
+    if from_layout.n_elements() == 0 {
+        return;
+    }
+    if from_layout.is_dense() && to_layout.is_dense() {
+        to.copy_from_slice(from);
+        return;
+    }
+    let shape = *from_layout.shape();
+    // Axes from the last inwards that are dense on both sides are copied as one run.
+    let mut run_bytes = from_layout.element().size();
+    let mut n_outer = shape.len();
+    while n_outer > 0 {
+        let axis = n_outer - 1;
+        let dense = from_layout.stride_bytes()[axis] == run_bytes && to_layout.stride_bytes()[axis] == run_bytes;
+        if !dense && shape[axis] > 1 {
+            break;
+        }
+        run_bytes *= shape[axis];
+        n_outer = axis;
+    }
+    let mut index = [0; super::MAX_RANK];
+    loop {
+        let offset = |layout: &Layout| (0..n_outer).map(|axis| index[axis] * layout.stride_bytes()[axis]).sum::<usize>();
+        let (source, target) = (offset(from_layout), offset(to_layout));
+        to[target..][..run_bytes].copy_from_slice(&from[source..][..run_bytes]);
+        let mut axis = n_outer;
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typed_views_refuse_other_types_and_exclude_each_other() {
+        let tensor = Tensor::from_slice([2, 3], &[1_f32, 2., 3., 4., 5., 6.]).unwrap();
+        assert_eq!(tensor.view::<u8>().unwrap_err().kind(), ErrorKind::ElementType);
+        let view = tensor.view::<f32>().unwrap();
+        assert_eq!(view[[1, 0]], 4.0);
+        assert_eq!(tensor.view_mut::<f32>().unwrap_err().kind(), ErrorKind::Busy);
+        drop(view);
+        tensor.view_mut::<f32>().unwrap()[[0, 2]] = 9.0;
+        assert_eq!(tensor.view::<f32>().unwrap().to_vec(), [1., 2., 9., 4., 5., 6.]);
+    }
+
+    #[test]
+    fn a_bool_view_of_other_bytes_is_refused() {
+        let tensor = Tensor::new(ElementType::Bool, [2]).unwrap();
+        assert_eq!(tensor.view::<bool>().unwrap().to_vec(), [false, false]);
+        tensor.bytes_mut().unwrap().extent_mut()[1] = 7;
+        assert_eq!(tensor.view::<bool>().unwrap_err().kind(), ErrorKind::ElementType);
+    }
+
+    #[test]
+    fn set_shape_is_seen_by_every_handle_and_keeps_the_pointer_while_it_fits() {
+        let mut tensor = Tensor::new(ElementType::F32, [4]).unwrap();
+        let handle = tensor.clone();
+        let address = tensor.address();
+        tensor.set_shape([2]).unwrap();
+        assert_eq!((handle.shape(), handle.address()), (Shape::from([2]), address));
+        tensor.set_shape([4]).unwrap();
+        assert_eq!(tensor.address(), address);
+        let region = tensor.roi(&[1], &[3]).unwrap();
+        region.view_mut::<f32>().unwrap()[[0]] = 5.0;
+        tensor.set_shape([400]).unwrap();
+        assert_eq!(handle.shape(), Shape::from([400]));
+        assert_eq!(region.view::<f32>().unwrap().to_vec(), [5.0, 0.0], "the region keeps the memory it was made of");
+    }
+
+    #[test]
+    fn set_shape_waits_for_nobody() {
+        let mut tensor = Tensor::new(ElementType::U8, [4]).unwrap();
+        let view = tensor.view::<u8>().unwrap();
+        assert_eq!(tensor.set_shape([8]).unwrap_err().kind(), ErrorKind::Busy);
+        drop(view);
+        tensor.set_shape([8]).unwrap();
+    }
+
+    #[test]
+    fn copies_go_between_dense_and_strided_in_every_combination() {
+        let values: Vec<u16> = (0..2 * 3 * 4).collect();
+        let source = Tensor::from_slice([2, 3, 4], &values).unwrap();
+        let big = Tensor::new(ElementType::U16, [4, 5, 6]).unwrap();
+        let window = big.roi(&[1, 1, 1], &[3, 4, 5]).unwrap();
+        source.copy_to(&window).unwrap();
+        assert_eq!(window.view::<u16>().unwrap().to_vec(), values);
+        let back = Tensor::new(ElementType::U16, [2, 3, 4]).unwrap();
+        window.copy_to(&back).unwrap();
+        assert_eq!(back.view::<u16>().unwrap().to_vec(), values);
+        let other = Tensor::new(ElementType::U16, [4, 5, 6]).unwrap().roi(&[0, 2, 2], &[2, 5, 6]).unwrap();
+        window.copy_to(&other).unwrap();
+        assert_eq!(other.view::<u16>().unwrap().to_vec(), values);
+        assert_eq!(
+            big.view::<u16>().unwrap().iter().map(|&v| u64::from(v)).sum::<u64>(),
+            values.iter().map(|&v| u64::from(v)).sum::<u64>()
+        );
+        assert_eq!(source.copy_to(&Tensor::new(ElementType::U16, [24]).unwrap()).unwrap_err().kind(), ErrorKind::Shape);
+        assert_eq!(source.copy_to(&source).unwrap_err().kind(), ErrorKind::Busy);
+    }
+
+    #[test]
+    fn rows_of_a_batch_take_strided_slices() {
+        let picture = Tensor::from_slice([1, 4, 4], &(0..16_u8).collect::<Vec<_>>()).unwrap();
+        let slice = picture.roi(&[0, 1, 1], &[1, 3, 3]).unwrap();
+        let batch = Tensor::new(ElementType::U8, [2, 2, 2]).unwrap();
+        let mut bytes = batch.bytes_mut().unwrap();
+        bytes.row_mut(1).unwrap().copy_from(&slice.bytes().unwrap()).unwrap();
+        assert!(bytes.row_mut(2).is_err());
+        drop(bytes);
+        assert_eq!(batch.view::<u8>().unwrap().to_vec(), [0, 0, 0, 0, 5, 6, 9, 10]);
+    }
+}
