@@ -1,2 +1,4 @@
+pub mod devices;
 pub mod frame;
+pub mod runtime;
 pub mod tensor;

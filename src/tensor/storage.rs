@@ -128,7 +128,7 @@ impl Memory {
             return Err(Error::new(ErrorKind::Access, "the tensor's memory is read-only (a mapped media buffer); copy it to write"));
         }
         match self.lease.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(WriteLease(Arc::clone(self))),
+            Ok(_) => Ok(WriteLease(Some(Arc::clone(self)))),
             Err(_) => Err(Error::new(
                 ErrorKind::Busy,
                 "the tensor is in use (by a running request, or through a view); wait for it, or use another tensor",
@@ -178,27 +178,42 @@ impl Drop for ReadLease {
 
 /// The sole right to read and write; ends when dropped.
 #[derive(Debug)]
-pub struct WriteLease(Arc<Memory>);
+pub struct WriteLease(Option<Arc<Memory>>);
 
 impl WriteLease {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as in `bytes_mut`; the shared borrow of the lease excludes `bytes_mut`.
-        unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
+        unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.memory().len) }
     }
 
     /// The bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.0.writable);
+        debug_assert!(self.memory().writable);
         // SAFETY: initialized writable memory that `Memory` keeps alive; this lease excludes every other lease, and the
         // exclusive borrow of the lease excludes every other borrow through it.
-        unsafe { std::slice::from_raw_parts_mut(self.0.ptr.as_ptr(), self.0.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.memory().len) }
+    }
+}
+
+impl WriteLease {
+    /// Goes on as a reader; nobody can write in between.
+    pub fn downgrade(mut self) -> ReadLease {
+        let memory = self.0.take().expect("only `downgrade` takes it, and consumes the lease");
+        memory.lease.store(1, Ordering::Release);
+        ReadLease(memory)
+    }
+
+    fn memory(&self) -> &Memory {
+        self.0.as_ref().expect("only `downgrade` takes it, and consumes the lease")
     }
 }
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        self.0.lease.store(0, Ordering::Release);
+        if let Some(memory) = &self.0 {
+            memory.lease.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -249,6 +264,15 @@ mod tests {
         assert_eq!(memory.lease_write().unwrap_err().kind(), ErrorKind::Busy);
         drop(writer);
         assert_eq!(memory.lease_read().unwrap().bytes()[7], 3);
+    }
+
+    #[test]
+    fn a_writer_can_go_on_as_a_reader() {
+        let memory = Memory::zeroed(4);
+        let reader = memory.lease_write().unwrap().downgrade();
+        assert_eq!(memory.lease_write().unwrap_err().kind(), ErrorKind::Busy);
+        drop((reader, memory.lease_read().unwrap()));
+        assert!(memory.lease_write().is_ok());
     }
 
     #[test]

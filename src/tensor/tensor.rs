@@ -87,6 +87,16 @@ impl Tensor {
         Self::part_of(Memory::foreign(owner), layout, offset_bytes)
     }
 
+    /// As [`Tensor::foreign`], for a dense tensor that is all of the memory: one that [`Tensor::set_shape`] may grow.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn foreign_whole(owner: Box<dyn ForeignMemory>, layout: Layout) -> Result<Self> {
+        let tensor = Self::foreign(owner, layout, 0)?;
+        let Placed { memory, .. } = tensor.placed();
+        Ok(Self::over(memory, layout))
+    }
+
     /// As [`Tensor::foreign`], over memory that several tensors share (the planes of a frame).
     ///
     /// # Errors
@@ -342,6 +352,14 @@ impl Bytes {
         &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
     }
 
+    /// All elements as a slice, if they lie without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    pub fn dense<T: Element>(&self) -> Result<&[T]> {
+        dense_slice(&self.layout, self.extent())
+    }
+
     /// Copies element by element, whole rows at once where both sides are dense.
     ///
     /// # Errors
@@ -389,29 +407,40 @@ impl BytesMut {
         &mut self.lease.bytes_mut()[self.offset_bytes..][..self.layout.extent_bytes()]
     }
 
+    /// Goes on as a reader; nobody can write in between.
+    pub fn downgrade(self) -> Bytes {
+        Bytes { lease: self.lease.downgrade(), layout: self.layout, offset_bytes: self.offset_bytes }
+    }
+
+    /// All elements as a slice, if they lie without gaps.
+    ///
+    /// # Errors
+    /// As [`Bytes::dense`].
+    pub fn dense<T: Element>(&self) -> Result<&[T]> {
+        dense_slice(&self.layout, self.extent())
+    }
+
     /// All elements as a slice to write, if they lie without gaps.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
     pub fn dense_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        if T::TYPE != self.layout.element() {
-            return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", self.layout.element(), T::TYPE)));
-        }
-        if !self.layout.is_dense() {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!("shape {} with strides {:?} has gaps", self.layout.shape(), self.layout.stride_bytes()),
-            ));
-        }
-        let n_elements = self.layout.n_elements();
-        let extent = self.extent_mut();
-        if !T::is_valid(extent) {
-            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
-        }
-        let ptr = if extent.is_empty() { NonNull::<T>::dangling().as_ptr() } else { extent.as_mut_ptr().cast::<T>() };
+        let layout = self.layout;
+        let dense: &[T] = dense_slice(&layout, self.extent())?;
+        let len = dense.len();
+        let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.extent_mut().as_mut_ptr().cast::<T>() };
         debug_assert!(ptr.is_aligned());
-        // SAFETY: the extent of a dense layout is `n_elements` elements, aligned (checked when the tensor was made) and valid.
-        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n_elements) })
+        // SAFETY: the same elements that `dense_slice` checked, reached through the exclusive borrow of the write lease.
+        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
+    }
+
+    /// Copies elements that lie without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless there are as many bytes as the elements have.
+    pub fn copy_all_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
+        let layout = self.layout;
+        RowMut { layout, bytes: self.extent_mut() }.copy_from_dense(bytes)
     }
 
     /// The part of a batch that is row `index` of the first axis, for the length of the borrow.
@@ -419,14 +448,7 @@ impl BytesMut {
     /// # Errors
     /// [`ErrorKind::Shape`] if there is no such row.
     pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
-        let mut begin = [0; super::MAX_RANK];
-        let mut end = self.layout.shape().to_vec();
-        if end.first().is_none_or(|&n_rows| index >= n_rows) {
-            return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", self.layout.shape())));
-        }
-        begin[0] = index;
-        end[0] = index + 1;
-        let (layout, offset_bytes) = self.layout.window(&begin[..end.len()], &end)?;
+        let (layout, offset_bytes) = row_window(&self.layout, index)?;
         let len = layout.extent_bytes();
         Ok(RowMut { layout, bytes: &mut self.extent_mut()[offset_bytes..][..len] })
     }
@@ -465,6 +487,79 @@ impl RowMut<'_> {
         copy_strided(source.extent(), &source.layout, self.bytes, &self.layout);
         Ok(())
     }
+
+    /// Copies elements that lie without gaps into the row.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless there are as many bytes as the row's elements have.
+    pub fn copy_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.layout.dense_bytes() {
+            let expected = self.layout.dense_bytes();
+            return Err(Error::new(ErrorKind::Shape, format!("expected {expected} bytes, got {}", bytes.len())));
+        }
+        copy_strided(bytes, &Layout::dense(self.layout.element(), *self.layout.shape())?, self.bytes, &self.layout);
+        Ok(())
+    }
+}
+
+impl Bytes {
+    /// Copies all elements to `target`, without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if `target` is not as long as the elements.
+    pub fn copy_all_to_dense(&self, target: &mut [u8]) -> Result<()> {
+        if target.len() != self.layout.dense_bytes() {
+            return Err(Error::new(ErrorKind::Shape, format!("expected {} bytes, got {}", self.layout.dense_bytes(), target.len())));
+        }
+        copy_strided(self.extent(), &self.layout, target, &Layout::dense(self.layout.element(), *self.layout.shape())?);
+        Ok(())
+    }
+
+    /// Copies one row of the first axis to `target`, without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if there is no such row, or `target` is not as long as the row's elements.
+    pub fn copy_row_to_dense(&self, index: usize, target: &mut [u8]) -> Result<()> {
+        let (layout, offset_bytes) = row_window(&self.layout, index)?;
+        if target.len() != layout.dense_bytes() {
+            return Err(Error::new(ErrorKind::Shape, format!("row: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
+        }
+        let row = &self.extent()[offset_bytes..][..layout.extent_bytes()];
+        copy_strided(row, &layout, target, &Layout::dense(layout.element(), *layout.shape())?);
+        Ok(())
+    }
+}
+
+/// The window that is one index of the first axis.
+fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
+    let mut end = [0; super::MAX_RANK];
+    let rank = layout.shape().len();
+    end[..rank].copy_from_slice(layout.shape());
+    let mut begin = [0; super::MAX_RANK];
+    if rank == 0 || index >= end[0] {
+        return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", layout.shape())));
+    }
+    (begin[0], end[0]) = (index, index + 1);
+    layout.window(&begin[..rank], &end[..rank])
+}
+
+fn dense_slice<'a, T: Element>(layout: &Layout, extent: &'a [u8]) -> Result<&'a [T]> {
+    if T::TYPE != layout.element() {
+        return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", layout.element(), T::TYPE)));
+    }
+    if !layout.is_dense() {
+        return Err(Error::new(ErrorKind::Shape, format!("shape {} with strides {:?} has gaps", layout.shape(), layout.stride_bytes())));
+    }
+    if !T::is_valid(extent) {
+        return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
+    }
+    if extent.is_empty() {
+        return Ok(&[]);
+    }
+    let ptr = extent.as_ptr().cast::<T>();
+    debug_assert!(ptr.is_aligned());
+    // SAFETY: the extent of a dense layout is its elements, aligned (checked when the tensor was made) and valid (above).
+    Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
 }
 
 /// Copies between two layouts of the same shape and element type.

@@ -1,0 +1,48 @@
+//! `CPU`: the embedded engine, tract. Pure Rust, always there. Nobody else names that crate.
+//!
+//! - Reads ONNX. Quantized graphs with `u8` inputs and some control flow are beyond it; the error names the node.
+//! - A plan is compiled per set of input shapes. Where the first axis is open (a batch), the plan is that of batch 1 and a
+//!   larger batch runs row by row: a symbolic batch is two to five times slower, or fails.
+//! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
+//!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
+//! - Cancel is looked at between nodes.
+
+mod model;
+mod request;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
+use crate::runtime::executor::Executors;
+use crate::runtime::model::ModelSource;
+use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+
+/// The device.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuDevice;
+
+impl Device for CpuDevice {
+    fn name(&self) -> &str {
+        "CPU"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        DeviceInfo {
+            description: "embedded engine (tract, pure Rust), reads ONNX".to_owned(),
+            properties: vec![("engine", "tract 0.23".to_owned()), ("threads", n_threads.to_string())],
+        }
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        model::OnnxFile::read(path).map(|file| file.info)
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        match model.source() {
+            ModelSource::File(path) => Ok(Arc::new(model::CpuModel::compile(path, config, executors.cpu()?)?)),
+            ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
+        }
+    }
+}

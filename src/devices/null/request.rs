@@ -1,0 +1,43 @@
+//! A run that does what the script says.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Script;
+use crate::runtime::device::DeviceRequest;
+use crate::runtime::steps::DeviceIo;
+use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Result};
+use crate::tensor::{Shape, Tensor};
+
+pub(super) struct NullRequest {
+    pub(super) info: ModelInfo,
+    pub(super) script: Arc<Script>,
+}
+
+impl DeviceRequest for NullRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        Ok(Tensor::new(self.info.inputs[port_idx].element, shape)?)
+    }
+
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        if step_idx > 0 {
+            return Ok(());
+        }
+        self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+        if let Some(gate) = &self.script.gate {
+            gate.pass();
+        }
+        if let Some(compute) = &self.script.compute {
+            return compute(io, cancel);
+        }
+        // An open extent of an output is taken from the first input, where a batch is.
+        let batch = if io.n_inputs() > 0 { io.input(0).layout().shape().first().copied() } else { None };
+        for (output_idx, port) in self.info.outputs.iter().enumerate() {
+            let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });
+            let shape =
+                shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot tell the shape of output {port}")))?;
+            io.output(output_idx, &shape)?.extent_mut().fill(0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! What a device implements: three object-safe traits, one per stage of a model's life.
+//!
+//! The runtime validates what it passes down (element types, static shapes, leases); a device reports only what nobody could
+//! foresee.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::executor::{Executor, Executors};
+use super::steps::{CancelToken, DeviceIo};
+use super::{Config, Model, ModelInfo, Result};
+use crate::tensor::{Shape, Tensor};
+
+/// What a device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// One line for people: engine, version.
+    pub description: String,
+    /// Key and value pairs for people and scripts.
+    pub properties: Vec<(&'static str, String)>,
+}
+
+/// An engine that runs models.
+pub trait Device: Send + Sync {
+    /// The name by which users choose it: `CPU`, `NULL`.
+    fn name(&self) -> &str;
+
+    /// What it is.
+    fn info(&self) -> DeviceInfo;
+
+    /// Reads ports and metadata of a model file.
+    ///
+    /// # Errors
+    /// `Io` if the file can't be read, `Model` if it is not a model of a format that the device knows, `Unsupported` if the
+    /// device reads no files.
+    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+
+    /// Makes the model ready to run. `executors` are shared by all devices of the process.
+    ///
+    /// # Errors
+    /// `Model` if the device can't run it; the message names the operator or port.
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
+}
+
+/// One step that a device declares.
+#[derive(Debug, Clone)]
+pub struct DeviceStep {
+    /// For profiles and traces.
+    pub name: &'static str,
+    /// Who runs it.
+    pub executor: Arc<dyn Executor>,
+}
+
+/// A compiled model.
+pub trait DeviceModel: Send + Sync {
+    /// The ports as compiled.
+    fn info(&self) -> &ModelInfo;
+
+    /// The steps of a run, in order; at least one.
+    fn steps(&self) -> Vec<DeviceStep>;
+
+    /// How many requests keep the device busy.
+    fn optimal_number_of_requests(&self) -> usize;
+
+    /// The state of one request.
+    ///
+    /// # Errors
+    /// If the device has no room for it.
+    fn create_request(&self) -> Result<Box<dyn DeviceRequest>>;
+}
+
+/// The device's part of one request.
+pub trait DeviceRequest: Send {
+    /// Memory for an input in which the device can run without a copy.
+    ///
+    /// # Errors
+    /// If the shape overflows.
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor>;
+
+    /// Runs the step with this index of [`DeviceModel::steps`].
+    ///
+    /// # Errors
+    /// `Canceled` where the device notices `cancel`, `Device` where it fails.
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
+}

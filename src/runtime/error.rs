@@ -1,0 +1,108 @@
+//! What can go wrong in the runtime: an opaque error with a kind for callers and sentences for people.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::tensor;
+
+/// The reason, for code that wants to react to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request, or a tensor that it needs, is in use.
+    Busy,
+    /// The run was canceled.
+    Canceled,
+    /// The request was stopped: its last handle is gone.
+    Stopped,
+    /// Waiting here could never end: the request's own callback waits for itself.
+    WouldDeadlock,
+    /// No such port, device or property.
+    NotFound,
+    /// An element type, shape or tensor that does not fit the port.
+    Tensor,
+    /// A property or option that makes no sense.
+    Config,
+    /// A file that can't be read.
+    Io,
+    /// A file that is no model, or a model that the device can't run.
+    Model,
+    /// Not offered by this device.
+    Unsupported,
+    /// The device failed while running.
+    Device,
+    /// A step or a callback panicked.
+    Panic,
+}
+
+/// An error of the runtime or a device. Cheap to clone: every waiter of a failed run gets it.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// `Result` with this module's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Makes an error; the message says what was expected, what came, and what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    /// The same with the error that caused it.
+    pub fn with_source(kind: ErrorKind, message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
+    }
+
+    /// The reason.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The same error, saying first what it happened to: "input `data`", a path, a device.
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        let message = format!("{what}: {}", self.0.message);
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => Self(Arc::new(Inner { message, ..inner })),
+            Err(shared) => Self(Arc::new(Inner { kind: shared.kind, message, source: None })),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
+        match &self.0.source {
+            Some(source) => write!(f, " ({source})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<tensor::Error> for Error {
+    fn from(error: tensor::Error) -> Self {
+        let kind = match error.kind() {
+            tensor::ErrorKind::Busy => ErrorKind::Busy,
+            tensor::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            _ => ErrorKind::Tensor,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

@@ -1,0 +1,183 @@
+//! Who runs a step: the caller's thread, a bounded pool, or a test that turns the crank by hand.
+//!
+//! Queues are bounded. A request is queued at most once at a time, on one executor, so the capacity of a queue is
+//! `MAX_REQUESTS` (each waiting once) and a request that would exceed it is refused when it is *created*, never when it runs.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::{Error, ErrorKind, Result};
+
+/// The most requests that may exist at a time on the executors of one process.
+pub const MAX_REQUESTS: usize = 4096;
+
+/// Something to run. Implemented by requests, so that queueing one is cloning an `Arc`: no allocation per run.
+pub trait Task: Send + Sync {
+    /// Runs it; must not panic.
+    fn run(self: Arc<Self>);
+}
+
+/// Runs tasks.
+pub trait Executor: Send + Sync + fmt::Debug {
+    /// Queues a task, or runs it at once. Never blocks for long.
+    fn execute(&self, task: Arc<dyn Task>);
+
+    /// Whether a task runs inside `execute`, on the caller's thread: such a step joins its neighbor before it.
+    fn is_inline(&self) -> bool {
+        false
+    }
+}
+
+/// Runs tasks on the caller's thread.
+#[derive(Debug, Clone, Copy)]
+pub struct Inline;
+
+impl Executor for Inline {
+    fn execute(&self, task: Arc<dyn Task>) {
+        task.run();
+    }
+
+    fn is_inline(&self) -> bool {
+        true
+    }
+}
+
+/// A fixed number of worker threads and one queue.
+pub struct Pool {
+    name: &'static str,
+    queue: Option<Sender<Arc<dyn Task>>>,
+    workers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts `n_threads` workers.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn new(name: &'static str, n_threads: usize) -> Result<Self> {
+        let (queue, tasks) = bounded(MAX_REQUESTS);
+        let mut pool = Self { name, queue: Some(queue), workers: Vec::new() };
+        for worker_idx in 0..n_threads.max(1) {
+            let tasks: Receiver<Arc<dyn Task>> = tasks.clone();
+            let worker = thread::Builder::new()
+                .name(format!("{name}-{worker_idx}"))
+                .spawn(move || tasks.iter().for_each(Task::run))
+                .map_err(|error| Error::with_source(ErrorKind::Device, format!("cannot start worker {worker_idx} of `{name}`"), error))?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Number of threads.
+    pub fn n_threads(&self) -> usize {
+        self.workers.len()
+    }
+}
+
+impl Executor for Pool {
+    fn execute(&self, task: Arc<dyn Task>) {
+        let queue = self.queue.as_ref().expect("only drop takes the queue");
+        queue.send(task).expect("the workers hold the other end until the queue is dropped");
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({}, {} threads)", self.name, self.workers.len())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue = None;
+        let here = thread::current().id();
+        for worker in self.workers.drain(..) {
+            // The last owner may be a task on one of the workers: it can't wait for itself, and ends by itself.
+            if worker.thread().id() != here {
+                let _ended = worker.join();
+            }
+        }
+    }
+}
+
+/// Queues tasks until a test runs them.
+#[derive(Default)]
+pub struct Manual {
+    tasks: std::sync::Mutex<std::collections::VecDeque<Arc<dyn Task>>>,
+}
+
+impl Manual {
+    /// Runs the oldest task on the caller's thread; false if there is none.
+    pub fn run_one(&self) -> bool {
+        let task = self.tasks.lock().unwrap().pop_front();
+        task.map(Task::run).is_some()
+    }
+
+    /// Number of tasks that wait.
+    pub fn n_queued(&self) -> usize {
+        self.tasks.lock().unwrap().len()
+    }
+}
+
+impl Executor for Manual {
+    fn execute(&self, task: Arc<dyn Task>) {
+        self.tasks.lock().unwrap().push_back(task);
+    }
+}
+
+impl fmt::Debug for Manual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Manual({} queued)", self.n_queued())
+    }
+}
+
+/// The executors that all devices of a process share, and the count of requests on them.
+///
+/// Fill, decode and engines on the processor share one pool, so one budget of cores, whatever the number of models,
+/// requests and runs.
+#[derive(Debug, Clone, Default)]
+pub struct Executors(Arc<ExecutorsInner>);
+
+#[derive(Debug, Default)]
+struct ExecutorsInner {
+    cpu: OnceLock<Arc<Pool>>,
+    n_requests: AtomicUsize,
+}
+
+impl Executors {
+    /// The pool of the processor: one worker per core that the process may use. Started at the first call.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn cpu(&self) -> Result<Arc<Pool>> {
+        if let Some(pool) = self.0.cpu.get() {
+            return Ok(pool.clone());
+        }
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let pool = Arc::new(Pool::new("roiflow-cpu", n_threads)?);
+        Ok(self.0.cpu.get_or_init(|| pool).clone())
+    }
+
+    /// Counts one more request in, until the ticket is dropped.
+    pub(crate) fn admit(&self) -> Result<Ticket> {
+        let admitted = self.0.n_requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_REQUESTS).then_some(n + 1));
+        match admitted {
+            Ok(_) => Ok(Ticket(self.clone())),
+            Err(_) => Err(Error::new(ErrorKind::Device, format!("{MAX_REQUESTS} requests exist already; drop some, or reuse them"))),
+        }
+    }
+}
+
+/// The place of one request among [`MAX_REQUESTS`].
+#[derive(Debug)]
+pub(crate) struct Ticket(Executors);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.0.n_requests.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,55 @@
+//! The request machine: models are compiled for devices, requests run on them.
+//!
+//! # Life of a request
+//!
+//! ```text
+//!              start_async / infer                    last step done, or a step failed
+//!     Idle ───────────────────────────▶ Running ────────────────────────────▶ Idle, calling back ──▶ Idle
+//!      ▲                                  │  ▲                                        │    (waiters go on)
+//!      │                                  │  └──────── start_async in the callback ───┘
+//!      └── errors of start leave it idle  └─ cancel: the run ends at the next step boundary
+//! ```
+//!
+//! - A run is a list of steps, each a task for an executor: fill the inputs, the device's own steps, then the steps that the
+//!   user appended (decoders). Neighbors with the same executor run as one task. See [`steps`].
+//! - While a request runs, its tensors, steps and device state *belong to the run*: they are moved out of the request, so
+//!   every accessor answers [`ErrorKind::Busy`] by construction. The run holds leases on the tensors' memory, so the same
+//!   tensor set elsewhere can't be torn either.
+//! - Completion, in this order: the request is idle; the callback runs, with the result or the error and without any lock;
+//!   then waiters go on. A run that ends while the callback of an earlier one is still on stays unfinished until that
+//!   callback ends; only the callback's own thread may start the request meanwhile. So a callback never sees the outputs of
+//!   a later run.
+//! - A panic in a step or a callback is an error of that run.
+//! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
+//!   by the run and freed when the device returns.
+//!
+//! Reading order: [`core`](self::core), [`model`], [`compiled`], [`request`], [`state`], [`steps`], [`executor`],
+//! [`request_pool`], [`device`], [`config`], [`profile`].
+//!
+//! Knows tensors. Knows no device, no picture, no GStreamer.
+
+#![forbid(unsafe_code)]
+
+pub mod compiled;
+pub mod config;
+pub mod core;
+pub mod device;
+pub mod error;
+pub mod executor;
+pub mod model;
+pub mod profile;
+pub mod request;
+pub mod request_pool;
+mod state;
+pub mod steps;
+mod sync;
+
+pub use self::core::Core;
+pub use compiled::CompiledModel;
+pub use config::Config;
+pub use error::{Error, ErrorKind, Result};
+pub use model::{Dim, Model, ModelInfo, PartialShape, Port, PortKey};
+pub use profile::StepTime;
+pub use request::{InferRequest, Inputs, WeakInferRequest};
+pub use request_pool::{PooledRequest, RequestPool};
+pub use steps::{CancelToken, FillInput, RunContext};

@@ -1,0 +1,537 @@
+//! The inference request: set inputs, start, wait, cancel, be called back.
+//!
+//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a step, a callback or an executor
+//! runs. `Shared::in_flight` holds the body between two executors and is never taken together with `guarded`.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::compiled::CompiledShared;
+use super::executor::{Executor, Task, Ticket};
+use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
+use super::steps::{Body, CancelToken, CustomStep, FillInput, RunContext, Step, StepTask, check_fits, panic_error};
+use super::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use super::{CompiledModel, Error, ErrorKind, PortKey, Result, StepTime};
+use crate::tensor::Tensor;
+
+/// How long dropping the last handle of a running request waits for the run. What then still runs keeps its memory and frees
+/// it when it ends.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A handle to one inference request. Clones are the same request.
+///
+/// Dropping the last handle stops it, see [`runtime`](super).
+#[derive(Clone)]
+pub struct InferRequest(Arc<Handle>);
+
+/// A handle that does not keep the request alive: the one to capture in the request's own callback.
+#[derive(Debug, Clone)]
+pub struct WeakInferRequest(Weak<Handle>);
+
+type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
+
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+pub(crate) struct Shared {
+    id: u64,
+    model: Arc<CompiledShared>,
+    cancel: CancelToken,
+    guarded: Mutex<Guarded>,
+    finished: Condvar,
+    in_flight: Mutex<Option<Box<Body>>>,
+    handle: OnceLock<Weak<Handle>>,
+    _ticket: Ticket,
+}
+
+struct Guarded {
+    state: RequestState,
+    /// Here while idle; taken by the run.
+    body: Option<Box<Body>>,
+    callback: Option<Callback>,
+    /// How the latest run ended.
+    outcome: Result<()>,
+    latency: Duration,
+}
+
+impl InferRequest {
+    pub(crate) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let shared = Arc::new(Shared {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            model,
+            cancel: CancelToken::default(),
+            guarded: Mutex::new(Guarded {
+                state: RequestState::default(),
+                body: Some(body),
+                callback: None,
+                outcome: Ok(()),
+                latency: Duration::ZERO,
+            }),
+            finished: Condvar::new(),
+            in_flight: Mutex::new(None),
+            handle: OnceLock::new(),
+            _ticket: ticket,
+        });
+        let handle = Arc::new(Handle(shared));
+        let _first = handle.0.handle.set(Arc::downgrade(&handle));
+        Self(handle)
+    }
+
+    /// Runs on the caller's thread and returns when the outputs are there. The callback is not called.
+    ///
+    /// `inputs` are set first: `()` leaves them as they are, a tensor goes to the only input, a list of `(key, tensor)` to the
+    /// inputs named.
+    ///
+    /// # Errors
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, and what steps and device say.
+    pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
+        inputs.set(self)?;
+        let shared = self.shared();
+        let mut body = shared.begin(false)?;
+        while !body.is_over() {
+            body.run_next_step(&shared.cancel, shared.id);
+        }
+        let outcome = body.outcome.clone();
+        shared.end(body);
+        outcome
+    }
+
+    /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
+    ///
+    /// # Errors
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit; the request stays idle then.
+    pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
+        inputs.set(self)?;
+        let shared = self.shared();
+        let body = shared.begin(true)?;
+        shared.pass_on(body);
+        Ok(())
+    }
+
+    /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
+    ///
+    /// # Errors
+    /// The error of the run, also for every other waiter; `WouldDeadlock` inside the request's own callback.
+    pub fn wait(&self) -> Result<()> {
+        self.wait_until(None).map(|_in_time| ())
+    }
+
+    /// As [`InferRequest::wait`], but gives up after `timeout`: `false` if the run is not over, or none was ever started.
+    ///
+    /// # Errors
+    /// As [`InferRequest::wait`].
+    pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
+        self.wait_until(Some(Instant::now() + timeout))
+    }
+
+    fn wait_until(&self, deadline: Option<Instant>) -> Result<bool> {
+        let shared = self.shared();
+        let mut guarded = shared.guarded.lock().unwrap();
+        let run = guarded.state.latest_run();
+        if run == 0 {
+            return Ok(deadline.is_none());
+        }
+        while !guarded.state.is_finished(run) {
+            if guarded.state.is_called_on(thread::current().id()) {
+                return Err(Error::new(
+                    ErrorKind::WouldDeadlock,
+                    "wait inside the request's own callback would wait for itself; start the next run and return instead",
+                ));
+            }
+            guarded = match deadline {
+                None => shared.finished.wait(guarded).unwrap(),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(false);
+                    }
+                    shared.finished.wait_timeout(guarded, left).unwrap().0
+                }
+            };
+        }
+        guarded.outcome.clone().map(|()| true)
+    }
+
+    /// Asks the current run to end at the next step boundary, or inside the device where the engine can. The run then ends with
+    /// `Canceled`, or as if nothing had been asked if it was over first. Harmless on an idle request.
+    pub fn cancel(&self) {
+        let guarded = self.shared().guarded.lock().unwrap();
+        if guarded.state.is_running() {
+            self.shared().cancel.cancel();
+        }
+    }
+
+    /// Sets the closure that is called after each asynchronous run, with the result or the error, before waiters go on. It may
+    /// start the request again. It is called on an executor's thread, so it should be short.
+    ///
+    /// The request itself is passed in; a callback that captures another handle of it keeps the request alive for ever: use
+    /// [`InferRequest::downgrade`].
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn set_callback(&self, callback: impl Fn(&InferRequest, Result<()>) + Send + Sync + 'static) -> Result<()> {
+        let previous = {
+            let mut guarded = self.shared().guarded.lock().unwrap();
+            guarded.check_idle()?;
+            guarded.callback.replace(Arc::new(callback))
+        };
+        drop(previous); // Outside the lock: what it captured may be handles.
+        Ok(())
+    }
+
+    /// Removes the callback.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn clear_callback(&self) -> Result<()> {
+        let previous = {
+            let mut guarded = self.shared().guarded.lock().unwrap();
+            guarded.check_idle()?;
+            guarded.callback.take()
+        };
+        drop(previous);
+        Ok(())
+    }
+
+    /// The tensor of an input or output, inputs first. Its content changes only while the request runs.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Busy` while the request runs.
+    pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
+        let key = key.into();
+        self.input_tensor(key).or_else(|error| match error.kind() {
+            ErrorKind::NotFound => self.output_tensor(key),
+            _ => Err(error),
+        })
+    }
+
+    /// The tensor of an input, by name, index, port, or `()` for the only one.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Busy` while the request runs.
+    pub fn input_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
+        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
+        self.with_body(|body| Ok(body.io.inputs[input_idx].tensor.clone()))
+    }
+
+    /// The tensor of an output, by name, index, port, or `()` for the only one.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Busy` while the request runs.
+    pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
+        let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
+        self.with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
+    }
+
+    /// Makes `tensor` the input; no copy. The request leases its memory while it runs.
+    ///
+    /// # Errors
+    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
+    pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
+        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
+        self.with_body(|body| {
+            let slot = &mut body.io.inputs[input_idx];
+            check_fits("input", &slot.port, tensor.element(), &tensor.shape())?;
+            slot.own = false;
+            slot.fill = None;
+            slot.tensor = tensor.clone();
+            Ok(())
+        })
+    }
+
+    /// Makes `tensor` the output; the run writes into its memory.
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_input_tensor`].
+    pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
+        let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
+        self.with_body(|body| {
+            let slot = &mut body.io.outputs[output_idx];
+            check_fits("output", &slot.port, tensor.element(), &tensor.shape())?;
+            slot.tensor = tensor.clone();
+            Ok(())
+        })
+    }
+
+    /// Sets an input or output, inputs first.
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_input_tensor`].
+    pub fn set_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
+        let key = key.into();
+        match self.set_input_tensor(key, tensor) {
+            Err(error) if error.kind() == ErrorKind::NotFound => self.set_output_tensor(key, tensor),
+            set => set,
+        }
+    }
+
+    /// Lets `fill` write the input at the start of every run, as the run's first step, straight into memory in which the
+    /// device can run. Replaces a tensor that was set, and is replaced by one.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Busy` while the request runs.
+    pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
+        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
+        self.with_body(|body| {
+            body.io.inputs[input_idx].fill = Some(Box::new(fill));
+            Ok(())
+        })
+    }
+
+    /// Appends a step to every run, on the pool of the processor: a decoder, say.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn append_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
+        let executor: Arc<dyn Executor> = self.shared().model.executors.cpu()?;
+        let custom: CustomStep = Box::new(step);
+        self.with_body(|body| {
+            body.steps.push(Step { name: name.into(), executor, task: StepTask::Custom(custom), duration: Duration::ZERO });
+            Ok(())
+        })
+    }
+
+    /// Time from start to end of the latest run, without the callback.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn latency(&self) -> Result<Duration> {
+        let guarded = self.shared().guarded.lock().unwrap();
+        guarded.check_idle()?;
+        Ok(guarded.latency)
+    }
+
+    /// How long each step of the latest run took.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn step_times(&self) -> Result<Vec<StepTime>> {
+        self.with_body(|body| Ok(body.step_times()))
+    }
+
+    /// The model that this is a request of.
+    pub fn compiled_model(&self) -> CompiledModel {
+        CompiledModel::from_shared(self.shared().model.clone())
+    }
+
+    /// A handle that does not keep the request alive.
+    pub fn downgrade(&self) -> WeakInferRequest {
+        WeakInferRequest(Arc::downgrade(&self.0))
+    }
+
+    /// A number that names the request in traces.
+    pub fn id(&self) -> u64 {
+        self.shared().id
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0.0
+    }
+
+    fn with_body<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
+        let mut guarded = self.shared().guarded.lock().unwrap();
+        guarded.check_idle()?;
+        action(guarded.body.as_mut().expect("an idle request has its body"))
+    }
+}
+
+impl WeakInferRequest {
+    /// The request, if it still exists.
+    pub fn upgrade(&self) -> Option<InferRequest> {
+        self.0.upgrade().map(InferRequest)
+    }
+}
+
+impl PartialEq for InferRequest {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for InferRequest {}
+
+impl Hash for InferRequest {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl fmt::Debug for InferRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InferRequest({})", self.id())
+    }
+}
+
+impl Guarded {
+    fn check_idle(&self) -> Result<()> {
+        if self.state.is_running() {
+            return Err(Error::new(ErrorKind::Busy, "the request is running: wait for it, or use another request"));
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Idle to running: checks first, so that a failed start leaves the request idle.
+    fn begin(&self, calls_back: bool) -> Result<Box<Body>> {
+        let mut guarded = self.guarded.lock().unwrap();
+        let run = guarded.state.start(thread::current().id()).map_err(|refusal| match refusal {
+            Refusal::Busy => Error::new(ErrorKind::Busy, "the request is running: wait for it, or use another request"),
+            Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
+        })?;
+        let mut body = guarded.body.take().expect("an idle request has its body");
+        body.run = run;
+        body.calls_back = calls_back;
+        body.started = Instant::now();
+        if let Err(error) = body.prepare() {
+            guarded.state.take_back_start();
+            guarded.body = Some(body);
+            return Err(error);
+        }
+        self.cancel.reset();
+        Ok(body)
+    }
+
+    /// Queues the next step where it belongs.
+    fn pass_on(self: &Arc<Self>, body: Box<Body>) {
+        let executor = body.steps[body.next_step_idx].executor.clone();
+        *self.in_flight.lock().unwrap() = Some(body);
+        executor.execute(self.clone());
+    }
+
+    /// The run is over: give everything back, then complete in the order that the module promises.
+    fn end(self: &Arc<Self>, mut body: Box<Body>) {
+        body.io.release();
+        let here = thread::current().id();
+        let mut guarded = self.guarded.lock().unwrap();
+        guarded.latency = body.started.elapsed();
+        guarded.outcome = body.outcome.clone();
+        let calls_back = body.calls_back && guarded.callback.is_some();
+        guarded.body = Some(body);
+        match guarded.state.end_run(calls_back, here) {
+            EndOfRun::LeftToEarlierCallback => return,
+            EndOfRun::Finished => {}
+            EndOfRun::CallBack => loop {
+                let callback = guarded.callback.clone();
+                let outcome = guarded.outcome.clone();
+                drop(guarded);
+                let called = self.call_back(callback, outcome);
+                guarded = self.guarded.lock().unwrap();
+                if let Err(error) = called {
+                    guarded.outcome = Err(error);
+                }
+                let follows = guarded.state.end_callback(here);
+                self.finished.notify_all();
+                if follows == EndOfCallback::Finished {
+                    break;
+                }
+            },
+        }
+        drop(guarded);
+        self.finished.notify_all();
+    }
+
+    fn call_back(&self, callback: Option<Callback>, outcome: Result<()>) -> Result<()> {
+        // No handle left: the request is being dropped, and nobody wants to hear of it.
+        let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
+        let request = InferRequest(handle);
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            callback(&request, outcome);
+            drop(callback);
+        }));
+        drop(request);
+        called.map_err(|panic| panic_error("the callback", &*panic))
+    }
+}
+
+impl Task for Shared {
+    fn run(self: Arc<Self>) {
+        let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
+        let executor = body.steps[body.next_step_idx].executor.clone();
+        loop {
+            body.run_next_step(&self.cancel, self.id);
+            if body.is_over() {
+                return self.end(body);
+            }
+            let next = &body.steps[body.next_step_idx].executor;
+            if !next.is_inline() && !Arc::ptr_eq(next, &executor) {
+                return self.pass_on(body);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}", self.id)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        let here = thread::current().id();
+        let mut guarded = shared.guarded.lock().unwrap();
+        guarded.state.stop();
+        shared.cancel.cancel();
+        let callback = guarded.callback.take();
+        if !guarded.state.is_called_on(here) {
+            // A run that still waits in a queue ends here and now; its place in the queue will find nothing to do.
+            drop(guarded);
+            let queued = shared.in_flight.lock().unwrap().take();
+            if let Some(mut body) = queued {
+                body.outcome = shared.cancel.check();
+                shared.end(body);
+            }
+            guarded = shared.guarded.lock().unwrap();
+            let deadline = Instant::now() + DROP_PATIENCE;
+            while !guarded.state.is_quiet() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
+                    break;
+                }
+                guarded = shared.finished.wait_timeout(guarded, left).unwrap().0;
+            }
+        }
+        drop(guarded);
+        drop(callback);
+    }
+}
+
+/// What can be given to [`InferRequest::infer`] and [`InferRequest::start_async`].
+pub trait Inputs {
+    /// Sets the inputs of `request`.
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_input_tensor`].
+    fn set(self, request: &InferRequest) -> Result<()>;
+}
+
+impl Inputs for () {
+    fn set(self, _request: &InferRequest) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Inputs for &Tensor {
+    fn set(self, request: &InferRequest) -> Result<()> {
+        request.set_input_tensor((), self)
+    }
+}
+
+impl Inputs for &[Tensor] {
+    fn set(self, request: &InferRequest) -> Result<()> {
+        self.iter().enumerate().try_for_each(|(input_idx, tensor)| request.set_input_tensor(input_idx, tensor))
+    }
+}
+
+impl<'a, K: Into<PortKey<'a>>, const N: usize> Inputs for [(K, &Tensor); N] {
+    fn set(self, request: &InferRequest) -> Result<()> {
+        self.into_iter().try_for_each(|(key, tensor)| request.set_input_tensor(key, tensor))
+    }
+}

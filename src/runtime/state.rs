@@ -1,0 +1,225 @@
+//! The states of a request and its transitions, as data: no locks, no threads, no I/O.
+//!
+//! | state | meaning | entered when | left when |
+//! |---|---|---|---|
+//! | idle | its tensors belong to the user | made; a run ended | `start` |
+//! | running | its tensors belong to the run | `start` | the run's last step ended, and no earlier callback is on |
+//! | calling back | idle or running again, and a callback of an earlier run is on some thread | a run with a callback ended | the callback returned |
+//! | stopped | the last handle is gone; nothing starts any more | drop | never |
+//!
+//! "Calling back" overlaps with idle and running, because a callback may start the request again; it is a field of its own.
+
+use std::thread::ThreadId;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct RequestState {
+    running: bool,
+    stopped: bool,
+    /// The thread and the run of the callback that is on.
+    calling: Option<(ThreadId, u64)>,
+    /// A run ended while an earlier callback was still on.
+    ended_meanwhile: bool,
+    n_started: u64,
+    n_finished: u64,
+}
+
+/// Why a run does not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Busy,
+    Stopped,
+}
+
+/// What follows the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum EndOfRun {
+    /// Call back, then tell the state.
+    CallBack,
+    /// Nothing: who runs the earlier callback goes on with this run's.
+    LeftToEarlierCallback,
+    /// The run is finished; wake the waiters.
+    Finished,
+}
+
+/// What follows the end of a callback. The waiters of its run are woken in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum EndOfCallback {
+    /// A later run ended meanwhile: call back for it.
+    CallBackAgain,
+    /// Done.
+    Finished,
+}
+
+impl RequestState {
+    /// Idle to running; gives the number of the run.
+    pub(crate) fn start(&mut self, thread: ThreadId) -> Result<u64, Refusal> {
+        if self.stopped {
+            return Err(Refusal::Stopped);
+        }
+        let others_callback = self.calling.is_some_and(|(calling, _)| calling != thread);
+        if self.running || others_callback {
+            return Err(Refusal::Busy);
+        }
+        self.running = true;
+        self.n_started += 1;
+        Ok(self.n_started)
+    }
+
+    /// Takes a start back that failed before the first step: as if it had not been.
+    pub(crate) fn take_back_start(&mut self) {
+        self.running = false;
+        self.n_started -= 1;
+    }
+
+    /// The steps of the run are over.
+    pub(crate) fn end_run(&mut self, calls_back: bool, thread: ThreadId) -> EndOfRun {
+        debug_assert!(self.running, "only a running request ends");
+        let calls_back = calls_back && !self.stopped;
+        match (calls_back, self.calling) {
+            (true, Some(_)) => {
+                self.ended_meanwhile = true;
+                EndOfRun::LeftToEarlierCallback
+            }
+            (true, None) => {
+                self.running = false;
+                self.calling = Some((thread, self.n_started));
+                EndOfRun::CallBack
+            }
+            (false, calling) => {
+                self.running = false;
+                if calling.is_none() {
+                    self.n_finished = self.n_started;
+                }
+                EndOfRun::Finished
+            }
+        }
+    }
+
+    /// The callback returned.
+    pub(crate) fn end_callback(&mut self, thread: ThreadId) -> EndOfCallback {
+        let (_, called_run) = self.calling.take().expect("a callback ends only after it began");
+        if self.ended_meanwhile {
+            self.ended_meanwhile = false;
+            self.running = false;
+            self.n_finished = called_run;
+            if !self.stopped {
+                self.calling = Some((thread, self.n_started));
+                return EndOfCallback::CallBackAgain;
+            }
+        }
+        self.n_finished = if self.running { called_run } else { self.n_started };
+        EndOfCallback::Finished
+    }
+
+    /// No run starts any more.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Whether a run is on, or over but not yet given back.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Whether this thread is inside the request's callback.
+    pub(crate) fn is_called_on(&self, thread: ThreadId) -> bool {
+        self.calling.is_some_and(|(calling, _)| calling == thread)
+    }
+
+    /// The latest run that was started; 0 for none.
+    pub(crate) fn latest_run(&self) -> u64 {
+        self.n_started
+    }
+
+    /// Whether this run, and its callback, are over.
+    pub(crate) fn is_finished(&self, run: u64) -> bool {
+        self.n_finished >= run
+    }
+
+    /// Whether nothing is on: no run, no callback.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.running && self.calling.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn threads() -> (ThreadId, ThreadId) {
+        (std::thread::current().id(), std::thread::spawn(|| ()).thread().id())
+    }
+
+    #[test]
+    fn a_run_is_finished_only_when_its_callback_ended() {
+        let (here, _) = threads();
+        let mut state = RequestState::default();
+        assert_eq!(state.start(here), Ok(1));
+        assert_eq!(state.start(here), Err(Refusal::Busy));
+        assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
+        assert!(!state.is_running() && !state.is_finished(1));
+        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert!(state.is_finished(1) && state.is_quiet());
+    }
+
+    #[test]
+    fn only_the_callback_itself_may_start_the_next_run() {
+        let (here, other) = threads();
+        let mut state = RequestState::default();
+        state.start(here).unwrap();
+        assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
+        assert_eq!(state.start(other), Err(Refusal::Busy));
+        assert_eq!(state.start(here), Ok(2));
+    }
+
+    #[test]
+    fn a_run_that_ends_during_an_earlier_callback_waits_for_it() {
+        let (here, other) = threads();
+        let mut state = RequestState::default();
+        state.start(here).unwrap();
+        assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
+        state.start(here).unwrap();
+        assert_eq!(state.end_run(true, other), EndOfRun::LeftToEarlierCallback);
+        assert!(state.is_running(), "the callback of run 1 must not see the outputs of run 2");
+        assert_eq!(state.end_callback(here), EndOfCallback::CallBackAgain);
+        assert!(state.is_finished(1) && !state.is_finished(2) && !state.is_running());
+        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert!(state.is_finished(2));
+    }
+
+    #[test]
+    fn a_synchronous_run_inside_a_callback_does_not_release_that_callbacks_waiters() {
+        let (here, _) = threads();
+        let mut state = RequestState::default();
+        state.start(here).unwrap();
+        assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
+        state.start(here).unwrap();
+        assert_eq!(state.end_run(false, here), EndOfRun::Finished);
+        assert!(!state.is_finished(1));
+        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert!(state.is_finished(2));
+    }
+
+    #[test]
+    fn nothing_starts_or_calls_back_after_stop() {
+        let (here, _) = threads();
+        let mut state = RequestState::default();
+        state.start(here).unwrap();
+        state.stop();
+        assert_eq!(state.end_run(true, here), EndOfRun::Finished);
+        assert_eq!(state.start(here), Err(Refusal::Stopped));
+    }
+
+    #[test]
+    fn a_start_that_failed_leaves_no_trace() {
+        let (here, _) = threads();
+        let mut state = RequestState::default();
+        state.start(here).unwrap();
+        state.take_back_start();
+        assert!(state.is_quiet() && state.is_finished(state.latest_run()));
+        assert_eq!(state.start(here), Ok(1));
+    }
+}

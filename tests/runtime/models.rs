@@ -1,0 +1,65 @@
+//! Real ONNX files through the embedded engine.
+
+use roiflow::devices;
+use roiflow::runtime::{Config, Dim};
+use roiflow::tensor::{Element, ElementType, Tensor};
+
+use crate::support::{compile, real};
+
+#[test]
+fn every_float_model_of_the_development_set_loads_and_runs() {
+    let names = [
+        "ultraface_rfb_320_nhwc.onnx",
+        "gender-v1.onnx",
+        "age-v1.onnx",
+        "version-RFB-320.onnx",
+        "yolox_nano_416x416.onnx",
+        "nanodet_m_320.onnx",
+        "emotion_mini_xception.onnx",
+        "vehicle-attributes-recognition-barrier-0039.onnx",
+        "person-reidentification-retail-0288.onnx",
+    ];
+    for name in names {
+        let Some(path) = real(&format!("models/{name}")) else { return };
+        let model = compile(&path);
+        let request = model.create_infer_request().unwrap();
+        for (input_idx, port) in model.inputs().iter().enumerate() {
+            let shape = port.shape.with_dynamic(|_| Some(1)).unwrap();
+            assert_eq!(port.element, f32::TYPE, "{name}");
+            request.set_input_tensor(input_idx, &Tensor::new(port.element, shape).unwrap()).unwrap();
+        }
+        request.infer(()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (output_idx, port) in model.outputs().iter().enumerate() {
+            let output = request.output_tensor(output_idx).unwrap();
+            assert!(port.shape.admits(&output.shape()), "{name}: {port} got {}", output.shape());
+            assert!(output.view::<f32>().unwrap().iter().all(|value| value.is_finite()), "{name}: {port}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_the_engine_lacks_names_the_node_and_who_can() {
+    let Some(path) = real("models/efficientnet_lite0_uint8.onnx") else { return };
+    let core = devices::core();
+    let model = core.read_model(&path).unwrap();
+    assert_eq!(model.info().inputs[0].element, ElementType::U8);
+    let error = core.compile_model(&model, "CPU", &Config::default()).unwrap_err().to_string();
+    eprintln!("{error}");
+    assert!(error.contains("OpenVINO") && error.contains("node"), "{error}");
+}
+
+#[test]
+fn a_batch_gives_what_its_rows_give_one_by_one() {
+    let Some(path) = real("models/gender-v1.onnx") else { return };
+    let model = compile(&path);
+    assert_eq!(model.inputs()[0].shape.dims()[0], Dim::Dynamic);
+    let values: Vec<f32> = (0..3 * 3 * 32 * 32).map(|i| ((i * 7919) % 255) as f32 / 128.0 - 1.0).collect();
+    let batch = Tensor::from_slice([3, 3, 32, 32], &values).unwrap();
+    let together = model.infer(&batch).unwrap().remove(0);
+    assert_eq!(together.shape()[..], [3, 2]);
+    for row in 0..3 {
+        let one = batch.roi(&[row, 0, 0, 0], &[row + 1, 3, 32, 32]).unwrap();
+        let alone = model.infer(&one).unwrap().remove(0);
+        assert_eq!(alone.view::<f32>().unwrap().to_vec(), together.roi(&[row, 0], &[row + 1, 2]).unwrap().view::<f32>().unwrap().to_vec());
+    }
+}
