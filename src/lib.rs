@@ -1,4 +1,6 @@
 pub mod devices;
 pub mod frame;
 pub mod runtime;
+pub mod stages;
 pub mod tensor;
+pub mod vision;

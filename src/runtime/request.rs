@@ -313,6 +313,17 @@ impl InferRequest {
         self.with_body(|body| Ok(body.step_times()))
     }
 
+    /// As [`InferRequest::step_times`], without allocating.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
+        self.with_body(|body| {
+            body.steps.iter().for_each(|step| visit(&step.name, step.duration));
+            Ok(())
+        })
+    }
+
     /// The model that this is a request of.
     pub fn compiled_model(&self) -> CompiledModel {
         CompiledModel::from_shared(self.shared().model.clone())

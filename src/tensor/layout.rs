@@ -107,7 +107,7 @@ impl Layout {
         let mut inner_bytes = element.size();
         for axis in (0..shape.len()).rev() {
             let stride = stride_bytes[axis];
-            if stride % element.size() != 0 {
+            if !stride.is_multiple_of(element.size()) {
                 return fail(format!("strides {stride_bytes:?}: expected multiples of {} bytes, the size of {element}", element.size()));
             }
             if shape[axis] > 1 && stride < inner_bytes {

@@ -21,6 +21,7 @@ pub struct Tensor {
 }
 
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a region must not allocate, so its layout is inline")]
 pub(super) enum Body {
     /// All of a memory, from its first byte; the handles share one layout, and growing exchanges the memory.
     Whole(Arc<RwLock<Placed>>),
@@ -114,7 +115,7 @@ impl Tensor {
                 ),
             ));
         }
-        if (memory.address() as usize + offset_bytes) % layout.element().size() != 0 {
+        if !(memory.address() as usize + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!("{} elements at address {:p} + {offset_bytes} are not aligned", layout.element(), memory.address()),

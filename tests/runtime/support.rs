@@ -13,7 +13,8 @@ pub fn tiny(name: &str) -> PathBuf {
 /// The real models and clips that development is measured with. They lie beside the project, or where `ROIFLOW_MODELS` says;
 /// without them, tests that need them say so and pass.
 pub fn real(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("ROIFLOW_MODELS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"), PathBuf::from);
+    let root =
+        std::env::var_os("ROIFLOW_MODELS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"), PathBuf::from);
     let path = root.join(path);
     if !path.exists() {
         eprintln!("skipped: `{}` is not there (set ROIFLOW_MODELS)", path.display());

@@ -1,0 +1,155 @@
+//! Frame in, detections in frame space out.
+
+use std::sync::Arc;
+
+use super::dispatch::{Decode, Dispatcher, Job, stopped};
+use super::labels::Labels;
+use super::spec::load_model;
+use super::{ModelSpec, StageOptions, StageStats, Task};
+use crate::frame::{Detection, Frame, ObjectId};
+use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
+use crate::vision::decode::{BoxDecoder, BoxThresholds, Output};
+
+/// A detector put to work. Runs several frames at once; each result goes to the closure given with its frame.
+pub struct Detector {
+    dispatcher: Dispatcher<DetectJob>,
+    model: CompiledModel,
+    spec: ModelSpec,
+}
+
+/// Takes the detections of one frame. Runs on a worker thread and must not block.
+pub type Detected = Box<dyn FnOnce(Result<Vec<Detection>>) + Send>;
+
+impl Detector {
+    /// Loads and compiles the model.
+    ///
+    /// # Errors
+    /// If a file is missing or wrong, or the model is not a detector.
+    pub fn new(options: &StageOptions) -> Result<Self> {
+        let (model, spec) = load_model(options)?;
+        let Task::Detection { decoder, thresholds } = spec.task.clone() else {
+            let message = format!(
+                "`{}` is described as {} in `{}`: a detector needs `task = \"detection\"`",
+                options.model.display(),
+                spec.task_name(),
+                spec.description.display()
+            );
+            return Err(Error::new(ErrorKind::Config, message));
+        };
+        let n_requests = options.n_requests.unwrap_or_else(|| model.optimal_number_of_requests()).max(1);
+        let dispatcher =
+            Dispatcher::new(&model, n_requests, spec.input_shape, &spec.preprocess, || decode(decoder.clone(), thresholds, &spec))?;
+        Ok(Self { dispatcher, model, spec })
+    }
+
+    /// Detects on `frame` as soon as a request is idle; never blocks. `done` gets the detections, best first, or the error, and
+    /// runs after the stage let go of the frame's memory.
+    pub fn submit(&self, frame: Frame, frame_number: u64, done: Detected) {
+        self.dispatcher.submit(DetectJob { frame: Some(frame), frame_number, done: Some(done) });
+    }
+
+    /// As [`Detector::submit`], and waits for the result.
+    ///
+    /// # Errors
+    /// What the run says.
+    pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
+        super::classifier::wait_for(|done| self.submit(frame.clone(), 0, done))
+    }
+
+    /// How many runs are possible at once.
+    pub fn n_requests(&self) -> usize {
+        self.dispatcher.n_requests()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &CompiledModel {
+        &self.model
+    }
+
+    /// What is known of the model.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Runs and times so far.
+    pub fn stats(&self) -> StageStats {
+        self.dispatcher.stats()
+    }
+}
+
+fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> Decode<Vec<Detection>> {
+    let (labels, input_size): (Labels, _) = (spec.labels.clone(), spec.input_size);
+    let mut boxes = Vec::new();
+    Box::new(move |context, frame_from_input| {
+        let mut values = Vec::with_capacity(context.n_outputs());
+        for output_idx in 0..context.n_outputs() {
+            values.push(context.output::<f32>(output_idx)?);
+        }
+        let outputs: Vec<Output<'_>> = values
+            .iter()
+            .enumerate()
+            .map(|(output_idx, (shape, data))| Output { name: context.output_port(output_idx).name(), shape, data })
+            .collect();
+        decoder.decode(&outputs, input_size, &thresholds, &mut boxes)?;
+        let detections = boxes.iter().map(|found| Detection {
+            id: ObjectId::next(),
+            parent: None,
+            rect: frame_from_input.apply(found.rect),
+            confidence: found.score,
+            label_id: found.class_id,
+            label: labels.get(found.class_id).cloned(),
+            classifications: Vec::new(),
+        });
+        Ok(detections.collect())
+    })
+}
+
+struct DetectJob {
+    frame: Option<Frame>,
+    frame_number: u64,
+    done: Option<Detected>,
+}
+
+impl Job for DetectJob {
+    type Output = Vec<Detection>;
+
+    fn frame(&self) -> &Frame {
+        self.frame.as_ref().expect("only deliver takes it")
+    }
+
+    fn frame_number(&self) -> u64 {
+        self.frame_number
+    }
+
+    fn deliver(mut self, result: Result<Vec<Detection>>) {
+        self.finish(result);
+    }
+}
+
+impl DetectJob {
+    fn finish(&mut self, result: Result<Vec<Detection>>) {
+        // The frame goes first, so that the buffer under it is writable when the owner hears of the result.
+        self.frame = None;
+        if let Some(done) = self.done.take() {
+            done(result);
+        }
+    }
+}
+
+impl Drop for DetectJob {
+    fn drop(&mut self) {
+        self.finish(Err(stopped()));
+    }
+}
+
+impl std::fmt::Debug for Detector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Detector({:?}, {} requests)", self.model, self.n_requests())
+    }
+}
+
+// Shared by elements of several threads.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Arc<Detector>>();
+};

@@ -1,0 +1,230 @@
+//! Jobs on a bounded set of requests: whoever is idle takes the oldest job; a request's callback delivers the result and starts
+//! the next job on the same request, so no thread ever waits for another.
+//!
+//! A job waits at most as long as those before it; their number is bounded by the caller (the window of frames in flight). A
+//! job that is dropped without having run tells its owner so: nobody waits for a result that does not come.
+//!
+//! Lock order: `Queue::state`, then a `Slot`'s; neither is held while a job is delivered or a request is started.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::frame::{Frame, Transform};
+use crate::runtime::{CompiledModel, Error, ErrorKind, FillInput, InferRequest, Port, Result, RunContext};
+use crate::tensor::{BytesMut, Shape};
+use crate::vision::{Preprocess, Scratch};
+
+/// One frame or region for one run of the model.
+pub(super) trait Job: Send + 'static {
+    /// What the run finds.
+    type Output: Send + 'static;
+
+    /// The picture.
+    fn frame(&self) -> &Frame;
+
+    /// The number of the frame in its stream, for traces.
+    fn frame_number(&self) -> u64;
+
+    /// Takes the result. The job, and its share of the frame's memory, are gone before this returns.
+    fn deliver(self, result: Result<Self::Output>);
+}
+
+/// Reads the outputs of a run.
+pub(super) type Decode<T> = Box<dyn FnMut(&RunContext<'_>, &Transform) -> Result<T> + Send>;
+
+/// How often a stage ran, and how long its steps took in all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StageStats {
+    /// Runs of the model.
+    pub n_runs: u64,
+    /// Runs that failed.
+    pub n_failed: u64,
+    /// The steps of a run, in order.
+    pub steps: Vec<StepStats>,
+}
+
+/// Time spent in one step, over all runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepStats {
+    /// The step: `fill`, the device's own, `decode`.
+    pub name: Arc<str>,
+    /// The sum.
+    pub total: Duration,
+}
+
+/// The requests of one stage and the jobs that wait for them.
+pub(super) struct Dispatcher<J: Job> {
+    queue: Arc<Queue<J>>,
+}
+
+struct Queue<J: Job> {
+    state: Mutex<State<J>>,
+    workers: Vec<Worker<J>>,
+    stats: Mutex<StageStats>,
+}
+
+struct State<J> {
+    pending: VecDeque<J>,
+    idle: Vec<usize>,
+}
+
+struct Worker<J: Job> {
+    request: InferRequest,
+    slot: Arc<Mutex<Slot<J>>>,
+}
+
+/// What passes between the steps of a run.
+struct Slot<J: Job> {
+    job: Option<J>,
+    frame_from_input: Transform,
+    found: Option<J::Output>,
+}
+
+impl<J: Job> Dispatcher<J> {
+    /// `n_requests` requests whose input is filled with `preprocess` and whose outputs are read by a `decode` each.
+    pub(super) fn new(
+        model: &CompiledModel,
+        n_requests: usize,
+        input_shape: Shape,
+        preprocess: &Preprocess,
+        mut decode: impl FnMut() -> Decode<J::Output>,
+    ) -> Result<Self> {
+        let mut workers = Vec::with_capacity(n_requests);
+        for _ in 0..n_requests {
+            let request = model.create_infer_request()?;
+            let slot = Arc::new(Mutex::new(Slot { job: None, frame_from_input: Transform::IDENTITY, found: None }));
+            let fill = JobInput { slot: slot.clone(), shape: input_shape, preprocess: preprocess.clone(), scratch: Scratch::default() };
+            request.set_input((), fill)?;
+            let (of_step, mut decode) = (slot.clone(), decode());
+            request.append_step("decode", move |context| {
+                let mut slot = of_step.lock().unwrap();
+                let found = decode(context, &slot.frame_from_input)?;
+                slot.found = Some(found);
+                Ok(())
+            })?;
+            workers.push(Worker { request, slot });
+        }
+        let state = Mutex::new(State { pending: VecDeque::new(), idle: (0..n_requests).rev().collect() });
+        let queue = Arc::new(Queue { state, workers, stats: Mutex::default() });
+        for (worker_idx, worker) in queue.workers.iter().enumerate() {
+            let queue: Weak<Queue<J>> = Arc::downgrade(&queue);
+            worker.request.set_callback(move |_request, result| {
+                if let Some(queue) = queue.upgrade() {
+                    queue.finish(worker_idx, result);
+                }
+            })?;
+        }
+        Ok(Self { queue })
+    }
+
+    /// Number of requests.
+    pub(super) fn n_requests(&self) -> usize {
+        self.queue.workers.len()
+    }
+
+    /// Runs the job as soon as a request is idle. Never blocks.
+    pub(super) fn submit(&self, job: J) {
+        let worker_idx = {
+            let mut state = self.queue.state.lock().unwrap();
+            state.pending.push_back(job);
+            state.idle.pop()
+        };
+        if let Some(worker_idx) = worker_idx {
+            self.queue.start_next(worker_idx);
+        }
+    }
+
+    /// Drops the jobs that have not begun; their owners are told.
+    pub(super) fn drop_pending(&self) {
+        let pending = std::mem::take(&mut self.queue.state.lock().unwrap().pending);
+        pending.into_iter().for_each(|job| job.deliver(Err(stopped())));
+    }
+
+    pub(super) fn stats(&self) -> StageStats {
+        self.queue.stats.lock().unwrap().clone()
+    }
+}
+
+impl<J: Job> Queue<J> {
+    /// Gives the worker, which is idle and in nobody else's hands, the oldest job; or puts it among the idle ones.
+    fn start_next(&self, worker_idx: usize) {
+        let worker = &self.workers[worker_idx];
+        loop {
+            let job = {
+                let mut state = self.state.lock().unwrap();
+                match state.pending.pop_front() {
+                    Some(job) => job,
+                    None => return state.idle.push(worker_idx),
+                }
+            };
+            worker.slot.lock().unwrap().job = Some(job);
+            let Err(error) = worker.request.start_async(()) else { return };
+            let job = worker.slot.lock().unwrap().job.take();
+            if let Some(job) = job {
+                job.deliver(Err(error));
+            }
+        }
+    }
+
+    fn finish(&self, worker_idx: usize, result: Result<()>) {
+        let worker = &self.workers[worker_idx];
+        self.count(&worker.request, result.is_err());
+        let (job, found) = {
+            let mut slot = worker.slot.lock().unwrap();
+            (slot.job.take(), slot.found.take())
+        };
+        if let Some(job) = job {
+            job.deliver(result.and_then(|()| found.ok_or_else(|| Error::new(ErrorKind::Device, "the run ended without a result"))));
+        }
+        self.start_next(worker_idx);
+    }
+
+    fn count(&self, request: &InferRequest, failed: bool) {
+        let mut stats = self.stats.lock().unwrap();
+        stats.n_runs += 1;
+        stats.n_failed += u64::from(failed);
+        let mut step_idx = 0;
+        let counted = request.visit_step_times(|name, duration| {
+            match stats.steps.get_mut(step_idx) {
+                Some(step) => step.total += duration,
+                None => stats.steps.push(StepStats { name: name.clone(), total: duration }),
+            }
+            step_idx += 1;
+        });
+        debug_assert!(counted.is_ok(), "the request is idle in its own callback");
+    }
+}
+
+impl<J: Job> Drop for Dispatcher<J> {
+    fn drop(&mut self) {
+        self.drop_pending();
+    }
+}
+
+/// The error of a job that never ran.
+pub(super) fn stopped() -> Error {
+    Error::new(ErrorKind::Stopped, "the stage was stopped before it got to this frame")
+}
+
+/// Fills the input from the job in the slot.
+struct JobInput<J: Job> {
+    slot: Arc<Mutex<Slot<J>>>,
+    shape: Shape,
+    preprocess: Preprocess,
+    scratch: Scratch,
+}
+
+impl<J: Job> FillInput for JobInput<J> {
+    fn shape(&mut self, _port: &Port) -> Result<Shape> {
+        Ok(self.shape)
+    }
+
+    fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
+        let mut slot = self.slot.lock().unwrap();
+        let Some(job) = &slot.job else { return Err(stopped()) };
+        let _span = tracing::trace_span!("fill", frame = job.frame_number()).entered();
+        slot.frame_from_input = self.preprocess.fill(job.frame(), input, 0, &mut self.scratch)?;
+        Ok(())
+    }
+}

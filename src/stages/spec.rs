@@ -1,0 +1,456 @@
+//! A model and its description: as written (`model.toml`), then as understood and checked against the model's ports.
+//!
+//! The only reader of that format. A description lies beside the model with the same name and the ending `.toml`, or is named.
+//! Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::labels::Labels;
+use crate::devices;
+use crate::frame::Size;
+use crate::runtime::{CompiledModel, Config, Dim, Error, ErrorKind, Model, ModelInfo, Port, Result};
+use crate::tensor::Shape;
+use crate::vision::decode::{Activation, BoxDecoder, BoxThresholds, ClassDecoder};
+use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
+
+/// What a user asks of a stage. Everything but `model` may be left open.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StageOptions {
+    /// The model file.
+    pub model: PathBuf,
+    /// The description; else the one beside the model.
+    pub description: Option<PathBuf>,
+    /// The device; else `CPU`.
+    pub device: Option<String>,
+    /// Instead of the description's labels.
+    pub labels: Option<Vec<String>>,
+    /// Instead of the description's labels.
+    pub labels_file: Option<PathBuf>,
+    /// Instead of the description's threshold.
+    pub threshold: Option<f32>,
+    /// Instead of the description's.
+    pub iou_threshold: Option<f32>,
+    /// How many requests run at once; else what the device likes best.
+    pub n_requests: Option<usize>,
+}
+
+/// The device that is used where none is named.
+pub const DEFAULT_DEVICE: &str = "CPU";
+
+/// A description that fits its model: nothing in it needs to be checked again.
+#[derive(Debug, Clone)]
+pub struct ModelSpec {
+    /// What the model is called in results; of a classifier, the attribute's name.
+    pub name: Arc<str>,
+    /// The model's own name: its file without folder and ending.
+    pub model_name: Arc<str>,
+    /// What it does.
+    pub task: Task,
+    /// How a frame becomes its input.
+    pub preprocess: Preprocess,
+    /// The input's extent.
+    pub input_size: Size,
+    /// The shape of an input with one picture.
+    pub input_shape: Shape,
+    /// Names of the classes.
+    pub labels: Labels,
+    /// What the description left open and what was taken instead, one sentence each.
+    pub assumed: Vec<String>,
+    /// The description that was used.
+    pub description: PathBuf,
+}
+
+/// What a model does, and how its outputs are read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Task {
+    /// Finds objects.
+    Detection { decoder: BoxDecoder, thresholds: BoxThresholds },
+    /// Says something of a picture. `threshold` is the least confidence that is reported.
+    Classification { decoder: ClassDecoder, output_idx: usize, threshold: f32 },
+}
+
+impl ModelSpec {
+    /// Finds and reads the description of a model, and checks it against the model's ports.
+    ///
+    /// # Errors
+    /// `Io` if a file can't be read, `Config` if the description is wrong or contradicts the model; the message says where.
+    pub fn load(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
+        let beside = options.model.with_extension("toml");
+        let path = match &options.description {
+            Some(path) => path.clone(),
+            None if beside.is_file() => beside,
+            None => {
+                let message = format!(
+                    "model `{}` has no description, and its pre- and post-processing are not guessed: write `{}` (task, input color and layout, output decoder; see \"Describing a model\" in the README) or name one with `description`",
+                    options.model.display(),
+                    beside.display()
+                );
+                return Err(Error::new(ErrorKind::Config, message));
+            }
+        };
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot read model description `{}`: {error}; check the path", path.display()))
+        })?;
+        Self::parse(&text, &path, options, info).map_err(|error| error.context(format!("model description `{}`", path.display())))
+    }
+
+    fn parse(text: &str, path: &Path, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
+        let written: Written = toml::from_str(text).map_err(|error| config(error.to_string().trim_end().to_owned()))?;
+        if written.version != 1 {
+            return Err(config(format!("expected `version = 1`, got {}", written.version)));
+        }
+        let mut assumed = Vec::new();
+        let preprocess = written.input.preprocess(&mut assumed)?;
+        let port = match &*info.inputs {
+            [port] => port,
+            inputs => {
+                return Err(config(format!(
+                    "expected a model with one input, the picture; `{}` has {}",
+                    options.model.display(),
+                    inputs.len()
+                )));
+            }
+        };
+        let input_shape = picture_shape(port, &preprocess, written.input.size)?;
+        let input_size = preprocess
+            .input_size(&input_shape)
+            .and_then(|size| preprocess.check_element(port.element).map(|()| size))
+            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}")))?;
+        let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
+        let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
+        let labels = written.output.labels(options, path)?;
+        let (task, n_classes) = written.output.task(written.task, options, info, input_size, &mut assumed)?;
+        if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
+            return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
+        }
+        if labels.is_empty() && !matches!(task, Task::Classification { decoder: ClassDecoder::Expectation { .. }, .. }) {
+            assumed.push("no labels: classes are told by number".to_owned());
+        }
+        Ok(Self { name, model_name, task, preprocess, input_size, input_shape, labels, assumed, description: path.to_owned() })
+    }
+
+    /// What the task is called in a description.
+    pub fn task_name(&self) -> &'static str {
+        match self.task {
+            Task::Detection { .. } => "detection",
+            Task::Classification { .. } => "classification",
+        }
+    }
+}
+
+/// Reads, describes and compiles a model.
+///
+/// # Errors
+/// As [`ModelSpec::load`], and what reading and compiling say.
+pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
+    let core = devices::core();
+    let model: Model = core.read_model(&options.model)?;
+    let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
+    let compiled = core.compile_model(&model, device, &Config { n_requests: options.n_requests })?;
+    let spec = ModelSpec::load(options, compiled.info())?;
+    for assumption in &spec.assumed {
+        tracing::info!(model = %options.model.display(), "assumed: {assumption}");
+    }
+    Ok((compiled, spec))
+}
+
+/// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.
+fn picture_shape(port: &Port, preprocess: &Preprocess, size: Option<[usize; 2]>) -> Result<Shape> {
+    let (height_axis, width_axis) = match preprocess.layout {
+        InputLayout::Nchw => (2, 3),
+        InputLayout::Nhwc => (1, 2),
+    };
+    let mut open = false;
+    let shape = port.shape.with_dynamic(|axis| match (axis, size) {
+        (0, _) => Some(1),
+        (axis, Some([width, _])) if axis == width_axis => Some(width),
+        (axis, Some([_, height])) if axis == height_axis => Some(height),
+        _ => {
+            open = true;
+            None
+        }
+    });
+    let shape =
+        shape.ok_or_else(|| config(format!("the model's input {port} leaves its size open: add `size = [width, height]` to [input]")))?;
+    if let Some([width, height]) = size
+        && shape.len() == 4
+        && (shape[width_axis], shape[height_axis]) != (width, height)
+    {
+        return Err(config(format!("`size = [{width}, {height}]` contradicts the model's input {port}")));
+    }
+    debug_assert!(!open);
+    Ok(shape)
+}
+
+fn config(message: String) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+/// The file as written.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Written {
+    version: u32,
+    task: WrittenTask,
+    name: Option<String>,
+    #[serde(default)]
+    input: WrittenInput,
+    output: WrittenOutput,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenTask {
+    Detection,
+    Classification,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct WrittenInput {
+    color: Option<WrittenColor>,
+    layout: Option<WrittenLayout>,
+    resize: Option<WrittenResize>,
+    pad: Option<f32>,
+    mean: Option<Vec<f32>>,
+    scale: Option<Vec<f32>>,
+    rounding: Option<WrittenRounding>,
+    size: Option<[usize; 2]>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenColor {
+    Rgb,
+    Bgr,
+    Gray,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenLayout {
+    Nchw,
+    Nhwc,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenResize {
+    Stretch,
+    Letterbox,
+    LetterboxTopLeft,
+    Crop,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenRounding {
+    Exact,
+    U8,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct WrittenOutput {
+    decoder: String,
+    tensor: Option<String>,
+    threshold: Option<f32>,
+    iou_threshold: Option<f32>,
+    max_boxes: Option<usize>,
+    activation: Option<WrittenActivation>,
+    weights: Option<Vec<f32>>,
+    labels: Option<Vec<String>>,
+    labels_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WrittenActivation {
+    None,
+    Softmax,
+}
+
+impl WrittenInput {
+    fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
+        let defaults = Preprocess::default();
+        let mut open = |key: &str, value: &str| assumed.push(format!("[input] `{key}` is not given: {value}"));
+        let color = self.color.unwrap_or_else(|| {
+            open("color", "rgb");
+            WrittenColor::Rgb
+        });
+        let layout = self.layout.unwrap_or_else(|| {
+            open("layout", "nchw");
+            WrittenLayout::Nchw
+        });
+        let resize = self.resize.unwrap_or_else(|| {
+            open("resize", "stretch");
+            WrittenResize::Stretch
+        });
+        let color = match color {
+            WrittenColor::Rgb => ChannelOrder::Rgb,
+            WrittenColor::Bgr => ChannelOrder::Bgr,
+            WrittenColor::Gray => ChannelOrder::Gray,
+        };
+        let scale = per_channel("scale", self.scale.as_deref(), color, defaults.scale)?;
+        if scale.contains(&0.0) {
+            return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
+        }
+        Ok(Preprocess {
+            color,
+            layout: match layout {
+                WrittenLayout::Nchw => InputLayout::Nchw,
+                WrittenLayout::Nhwc => InputLayout::Nhwc,
+            },
+            resize: match resize {
+                WrittenResize::Stretch => Resize::Stretch,
+                WrittenResize::Letterbox => Resize::Letterbox { anchor: Anchor::Center },
+                WrittenResize::LetterboxTopLeft => Resize::Letterbox { anchor: Anchor::TopLeft },
+                WrittenResize::Crop => Resize::Crop,
+            },
+            pad: self.pad.unwrap_or(defaults.pad),
+            mean: per_channel("mean", self.mean.as_deref(), color, defaults.mean)?,
+            scale,
+            rounding: match self.rounding {
+                Some(WrittenRounding::U8) => Rounding::U8,
+                _ => Rounding::Exact,
+            },
+        })
+    }
+}
+
+/// One number for all channels, or one each.
+fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
+    let n_channels = color.n_channels();
+    match values {
+        None => Ok(default),
+        Some(values) if values.iter().any(|value| !value.is_finite()) => {
+            Err(config(format!("[input] `{key}`: expected finite numbers, got {values:?}")))
+        }
+        Some(&[one]) => Ok([one; 3]),
+        Some(&[first, second, third]) if n_channels == 3 => Ok([first, second, third]),
+        Some(values) => Err(config(format!("[input] `{key}`: expected 1 or {n_channels} numbers, got {}", values.len()))),
+    }
+}
+
+impl WrittenOutput {
+    fn labels(&self, options: &StageOptions, description: &Path) -> Result<Labels> {
+        if let Some(labels) = &options.labels {
+            return Ok(Labels::new(labels));
+        }
+        if let Some(path) = &options.labels_file {
+            return Labels::read(path);
+        }
+        match (&self.labels, &self.labels_file) {
+            (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
+            (Some(labels), None) => Ok(Labels::new(labels)),
+            (None, Some(path)) => Labels::read(&description.parent().unwrap_or(Path::new("")).join(path)),
+            (None, None) => Ok(Labels::default()),
+        }
+    }
+
+    /// The task, and the number of classes that the model tells apart (0: it does not say).
+    fn task(
+        &self,
+        task: WrittenTask,
+        options: &StageOptions,
+        info: &ModelInfo,
+        input_size: Size,
+        assumed: &mut Vec<String>,
+    ) -> Result<(Task, u32)> {
+        let foreign = |what: &str| config(format!("[output] `{what}` does not go with decoder `{}`", self.decoder));
+        match task {
+            WrittenTask::Detection => {
+                let decoder =
+                    BoxDecoder::from_name(&self.decoder).ok_or_else(|| unknown_decoder("detection", &self.decoder, &BoxDecoder::NAMES))?;
+                if self.activation.is_some() || self.weights.is_some() || self.tensor.is_some() {
+                    return Err(foreign("activation`, `weights` or `tensor"));
+                }
+                let defaults = decoder.default_thresholds();
+                let score = options.threshold.or(self.threshold).unwrap_or_else(|| {
+                    assumed.push(format!("[output] `threshold` is not given: {}", defaults.score));
+                    defaults.score
+                });
+                let iou = options.iou_threshold.or(self.iou_threshold).unwrap_or(defaults.iou);
+                let thresholds = BoxThresholds {
+                    score: fraction("threshold", score)?,
+                    iou: fraction("iou-threshold", iou)?,
+                    max_boxes: self.max_boxes.unwrap_or(defaults.max_boxes),
+                };
+                let shapes: Vec<Vec<usize>> = info.outputs.iter().map(extents).collect();
+                let outputs: Vec<(&str, &[usize])> =
+                    info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
+                let n_classes = decoder
+                    .check(&outputs, input_size)
+                    .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", self.decoder)))?;
+                Ok((Task::Detection { decoder, thresholds }, n_classes))
+            }
+            WrittenTask::Classification => {
+                let decoder = match (&*self.decoder, &self.weights) {
+                    ("classes", None) => {
+                        let activation = match self.activation {
+                            Some(WrittenActivation::Softmax) => Activation::Softmax,
+                            _ => Activation::None,
+                        };
+                        ClassDecoder::Classes { activation }
+                    }
+                    ("expectation", Some(weights)) => ClassDecoder::Expectation { weights: weights.clone() },
+                    ("expectation", None) => {
+                        return Err(config(
+                            "[output] decoder `expectation` needs `weights`: the number that each bin stands for".to_owned(),
+                        ));
+                    }
+                    ("classes", Some(_)) => return Err(foreign("weights")),
+                    _ => return Err(unknown_decoder("classification", &self.decoder, &["classes", "expectation"])),
+                };
+                if self.iou_threshold.is_some() || self.max_boxes.is_some() {
+                    return Err(foreign("iou-threshold` or `max-boxes"));
+                }
+                let named = |name: &str| info.outputs.iter().position(|port| port.names.iter().any(|own| **own == *name));
+                let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
+                let output_idx = match &self.tensor {
+                    Some(name) => {
+                        named(name).ok_or_else(|| config(format!("[output] `tensor = \"{name}\"`: the model has {}", names())))?
+                    }
+                    None if info.outputs.len() == 1 => 0,
+                    None => {
+                        return Err(config(format!(
+                            "the model has {} outputs: say which one with `tensor` in [output] (one of {})",
+                            info.outputs.len(),
+                            names()
+                        )));
+                    }
+                };
+                let port = &info.outputs[output_idx];
+                let n_classes = decoder
+                    .check(port.name(), &extents(port))
+                    .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", self.decoder)))?;
+                let threshold = fraction("threshold", options.threshold.or(self.threshold).unwrap_or(0.0))?;
+                Ok((Task::Classification { decoder, output_idx, threshold }, n_classes))
+            }
+        }
+    }
+}
+
+fn extents(port: &Port) -> Vec<usize> {
+    port.shape
+        .dims()
+        .iter()
+        .map(|dim| match dim {
+            Dim::Fixed(extent) => *extent,
+            Dim::Dynamic => usize::MAX,
+        })
+        .collect()
+}
+
+fn fraction(key: &str, value: f32) -> Result<f32> {
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(config(format!("`{key}`: expected 0 to 1, got {value}"))) }
+}
+
+fn unknown_decoder(task: &str, decoder: &str, known: &[&str]) -> Error {
+    let nearest = known.iter().min_by_key(|name| strsim::levenshtein(name, decoder)).filter(|name| strsim::levenshtein(name, decoder) <= 3);
+    let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+    config(format!("[output] unknown decoder `{decoder}` for {task}: expected one of {}{hint}", known.join(", ")))
+}
