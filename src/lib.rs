@@ -1,2 +1,5 @@
 pub mod frame;
 pub mod tensor;
+
+#[cfg(feature = "gst")]
+pub mod elements;

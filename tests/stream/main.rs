@@ -1,0 +1,1 @@
+//! The elements in real pipelines.
