@@ -4,13 +4,14 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] (how results travel with a buffer), [`caps`] (what the caps say of a frame), then the elements:
-//! [`overlay`].
+//! [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
 pub mod caps;
 pub mod meta;
 pub mod overlay;
+pub mod publish;
 
 use std::sync::OnceLock;
 
@@ -22,7 +23,7 @@ use gstreamer as gst;
 type Entry = (&'static str, fn() -> glib::Type);
 
 /// Every element.
-const ELEMENTS: &[Entry] = &[("roioverlay", overlay::RoiOverlay::static_type)];
+const ELEMENTS: &[Entry] = &[("roioverlay", overlay::RoiOverlay::static_type), ("roipublish", publish::RoiPublish::static_type)];
 
 /// Registers all elements, as features of `plugin` if there is one.
 ///
