@@ -1,0 +1,53 @@
+//! What the caps say of a frame: its format, its size, and what its numbers mean as colors.
+//!
+//! Owns the translation between GStreamer's names and ours. Knows no buffers.
+
+use gstreamer as gst;
+use gstreamer_video as gst_video;
+
+use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat, Size};
+
+/// Raw video in system memory, in every format that a frame can have.
+pub fn raw_video() -> gst::Caps {
+    let range = gst::IntRange::new(1, i32::MAX);
+    gst::Caps::builder("video/x-raw")
+        .field("format", gst::List::new(PixelFormat::ALL.map(PixelFormat::name)))
+        .field("width", range)
+        .field("height", range)
+        .field("framerate", gst::FractionRange::new(gst::Fraction::new(0, 1), gst::Fraction::new(i32::MAX, 1)))
+        .build()
+}
+
+/// The format of the frames; `None` if it is not one of ours.
+pub fn pixel_format(info: &gst_video::VideoInfo) -> Option<PixelFormat> {
+    PixelFormat::from_name(info.format().to_str())
+}
+
+/// Width and height of the frames.
+pub fn size(info: &gst_video::VideoInfo) -> Size {
+    Size::new(info.width(), info.height())
+}
+
+/// Width and height of whatever has them in its caps, encoded video included.
+pub fn size_in_caps(caps: &gst::CapsRef) -> Option<Size> {
+    let structure = caps.structure(0)?;
+    let extent = |name: &str| structure.get::<i32>(name).ok().and_then(|value| u32::try_from(value).ok()).filter(|value| *value > 0);
+    Some(Size::new(extent("width")?, extent("height")?))
+}
+
+/// What the numbers mean as colors. Unknown is BT.601, limited for Y'CbCr and full for gray, as GStreamer's own default.
+pub fn colorimetry(info: &gst_video::VideoInfo) -> Colorimetry {
+    let colorimetry = info.colorimetry();
+    let matrix = match colorimetry.matrix() {
+        gst_video::VideoColorMatrix::Bt709 => ColorMatrix::Bt709,
+        gst_video::VideoColorMatrix::Bt2020 => ColorMatrix::Bt2020,
+        _ => ColorMatrix::Bt601,
+    };
+    let range = match colorimetry.range() {
+        gst_video::VideoColorRange::Range0_255 => ColorRange::Full,
+        gst_video::VideoColorRange::Range16_235 => ColorRange::Limited,
+        _ if info.format() == gst_video::VideoFormat::Gray8 => ColorRange::Full,
+        _ => ColorRange::Limited,
+    };
+    Colorimetry { matrix, range }
+}

@@ -1,0 +1,67 @@
+//! GStreamer on one side, frames and their results on the other: the plugin and the list of its elements.
+//!
+//! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
+//! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
+//!
+//! Reading order: [`meta`] (how results travel with a buffer), [`caps`] (what the caps say of a frame), then the elements:
+//! [`overlay`], [`publish`].
+//!
+//! An element never sees a request; it hands frames to a stage.
+
+pub mod caps;
+pub mod meta;
+pub mod overlay;
+pub mod publish;
+
+use std::sync::OnceLock;
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+/// The name of an element in a pipeline, and its type.
+type Entry = (&'static str, fn() -> glib::Type);
+
+/// Every element.
+const ELEMENTS: &[Entry] = &[("roioverlay", overlay::RoiOverlay::static_type), ("roipublish", publish::RoiPublish::static_type)];
+
+/// Registers all elements, as features of `plugin` if there is one.
+///
+/// # Errors
+/// If GStreamer refuses one of them.
+pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    for (name, element_type) in ELEMENTS {
+        gst::Element::register(plugin, name, gst::Rank::NONE, element_type())?;
+    }
+    Ok(())
+}
+
+/// Initializes GStreamer and registers the plugin inside this process, so that nothing has to lie on a plugin path.
+///
+/// Does its work once, however often and from however many threads it is called.
+///
+/// # Errors
+/// If GStreamer can't be initialized, or refuses an element; the same answer on every call.
+pub fn register_static() -> Result<(), glib::BoolError> {
+    static DONE: OnceLock<Result<(), glib::BoolError>> = OnceLock::new();
+    DONE.get_or_init(|| {
+        gst::init().map_err(|error| glib::bool_error!("GStreamer can't be initialized: {error}"))?;
+        plugin_register_static()
+    })
+    .clone()
+}
+
+fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
+    register(Some(plugin))
+}
+
+gst::plugin_define!(
+    roiflow,
+    "Video analytics: regions of interest, what was found in them, and where the results go",
+    plugin_init,
+    env!("CARGO_PKG_VERSION"),
+    "MIT/X11",
+    env!("CARGO_PKG_NAME"),
+    env!("CARGO_PKG_NAME"),
+    env!("CARGO_PKG_REPOSITORY")
+);

@@ -1,0 +1,454 @@
+//! Rectangles and letters on a frame of any of our formats. Pure functions over bytes.
+//!
+//! Owns the way a color becomes the numbers of a format, and what a chroma sample gets that is covered in part. Everything is
+//! cut at the edges of the frame. Knows no GStreamer, no results.
+
+use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
+
+use crate::frame::format::ColorRange;
+use crate::frame::{Colorimetry, PixelFormat, Rect, Size};
+
+/// A color: red, green, blue.
+pub type Rgb = [u8; 3];
+
+/// Colors that are told apart easily, also by most of those who see fewer colors (after Okabe and Ito, and Tol).
+pub const PALETTE: [Rgb; 12] = [
+    [0, 158, 115],
+    [230, 159, 0],
+    [86, 180, 233],
+    [213, 94, 0],
+    [204, 121, 167],
+    [240, 228, 66],
+    [0, 114, 178],
+    [136, 34, 85],
+    [153, 221, 68],
+    [170, 170, 170],
+    [68, 221, 221],
+    [119, 82, 48],
+];
+
+/// Black or white, whichever is read better on `background`.
+pub fn text_color(background: Rgb) -> Rgb {
+    let [r, g, b] = background.map(u32::from);
+    if 299 * r + 587 * g + 114 * b > 128_000 { [0; 3] } else { [255; 3] }
+}
+
+/// A half-open rectangle of pixels, which may reach outside the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    pub x_min: i64,
+    pub y_min: i64,
+    pub x_max: i64,
+    pub y_max: i64,
+}
+
+impl Area {
+    /// The pixels that `rect` means, edges rounded half up as [`Rect::to_pixels`] does, but not cut: at least 1x1.
+    ///
+    /// `None` if the rectangle is not proper. Coordinates are held within a thousand million, far beyond any frame.
+    pub fn of(rect: &Rect) -> Option<Self> {
+        const FAR: f32 = 1e9;
+        let round = |v: f32| (v + 0.5).floor().clamp(-FAR, FAR) as i64;
+        rect.is_proper().then(|| {
+            let (x_min, y_min) = (round(rect.x), round(rect.y));
+            Self { x_min, y_min, x_max: round(rect.x_max()).max(x_min + 1), y_max: round(rect.y_max()).max(y_min + 1) }
+        })
+    }
+
+    /// From the top-left corner and an extent.
+    pub fn at(x: i64, y: i64, width: i64, height: i64) -> Self {
+        Self { x_min: x, y_min: y, x_max: x + width, y_max: y + height }
+    }
+
+    fn cut(self, size: Size) -> Option<Inside> {
+        let edge = |v: i64, limit: u32| v.clamp(0, i64::from(limit)) as usize;
+        let (x_min, x_max) = (edge(self.x_min, size.width), edge(self.x_max, size.width));
+        let (y_min, y_max) = (edge(self.y_min, size.height), edge(self.y_max, size.height));
+        (x_min < x_max && y_min < y_max).then_some(Inside { x_min, y_min, x_max, y_max })
+    }
+}
+
+/// An [`Area`] that is not empty and lies in the frame.
+#[derive(Debug, Clone, Copy)]
+struct Inside {
+    x_min: usize,
+    y_min: usize,
+    x_max: usize,
+    y_max: usize,
+}
+
+/// A size of the letters; they all have the same width.
+#[derive(Debug, Clone, Copy)]
+pub struct Font(RasterHeight);
+
+impl Font {
+    const ALL: [Font; 4] = [Font(RasterHeight::Size16), Font(RasterHeight::Size20), Font(RasterHeight::Size24), Font(RasterHeight::Size32)];
+
+    /// The size nearest to `height` pixels: 16, 20, 24 or 32.
+    pub fn nearest(height: u32) -> Self {
+        *Self::ALL.iter().min_by_key(|font| font.0.val().abs_diff(height as usize)).unwrap_or(&Self::ALL[0])
+    }
+
+    /// One that is read well on a frame of this height.
+    pub fn for_frame(height: u32) -> Self {
+        match height {
+            0..480 => Self::ALL[0],
+            480..720 => Self::ALL[1],
+            720..1080 => Self::ALL[2],
+            _ => Self::ALL[3],
+        }
+    }
+
+    /// Height of a line in pixels.
+    pub fn height(self) -> i64 {
+        self.0.val() as i64
+    }
+
+    /// Width of a text in pixels.
+    pub fn width(self, text: &str) -> i64 {
+        (text.chars().count() * get_raster_width(FontWeight::Regular, self.0)) as i64
+    }
+}
+
+/// The bytes of one plane.
+#[derive(Debug, Default)]
+pub struct Plane<'a> {
+    pub bytes: &'a mut [u8],
+    /// From one row to the next.
+    pub row_stride_bytes: usize,
+}
+
+/// A frame to draw on.
+#[derive(Debug)]
+pub struct Canvas<'a> {
+    planes: [Plane<'a>; 3],
+    format: PixelFormat,
+    size: Size,
+    colorimetry: Colorimetry,
+}
+
+/// A color as the numbers of a canvas.
+#[derive(Debug, Clone, Copy)]
+pub struct Ink {
+    /// One pixel of plane 0; as many bytes as the format has.
+    pixel: [u8; 4],
+    /// Cb and Cr.
+    chroma: [u8; 2],
+}
+
+impl<'a> Canvas<'a> {
+    /// A canvas over the planes of `format`; those that it does not have are ignored.
+    ///
+    /// `None` if a plane is too short for its rows.
+    pub fn new(format: PixelFormat, size: Size, colorimetry: Colorimetry, planes: [Plane<'a>; 3]) -> Option<Self> {
+        let fits = planes.iter().take(format.n_planes()).enumerate().all(|(plane_idx, plane)| {
+            let shape = format.plane_shape(plane_idx, size);
+            let row_bytes = shape.iter().skip(1).product::<usize>();
+            let n_rows = shape.first().copied().unwrap_or(0);
+            let needed = n_rows.checked_sub(1).map_or(Some(0), |n| n.checked_mul(plane.row_stride_bytes)?.checked_add(row_bytes));
+            (row_bytes <= plane.row_stride_bytes || n_rows <= 1) && needed.is_some_and(|needed| needed <= plane.bytes.len())
+        });
+        fits.then_some(Self { planes, format, size, colorimetry })
+    }
+
+    /// What `color` is in the numbers of this canvas.
+    pub fn ink(&self, color: Rgb) -> Ink {
+        if let Some([r, g, b]) = self.format.rgb_offsets() {
+            // The fourth byte, where there is one, is opacity or padding.
+            let mut pixel = [255; 4];
+            (pixel[r], pixel[g], pixel[b]) = (color[0], color[1], color[2]);
+            return Ink { pixel, chroma: [128; 2] };
+        }
+        let [r, g, b] = color.map(|v| f32::from(v) / 255.0);
+        let (kr, kb) = self.colorimetry.matrix.kr_kb();
+        let luma = kr * r + (1.0 - kr - kb) * g + kb * b;
+        let (y_offset, y_scale, c_scale) = match self.colorimetry.range {
+            ColorRange::Limited => (16.0, 219.0, 224.0),
+            ColorRange::Full => (0.0, 255.0, 255.0),
+        };
+        let byte = |v: f32| v.round().clamp(0.0, 255.0) as u8;
+        let cb = (b - luma) / (2.0 * (1.0 - kb));
+        let cr = (r - luma) / (2.0 * (1.0 - kr));
+        Ink { pixel: [byte(y_offset + y_scale * luma); 4], chroma: [byte(128.0 + c_scale * cb), byte(128.0 + c_scale * cr)] }
+    }
+
+    /// Fills a rectangle. A chroma sample that is covered in part takes on that part of the color.
+    pub fn fill_rect(&mut self, area: Area, ink: Ink) {
+        let Some(inside) = area.cut(self.size) else { return };
+        let n = self.format.pixel_bytes();
+        let plane = &mut self.planes[0];
+        for y in inside.y_min..inside.y_max {
+            let row = y * plane.row_stride_bytes;
+            let pixels = &mut plane.bytes[row + inside.x_min * n..row + inside.x_max * n];
+            match self.format {
+                PixelFormat::Nv12 | PixelFormat::I420 | PixelFormat::Gray8 => pixels.fill(ink.pixel[0]),
+                // Padding stays what it is.
+                PixelFormat::Rgbx | PixelFormat::Bgrx => {
+                    pixels.chunks_exact_mut(n).for_each(|pixel| pixel[..3].copy_from_slice(&ink.pixel[..3]));
+                }
+                _ => pixels.chunks_exact_mut(n).for_each(|pixel| pixel.copy_from_slice(&ink.pixel[..n])),
+            }
+        }
+        self.blend_chroma(inside, ink, |_, _| 255);
+    }
+
+    /// The outline of a rectangle, inside its edges. Edges outside the frame are not drawn.
+    pub fn outline(&mut self, area: Area, thickness: u32, ink: Ink) {
+        let t = i64::from(thickness);
+        let Area { x_min, y_min, x_max, y_max } = area;
+        if x_max - x_min <= 2 * t || y_max - y_min <= 2 * t {
+            return self.fill_rect(area, ink);
+        }
+        self.fill_rect(Area { y_max: y_min + t, ..area }, ink);
+        self.fill_rect(Area { y_min: y_max - t, ..area }, ink);
+        let between = Area { y_min: y_min + t, y_max: y_max - t, ..area };
+        self.fill_rect(Area { x_max: x_min + t, ..between }, ink);
+        self.fill_rect(Area { x_min: x_max - t, ..between }, ink);
+    }
+
+    /// One line of text with its top-left corner at `(x, y)`. Letters outside Latin-1 become question marks.
+    pub fn text(&mut self, x: i64, y: i64, text: &str, font: Font, ink: Ink) {
+        let advance = get_raster_width(FontWeight::Regular, font.0) as i64;
+        for (letter_idx, letter) in text.chars().enumerate() {
+            let raster = get_raster(letter, FontWeight::Regular, font.0).or_else(|| get_raster('?', FontWeight::Regular, font.0));
+            if let Some(raster) = raster {
+                self.glyph(x + letter_idx as i64 * advance, y, raster.raster(), ink);
+            }
+        }
+    }
+
+    /// Blends `ink` in where `coverage`, rows of equal length, says how much (0..=255).
+    fn glyph(&mut self, x: i64, y: i64, coverage: &[&[u8]], ink: Ink) {
+        let (width, height) = (coverage.first().map_or(0, |row| row.len()), coverage.len());
+        let Some(inside) = Area::at(x, y, width as i64, height as i64).cut(self.size) else { return };
+        // What is inside lies at or after the corner, so the differences are not negative.
+        let covered = |px: usize, py: usize| coverage[(py as i64 - y) as usize][(px as i64 - x) as usize];
+        let n = self.format.pixel_bytes();
+        let n_blended = match self.format {
+            PixelFormat::Rgbx | PixelFormat::Bgrx => 3,
+            _ => n,
+        };
+        let plane = &mut self.planes[0];
+        for py in inside.y_min..inside.y_max {
+            let row = py * plane.row_stride_bytes;
+            for px in inside.x_min..inside.x_max {
+                let part = covered(px, py);
+                if part > 0 {
+                    let pixel = &mut plane.bytes[row + px * n..][..n_blended];
+                    pixel.iter_mut().zip(ink.pixel).for_each(|(value, target)| *value = blend(*value, target, u32::from(part)));
+                }
+            }
+        }
+        self.blend_chroma(inside, ink, covered);
+    }
+
+    /// Blends the chroma in, each sample by the mean coverage of the pixels that it stands for.
+    fn blend_chroma(&mut self, inside: Inside, ink: Ink, coverage: impl Fn(usize, usize) -> u8) {
+        if !self.format.is_subsampled() {
+            return;
+        }
+        let (width, height) = (self.size.width as usize, self.size.height as usize);
+        for cy in inside.y_min / 2..inside.y_max.div_ceil(2) {
+            for cx in inside.x_min / 2..inside.x_max.div_ceil(2) {
+                let (xs, ys) = (2 * cx..(2 * cx + 2).min(width), 2 * cy..(2 * cy + 2).min(height));
+                let n_pixels = (xs.len() * ys.len()) as u32;
+                let mut sum = 0;
+                for py in ys.start.max(inside.y_min)..ys.end.min(inside.y_max) {
+                    for px in xs.start.max(inside.x_min)..xs.end.min(inside.x_max) {
+                        sum += u32::from(coverage(px, py));
+                    }
+                }
+                let part = sum / n_pixels;
+                for (c_idx, target) in ink.chroma.into_iter().enumerate() {
+                    let (plane, x) = match self.format {
+                        PixelFormat::Nv12 => (&mut self.planes[1], 2 * cx + c_idx),
+                        _ => (&mut self.planes[1 + c_idx], cx),
+                    };
+                    let value = &mut plane.bytes[cy * plane.row_stride_bytes + x];
+                    *value = blend(*value, target, part);
+                }
+            }
+        }
+    }
+}
+
+/// `part` of 255 of the way from `value` to `target`.
+fn blend(value: u8, target: u8, part: u32) -> u8 {
+    ((u32::from(value) * (255 - part) + u32::from(target) * part + 127) / 255) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::ColorMatrix;
+
+    /// Bytes of a frame with gaps at the ends of rows, filled with a pattern.
+    struct Picture {
+        format: PixelFormat,
+        size: Size,
+        planes: [Vec<u8>; 3],
+        strides: [usize; 3],
+    }
+
+    const GAP: u8 = 0xEE;
+
+    impl Picture {
+        fn new(format: PixelFormat, size: Size) -> Self {
+            let (mut planes, mut strides) = ([vec![], vec![], vec![]], [0; 3]);
+            for plane_idx in 0..format.n_planes() {
+                let shape = format.plane_shape(plane_idx, size);
+                let row_bytes: usize = shape.iter().skip(1).product();
+                strides[plane_idx] = row_bytes + 3;
+                planes[plane_idx] = vec![GAP; strides[plane_idx] * shape[0]];
+                for row in planes[plane_idx].chunks_exact_mut(row_bytes + 3) {
+                    row[..row_bytes].fill(77);
+                }
+            }
+            Self { format, size, planes, strides }
+        }
+
+        fn canvas(&mut self) -> Canvas<'_> {
+            let [a, b, c] = &mut self.planes;
+            let planes = [a, b, c].into_iter().zip(self.strides);
+            let mut planes = planes.map(|(bytes, row_stride_bytes)| Plane { bytes, row_stride_bytes });
+            let planes = std::array::from_fn(|_| planes.next().unwrap());
+            Canvas::new(self.format, self.size, Colorimetry::default(), planes).unwrap()
+        }
+
+        fn gaps_are_whole(&self) -> bool {
+            (0..self.format.n_planes())
+                .all(|plane_idx| self.planes[plane_idx].chunks_exact(self.strides[plane_idx]).all(|row| row[row.len() - 3..] == [GAP; 3]))
+        }
+    }
+
+    const SIZES: [Size; 5] = [Size::new(1, 1), Size::new(1, 7), Size::new(3, 3), Size::new(17, 9), Size::new(64, 48)];
+
+    #[test]
+    fn every_format_and_odd_size_takes_any_rectangle() {
+        let far = [f32::MIN, -1e20, -3.4, 0.0, 0.5, 8.0, 1e20, f32::MAX, f32::INFINITY, f32::NAN];
+        for format in PixelFormat::ALL {
+            for size in SIZES {
+                let mut picture = Picture::new(format, size);
+                let mut canvas = picture.canvas();
+                let ink = canvas.ink([255, 0, 0]);
+                for x in far {
+                    for width in far {
+                        let rect = Rect { x, y: width, width, height: width };
+                        if let Some(area) = Area::of(&rect) {
+                            canvas.outline(area, 2, ink);
+                            canvas.outline(area, u32::MAX, ink);
+                            canvas.text(area.x_min, area.y_min, "aé·字\u{0}", Font::nearest(20), ink);
+                        }
+                    }
+                }
+                assert!(picture.gaps_are_whole(), "{format} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_whole_fill_is_the_color_in_every_format() {
+        for format in PixelFormat::ALL {
+            for size in SIZES {
+                let mut picture = Picture::new(format, size);
+                let mut canvas = picture.canvas();
+                let red = canvas.ink([255, 0, 0]);
+                canvas.fill_rect(Area::at(-5, -5, 1000, 1000), red);
+                let expected: [&[u8]; 3] = match format {
+                    PixelFormat::Nv12 => [&[81], &[90, 240], &[]],
+                    PixelFormat::I420 => [&[81], &[90], &[240]],
+                    PixelFormat::Gray8 => [&[81], &[], &[]],
+                    PixelFormat::Rgb => [&[255, 0, 0], &[], &[]],
+                    PixelFormat::Bgr => [&[0, 0, 255], &[], &[]],
+                    PixelFormat::Rgbx => [&[255, 0, 0, 77], &[], &[]],
+                    PixelFormat::Bgrx => [&[0, 0, 255, 77], &[], &[]],
+                    PixelFormat::Rgba => [&[255, 0, 0, 255], &[], &[]],
+                    PixelFormat::Bgra => [&[0, 0, 255, 255], &[], &[]],
+                };
+                for plane_idx in 0..format.n_planes() {
+                    for row in picture.planes[plane_idx].chunks_exact(picture.strides[plane_idx]) {
+                        let row = &row[..row.len() - 3];
+                        assert!(row.chunks_exact(expected[plane_idx].len()).all(|p| p == expected[plane_idx]), "{format} {size} {row:?}");
+                    }
+                }
+                assert!(picture.gaps_are_whole(), "{format} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn luma_outside_the_rectangle_stays_and_chroma_is_blended_at_its_edge() {
+        let mut picture = Picture::new(PixelFormat::I420, Size::new(7, 5));
+        let mut canvas = picture.canvas();
+        let red = canvas.ink([255, 0, 0]);
+        canvas.fill_rect(Area::at(1, 2, 3, 2), red);
+        let luma = |x: usize, y: usize| picture.planes[0][y * picture.strides[0] + x];
+        for y in 0..5 {
+            for x in 0..7 {
+                let inside = (1..4).contains(&x) && (2..4).contains(&y);
+                assert_eq!(luma(x, y), if inside { 81 } else { 77 }, "({x}, {y})");
+            }
+        }
+        let v = |x: usize, y: usize| picture.planes[2][y * picture.strides[2] + x];
+        assert_eq!([v(0, 1), v(1, 1), v(2, 1), v(0, 0)], [blend(77, 240, 127), 240, 77, 77]);
+    }
+
+    #[test]
+    fn an_outline_leaves_its_inside_alone() {
+        let mut picture = Picture::new(PixelFormat::Gray8, Size::new(20, 12));
+        let mut canvas = picture.canvas();
+        let white = canvas.ink([255; 3]);
+        canvas.outline(Area::at(3, 2, 10, 8), 2, white);
+        for y in 0..12 {
+            for x in 0..20 {
+                let within = |x0, y0, x1, y1| (x0..x1).contains(&x) && (y0..y1).contains(&y);
+                let on = within(3, 2, 13, 10) && !within(5, 4, 11, 8);
+                assert_eq!(picture.planes[0][y * picture.strides[0] + x], if on { 235 } else { 77 }, "({x}, {y})");
+            }
+        }
+    }
+
+    #[test]
+    fn letters_are_smooth_and_unknown_ones_are_question_marks() {
+        let draw = |text: &str| {
+            let mut picture = Picture::new(PixelFormat::Gray8, Size::new(60, 32));
+            let mut canvas = picture.canvas();
+            let white = canvas.ink([255; 3]);
+            canvas.text(2, 3, text, Font::nearest(32), white);
+            picture.planes[0].clone()
+        };
+        assert_eq!(draw("字"), draw("?"));
+        assert_ne!(draw("é"), draw("?"));
+        let values: std::collections::BTreeSet<u8> = draw("a").into_iter().collect();
+        assert!(values.len() > 8, "expected many shades, got {values:?}");
+    }
+
+    #[test]
+    fn inks_follow_matrix_and_range() {
+        let mut bytes = [0; 3];
+        let (y, c) = bytes.split_at_mut(1);
+        let planes = [Plane { bytes: y, row_stride_bytes: 1 }, Plane { bytes: c, row_stride_bytes: 2 }, Plane::default()];
+        let mut canvas = Canvas::new(PixelFormat::Nv12, Size::new(1, 1), Colorimetry::default(), planes).unwrap();
+        #[derive(Debug)]
+        struct Case(ColorMatrix, ColorRange, [u8; 3]);
+        // Green, by the equations of the recommendations.
+        let cases = [
+            Case(ColorMatrix::Bt601, ColorRange::Limited, [145, 54, 34]),
+            Case(ColorMatrix::Bt601, ColorRange::Full, [150, 44, 21]),
+            Case(ColorMatrix::Bt709, ColorRange::Limited, [173, 42, 26]),
+            Case(ColorMatrix::Bt2020, ColorRange::Limited, [164, 47, 25]),
+        ];
+        for case in cases {
+            canvas.colorimetry = Colorimetry { matrix: case.0, range: case.1 };
+            let ink = canvas.ink([0, 255, 0]);
+            assert_eq!([ink.pixel[0], ink.chroma[0], ink.chroma[1]], case.2, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_plane_that_is_too_short_is_refused() {
+        let mut bytes = [0; 11];
+        let planes = [Plane { bytes: &mut bytes, row_stride_bytes: 4 }, Plane::default(), Plane::default()];
+        assert!(Canvas::new(PixelFormat::Gray8, Size::new(4, 3), Colorimetry::default(), planes).is_none());
+    }
+}

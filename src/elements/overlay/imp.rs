@@ -1,0 +1,327 @@
+//! Properties of `roioverlay`, and the way from a buffer to a canvas.
+//!
+//! Owns what is written over a box, and where. How it becomes pixels is `draw`'s; how results travel is `meta`'s.
+
+use std::fmt::Write;
+use std::sync::{LazyLock, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gst_base::prelude::*;
+use gst_base::subclass::BaseTransformMode;
+use gst_base::subclass::prelude::*;
+use gst_video::VideoFrameExt;
+use gstreamer as gst;
+use gstreamer_base as gst_base;
+use gstreamer_video as gst_video;
+
+use super::draw::{Area, Canvas, Font, PALETTE, Plane, text_color};
+use crate::elements::{caps, meta};
+use crate::frame::{Colorimetry, Detection, FrameResults, Outcome, PixelFormat, Size};
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    labels: bool,
+    confidence: bool,
+    thickness: u32,
+    font_size: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { labels: true, confidence: true, thickness: 0, font_size: 0 }
+    }
+}
+
+/// Exists between caps and stop.
+struct State {
+    info: gst_video::VideoInfo,
+    format: PixelFormat,
+    colorimetry: Colorimetry,
+    /// Reused from box to box.
+    caption: String,
+    warned_of_lost_rois: bool,
+}
+
+/// The element's inside.
+#[derive(Default)]
+pub struct RoiOverlay {
+    settings: Mutex<Settings>,
+    state: Mutex<Option<State>>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RoiOverlay {
+    const NAME: &'static str = "RoiOverlay";
+    type Type = super::RoiOverlay;
+    type ParentType = gst_base::BaseTransform;
+}
+
+impl ObjectImpl for RoiOverlay {
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+            let default = Settings::default();
+            vec![
+                glib::ParamSpecBoolean::builder("labels")
+                    .nick("Labels")
+                    .blurb("Write what is known of an object over its box; may change at any time")
+                    .default_value(default.labels)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecBoolean::builder("confidence")
+                    .nick("Confidence")
+                    .blurb("Write the detector's confidence behind the label; may change at any time")
+                    .default_value(default.confidence)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecUInt::builder("thickness")
+                    .nick("Thickness")
+                    .blurb("Thickness of the boxes in pixels, 0: by the height of the frame, at least 2; may change at any time")
+                    .maximum(1000)
+                    .default_value(default.thickness)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecUInt::builder("font-size")
+                    .nick("Font size")
+                    .blurb("Height of the letters in pixels, the nearest of 16, 20, 24 and 32, 0: by the height of the frame; may change at any time")
+                    .maximum(32)
+                    .default_value(default.font_size)
+                    .mutable_playing()
+                    .build(),
+            ]
+        });
+        PROPERTIES.as_ref()
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let mut settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "labels" => settings.labels = value.get().expect("GObject checked the type"),
+            "confidence" => settings.confidence = value.get().expect("GObject checked the type"),
+            "thickness" => settings.thickness = value.get().expect("GObject checked the type"),
+            "font-size" => settings.font_size = value.get().expect("GObject checked the type"),
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        let settings = *self.settings.lock().unwrap();
+        match pspec.name() {
+            "labels" => settings.labels.to_value(),
+            "confidence" => settings.confidence.to_value(),
+            "thickness" => settings.thickness.to_value(),
+            "font-size" => settings.font_size.to_value(),
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+}
+
+impl GstObjectImpl for RoiOverlay {}
+
+impl ElementImpl for RoiOverlay {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Draw results on the frame",
+                "Filter/Effect/Video",
+                "Draws the boxes of detected objects, and what classifiers said of them, on the frame's own format",
+                "The roiflow developers",
+            )
+        });
+        Some(&*METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static PAD_TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+            let caps = caps::raw_video();
+            let template = |name, direction| {
+                gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("names and caps of pads are valid")
+            };
+            vec![template("sink", gst::PadDirection::Sink), template("src", gst::PadDirection::Src)]
+        });
+        PAD_TEMPLATES.as_ref()
+    }
+}
+
+impl BaseTransformImpl for RoiOverlay {
+    const MODE: BaseTransformMode = BaseTransformMode::AlwaysInPlace;
+    const PASSTHROUGH_ON_SAME_CAPS: bool = false;
+    const TRANSFORM_IP_ON_PASSTHROUGH: bool = false;
+
+    fn stop(&self) -> Result<(), gst::ErrorMessage> {
+        *self.state.lock().unwrap() = None;
+        Ok(())
+    }
+
+    fn set_caps(&self, incaps: &gst::Caps, _outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
+        let info =
+            gst_video::VideoInfo::from_caps(incaps).map_err(|_| gst::loggable_error!(CAT, "expected caps of raw video, got {incaps}"))?;
+        let format = caps::pixel_format(&info)
+            .ok_or_else(|| gst::loggable_error!(CAT, "expected one of the formats of the pad template, got {incaps}"))?;
+        let mut state = self.state.lock().unwrap();
+        let warned_of_lost_rois = state.as_ref().is_some_and(|state| state.warned_of_lost_rois);
+        let colorimetry = caps::colorimetry(&info);
+        *state = Some(State { info, format, colorimetry, caption: String::new(), warned_of_lost_rois });
+        Ok(())
+    }
+
+    fn before_transform(&self, buffer: &gst::BufferRef) {
+        // A buffer with nothing to draw passes as it is: one that is shared is not copied to become writable.
+        self.obj().set_passthrough(!meta::has_results(buffer));
+    }
+
+    fn transform_ip(&self, buffer: &mut gst::BufferRef) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let settings = *self.settings.lock().unwrap();
+        let outcome = {
+            let mut guard = self.state.lock().unwrap();
+            draw(guard.as_mut().ok_or(gst::FlowError::NotNegotiated)?, settings, buffer)
+        };
+        let lost_from = outcome.map_err(|error| {
+            self.post_error_message(error);
+            gst::FlowError::Error
+        })?;
+        if let Some((attached_size, size)) = lost_from {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Format,
+                ("the frame changed from {attached_size} to {size} after detection and its regions of interest were dropped on the way \
+                     (videocrop does that), so boxes may lie beside their objects; crop before the detector, or draw before cropping")
+            );
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+}
+
+/// Draws what the buffer carries. The answer is, once a stream, the sizes between which ROI metas were lost.
+fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> Result<Option<(Size, Size)>, gst::ErrorMessage> {
+    let State { format, colorimetry, .. } = *state;
+    let size = caps::size(&state.info);
+    let Some(results) = meta::read(buffer, size) else {
+        return Ok(None);
+    };
+    let lost_from = meta::size_when_attached(buffer)
+        .filter(|attached_size| !state.warned_of_lost_rois && *attached_size != size && meta::has_lost_rois(buffer, &results));
+    state.warned_of_lost_rois |= lost_from.is_some();
+
+    let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, &state.info).map_err(|error| {
+        gst::error_msg!(
+            gst::ResourceError::Write,
+            ("expected a {format} frame of {size} that can be written, got a buffer that can't: {error}")
+        )
+    })?;
+    // A negative stride (a picture upside down) becomes 0, which the canvas refuses.
+    let mut strides = [0; 3];
+    for (stride, bytes) in strides.iter_mut().zip(frame.plane_stride()) {
+        *stride = usize::try_from(*bytes).unwrap_or(0);
+    }
+    let [a, b, c, _] = frame.planes_data_mut();
+    let planes = [(a, strides[0]), (b, strides[1]), (c, strides[2])].map(|(bytes, row_stride_bytes)| Plane { bytes, row_stride_bytes });
+    let mut canvas = Canvas::new(format, size, colorimetry, planes).ok_or_else(|| {
+        gst::error_msg!(gst::StreamError::Format, ("expected rows of a {format} frame of {size}, got strides of {strides:?} bytes"))
+    })?;
+    draw_results(&mut canvas, size, &results, settings, &mut state.caption);
+    gst::trace!(CAT, "drew {} boxes", results.detections.len());
+    Ok(lost_from.map(|attached_size| (attached_size, size)))
+}
+
+/// Boxes first, then captions, so that no box crosses a text.
+fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, settings: Settings, caption: &mut String) {
+    let thickness = match settings.thickness {
+        0 => ((size.height + 180) / 360).max(2),
+        thickness => thickness,
+    };
+    let font = match settings.font_size {
+        0 => Font::for_frame(size.height),
+        height => Font::nearest(height),
+    };
+    let color = |detection: &Detection| PALETTE[detection.label_id as usize % PALETTE.len()];
+    let boxes = || results.detections.iter().filter_map(|detection| Some((detection, Area::of(&detection.rect)?)));
+    for (detection, area) in boxes() {
+        let ink = canvas.ink(color(detection));
+        canvas.outline(area, thickness, ink);
+    }
+    if !settings.labels {
+        return;
+    }
+    for (detection, area) in boxes().filter(|(detection, _)| detection.rect.to_pixels(size).is_some()) {
+        write_caption(caption, detection, settings.confidence);
+        let (background, foreground) = (canvas.ink(color(detection)), canvas.ink(text_color(color(detection))));
+        let place = caption_area(area, size, font.width(caption), font.height());
+        canvas.fill_rect(place, background);
+        canvas.text(place.x_min, place.y_min, caption, font, foreground);
+    }
+}
+
+/// Above the box, or inside at its top where there is no room above; moved to the left where it would leave the frame.
+fn caption_area(area: Area, size: Size, width: i64, height: i64) -> Area {
+    let x = area.x_min.min(i64::from(size.width) - width).max(0);
+    let y = if area.y_min >= height { area.y_min - height } else { area.y_min.max(0) };
+    Area::at(x, y, width, height)
+}
+
+/// `face 0.99 · female 31`.
+fn write_caption(caption: &mut String, detection: &Detection, with_confidence: bool) {
+    caption.clear();
+    // Writing to a string can't fail.
+    let _ = match &detection.label {
+        Some(label) => caption.write_str(label),
+        None => write!(caption, "class {}", detection.label_id),
+    };
+    if with_confidence {
+        let _ = write!(caption, " {:.2}", detection.confidence);
+    }
+    for (classification_idx, classification) in detection.classifications.iter().enumerate() {
+        caption.push_str(if classification_idx == 0 { " · " } else { " " });
+        let _ = match &classification.outcome {
+            Outcome::Label { label: Some(label), .. } => caption.write_str(label),
+            Outcome::Label { label_id, .. } => write!(caption, "{} {label_id}", classification.name),
+            Outcome::Value(value) if value.abs() < 10.0 => write!(caption, "{value:.1}"),
+            Outcome::Value(value) => write!(caption, "{value:.0}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Classification, ObjectId, Rect};
+
+    #[test]
+    fn a_caption_says_label_confidence_and_classifications() {
+        let outcome = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let label = |label: Option<&str>| Outcome::Label { label_id: 1, label: label.map(Into::into), confidence: 0.9 };
+        let mut detection = Detection {
+            id: ObjectId(1),
+            parent: None,
+            rect: Rect::default(),
+            confidence: 0.987,
+            label_id: 7,
+            label: Some("face".into()),
+            classifications: vec![],
+        };
+        let mut caption = String::new();
+        write_caption(&mut caption, &detection, true);
+        assert_eq!(caption, "face 0.99");
+        detection.classifications = vec![outcome("gender", label(Some("female"))), outcome("age", Outcome::Value(31.4))];
+        write_caption(&mut caption, &detection, true);
+        assert_eq!(caption, "face 0.99 · female 31");
+        detection.classifications = vec![outcome("color", label(None)), outcome("tilt", Outcome::Value(-0.25))];
+        detection.label = None;
+        write_caption(&mut caption, &detection, false);
+        assert_eq!(caption, "class 7 · color 1 -0.2");
+    }
+
+    #[test]
+    fn a_caption_lies_above_its_box_or_inside_where_there_is_no_room() {
+        let size = Size::new(100, 60);
+        assert_eq!(caption_area(Area::at(10, 30, 20, 20), size, 40, 16), Area::at(10, 14, 40, 16));
+        assert_eq!(caption_area(Area::at(10, 5, 20, 20), size, 40, 16), Area::at(10, 5, 40, 16));
+        assert_eq!(caption_area(Area::at(90, -50, 20, 80), size, 40, 16), Area::at(60, 0, 40, 16));
+        assert_eq!(caption_area(Area::at(90, 30, 20, 20), size, 400, 16), Area::at(0, 14, 400, 16));
+    }
+}

@@ -1,0 +1,353 @@
+//! Properties of `roipublish`, and the way from a buffer to a line.
+//!
+//! Owns when lines are flushed, and what is said on the bus when a destination fails. What a line says is `json`'s, where it
+//! goes is `sink`'s, how results travel is `meta`'s.
+
+use std::io;
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gst_base::subclass::BaseTransformMode;
+use gst_base::subclass::prelude::*;
+use gstreamer as gst;
+use gstreamer_base as gst_base;
+
+use super::sink::{self, Counts, Sink};
+use super::{Format, Method, json};
+use crate::elements::{caps, meta};
+use crate::frame::{FrameResults, InferenceStatus, Size};
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
+
+/// Lines wait at most this long, in the time of the stream.
+const FLUSH_INTERVAL: gst::ClockTime = gst::ClockTime::SECOND;
+
+/// What the user asked for.
+#[derive(Debug, Clone)]
+struct Settings {
+    method: Method,
+    address: String,
+    format: Format,
+    stream_id: Option<String>,
+    /// Redacted.
+    source: Option<String>,
+    add_empty_results: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            method: Method::default(),
+            address: "-".into(),
+            format: Format::default(),
+            stream_id: None,
+            source: None,
+            add_empty_results: true,
+        }
+    }
+}
+
+/// Exists between start and stop.
+struct State {
+    sink: Sink,
+    /// What people know it by.
+    destination: String,
+    /// What the caps say.
+    size: Option<Size>,
+    n_frames: u64,
+    flushed_at: Option<gst::ClockTime>,
+    /// Reused from frame to frame.
+    line: Vec<u8>,
+    has_warned: bool,
+}
+
+/// The element's inside. Lock order: settings before state; neither is held while posting or pushing.
+#[derive(Default)]
+pub struct RoiPublish {
+    settings: Mutex<Settings>,
+    state: Mutex<Option<State>>,
+    /// Frames seen and the sink's account, of this run or the last one.
+    stats: Mutex<(u64, Counts)>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RoiPublish {
+    const NAME: &'static str = "RoiPublish";
+    type Type = super::RoiPublish;
+    type ParentType = gst_base::BaseTransform;
+}
+
+impl ObjectImpl for RoiPublish {
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+            let default = Settings::default();
+            let address = |name: &str, nick, blurb| {
+                glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).default_value(Some(&*default.address)).mutable_ready().build()
+            };
+            vec![
+                glib::ParamSpecEnum::builder_with_default("method", default.method)
+                    .nick("Method")
+                    .blurb("Where results go; may change while stopped")
+                    .mutable_ready()
+                    .build(),
+                address("address", "Address", "Path of the file, which is replaced if it is there; - is standard output; may change while stopped"),
+                address("file-path", "File path", "Another name of address; may change while stopped"),
+                glib::ParamSpecEnum::builder_with_default("format", default.format)
+                    .nick("Format")
+                    .blurb("How results are written; may change while stopped")
+                    .mutable_ready()
+                    .build(),
+                glib::ParamSpecString::builder("stream-id")
+                    .nick("Stream id")
+                    .blurb("Name of the stream, in every line as stream; may change at any time")
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecString::builder("source")
+                    .nick("Source")
+                    .blurb("Where the stream comes from, in every line as source; user and password of a URI are taken out; may change at any time")
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecBoolean::builder("add-empty-results")
+                    .nick("Add empty results")
+                    .blurb("Write a line also for frames without objects; may change at any time")
+                    .default_value(default.add_empty_results)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                    .nick("Statistics")
+                    .blurb("Frames seen; lines and bytes written; errors, the lines that could not be written")
+                    .read_only()
+                    .build(),
+            ]
+        });
+        PROPERTIES.as_ref()
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let text = || value.get::<Option<String>>().expect("GObject checked the type");
+        let mut settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "method" => settings.method = value.get().expect("GObject checked the type"),
+            "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
+            "format" => settings.format = value.get().expect("GObject checked the type"),
+            "stream-id" => settings.stream_id = text(),
+            "source" => settings.source = text().map(|source| json::redact(&source).into_owned()),
+            "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        if pspec.name() == "stats" {
+            let (n_frames, counts) = *self.stats.lock().unwrap();
+            return gst::Structure::builder("roipublish-stats")
+                .field("frames", n_frames)
+                .field("lines", counts.lines)
+                .field("bytes", counts.bytes)
+                .field("errors", counts.errors)
+                .build()
+                .to_value();
+        }
+        let settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "method" => settings.method.to_value(),
+            "address" | "file-path" => settings.address.to_value(),
+            "format" => settings.format.to_value(),
+            "stream-id" => settings.stream_id.to_value(),
+            "source" => settings.source.to_value(),
+            "add-empty-results" => settings.add_empty_results.to_value(),
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+}
+
+impl GstObjectImpl for RoiPublish {}
+
+impl ElementImpl for RoiPublish {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Write results as JSON",
+                "Filter/Analyzer/Video",
+                "Writes the results of every frame as a line of JSON to a file or to standard output",
+                "The roiflow developers",
+            )
+        });
+        Some(&*METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static PAD_TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+            // Pixels are not read, so any memory will do, and encoded video too as long as the metas are there.
+            let caps = gst::Caps::new_any();
+            let template = |name, direction| {
+                gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("names and caps of pads are valid")
+            };
+            vec![template("sink", gst::PadDirection::Sink), template("src", gst::PadDirection::Src)]
+        });
+        PAD_TEMPLATES.as_ref()
+    }
+}
+
+impl BaseTransformImpl for RoiPublish {
+    const MODE: BaseTransformMode = BaseTransformMode::AlwaysInPlace;
+    const PASSTHROUGH_ON_SAME_CAPS: bool = true;
+    const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
+
+    fn start(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings.lock().unwrap().clone();
+        let to_stdout = settings.method == Method::Stdout || settings.address == "-";
+        let (sink, destination) = if to_stdout {
+            (sink::stdout(), "standard output".to_owned())
+        } else {
+            let sink =
+                sink::open_file(&settings.address).map_err(|sentence| gst::error_msg!(gst::ResourceError::OpenWrite, ("{sentence}")))?;
+            (sink, settings.address)
+        };
+        gst::debug!(CAT, imp = self, "writing results to {destination}");
+        *self.stats.lock().unwrap() = Default::default();
+        *self.state.lock().unwrap() =
+            Some(State { sink, destination, size: None, n_frames: 0, flushed_at: None, line: Vec::new(), has_warned: false });
+        Ok(())
+    }
+
+    fn stop(&self) -> Result<(), gst::ErrorMessage> {
+        // What is lost only here is said here; usually EOS has flushed before.
+        self.flush();
+        *self.state.lock().unwrap() = None;
+        Ok(())
+    }
+
+    fn set_caps(&self, incaps: &gst::Caps, _outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
+        if let Some(state) = self.state.lock().unwrap().as_mut() {
+            state.size = caps::size_in_caps(incaps);
+        }
+        Ok(())
+    }
+
+    fn sink_event(&self, event: gst::Event) -> bool {
+        if event.type_() == gst::EventType::Eos {
+            self.flush();
+            self.warn_of_losses();
+        }
+        self.parent_sink_event(event)
+    }
+
+    fn transform_ip_passthrough(&self, buffer: &gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let (stream_id, source, add_empty_results) = {
+            let settings = self.settings.lock().unwrap();
+            (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
+        };
+        let warning = {
+            let mut guard = self.state.lock().unwrap();
+            let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
+            let outcome = state.publish(buffer, stream_id.as_deref(), source.as_deref(), add_empty_results);
+            *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
+            state.first_warning(outcome)
+        };
+        self.warn(warning);
+        // A destination that fails is no reason to stop the stream.
+        Ok(gst::FlowSuccess::Ok)
+    }
+}
+
+impl RoiPublish {
+    fn flush(&self) {
+        let warning = {
+            let mut guard = self.state.lock().unwrap();
+            let Some(state) = guard.as_mut() else { return };
+            let outcome = state.sink.flush();
+            *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
+            state.first_warning(outcome)
+        };
+        self.warn(warning);
+    }
+
+    fn warn_of_losses(&self) {
+        let counts = self.stats.lock().unwrap().1;
+        let destination = self.state.lock().unwrap().as_ref().map(|state| state.destination.clone());
+        if let Some(destination) = destination.filter(|_| counts.errors > 0) {
+            let (n_lost, n_written) = (counts.errors, counts.lines);
+            self.warn(Some(format!("{n_lost} results could not be written to {destination} and are lost; {n_written} were written")));
+        }
+    }
+
+    fn warn(&self, warning: Option<String>) {
+        if let Some(sentence) = warning {
+            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{sentence}"));
+        }
+    }
+}
+
+impl State {
+    /// Writes the line of this buffer, and flushes where it is time.
+    fn publish(&mut self, buffer: &gst::BufferRef, stream_id: Option<&str>, source: Option<&str>, add_empty: bool) -> io::Result<()> {
+        let own_frame_number = self.n_frames;
+        self.n_frames += 1;
+        let attached_size = meta::size_when_attached(buffer);
+        let size = self.size.or(attached_size).unwrap_or_default();
+        let results = meta::read(buffer, size).unwrap_or_else(|| no_results(size));
+        if add_empty || json::has_objects(&results) {
+            let context = json::Context {
+                // Results of another detector have no frame number.
+                frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
+                stream_id,
+                source,
+                timestamp_ns: buffer.pts().map(gst::ClockTime::nseconds),
+                time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+            };
+            self.line.clear();
+            json::write_line(&mut self.line, &results, &context)?;
+            self.sink.write_line(&self.line)?;
+        }
+        if self.is_flush_due(buffer.pts()) { self.sink.flush() } else { Ok(()) }
+    }
+
+    fn is_flush_due(&mut self, pts: Option<gst::ClockTime>) -> bool {
+        let is_due = match (self.flushed_at, pts) {
+            (Some(flushed_at), Some(pts)) => pts.absdiff(flushed_at) >= FLUSH_INTERVAL,
+            (None, Some(_)) => false,
+            // Without time stamps nobody knows how long a line has waited.
+            (_, None) => true,
+        };
+        if is_due || self.flushed_at.is_none() {
+            self.flushed_at = pts;
+        }
+        is_due
+    }
+
+    /// The sentence for the bus, for the first error of a run.
+    fn first_warning(&mut self, outcome: io::Result<()>) -> Option<String> {
+        let error = outcome.err()?;
+        if std::mem::replace(&mut self.has_warned, true) {
+            return None;
+        }
+        Some(format!(
+            "cannot write results to {}: {error}; the stream goes on, and results that can't be written are counted as lost",
+            self.destination
+        ))
+    }
+}
+
+fn no_results(size: Size) -> FrameResults {
+    static REASON: LazyLock<std::sync::Arc<str>> = LazyLock::new(|| "no inference element upstream".into());
+    FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
+}
+
+/// When the frame was taken, where the source knows it from RTP and NTP.
+fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
+    /// From 1900, where NTP counts from, to 1970.
+    const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);
+    buffer.iter_meta::<gst::ReferenceTimestampMeta>().find_map(|reference| {
+        let since = Duration::from_nanos(reference.timestamp().nseconds());
+        match reference.reference().structure(0)?.name().as_str() {
+            "timestamp/x-unix" => UNIX_EPOCH.checked_add(since),
+            "timestamp/x-ntp" => UNIX_EPOCH.checked_add(since.checked_sub(NTP_TO_UNIX)?),
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,406 @@
+//! The results of one frame as one line of JSON. Pure.
+//!
+//! The schema is that of DL Streamer's `gvametaconvert`, so that its consumers work; what is added is added beside it:
+//!
+//! ```json
+//! {"schema_version":1,"frame":7,"stream":"door","timestamp":280000000,"time":"2026-01-31T12:00:00.280Z",
+//!  "source":"rtsp://***@camera/1","resolution":{"width":768,"height":432},"inference":{"status":"ok"},
+//!  "objects":[{"x":10,"y":20,"w":30,"h":40,"id":1,"region_id":1,"parent_id":null,"roi_type":"face",
+//!   "detection":{"bounding_box":{"x_min":0.013,"y_min":0.046,"x_max":0.052,"y_max":0.139},"confidence":0.99,"label_id":0,"label":"face"},
+//!   "gender":{"label":"female","label_id":0,"confidence":0.97,"model":{"name":"age-gender"}},
+//!   "age":{"value":31.4,"model":{"name":"age-gender"}}}]}
+//! ```
+//!
+//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut. Objects
+//! without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Rect, Size};
+
+/// Grows when something that is there changes its meaning; what is only added does not count.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What a line says beside the results.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The frame's number in its stream, from 0.
+    pub frame_number: u64,
+    /// The stream's name.
+    pub stream_id: Option<&'a str>,
+    /// Where the stream comes from; without credentials, see [`redact`].
+    pub source: Option<&'a str>,
+    /// The frame's time stamp in nanoseconds.
+    pub timestamp_ns: Option<u64>,
+    /// When the frame was taken, or else written down.
+    pub time: SystemTime,
+}
+
+/// Appends the line, its end included, to `line`.
+///
+/// # Errors
+/// None that is known of: every value has a form in JSON.
+pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
+    let begin = line.len();
+    let frame = Frame {
+        schema_version: SCHEMA_VERSION,
+        frame: context.frame_number,
+        stream: context.stream_id,
+        timestamp: context.timestamp_ns,
+        time: rfc3339(context.time),
+        source: context.source,
+        resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
+        inference: inference(&results.status),
+        objects: Objects(results),
+    };
+    let written = serde_json::to_writer(&mut *line, &frame);
+    if written.is_err() {
+        line.truncate(begin);
+        return written;
+    }
+    line.push(b'\n');
+    Ok(())
+}
+
+/// Whether the line of these results has an object.
+pub fn has_objects(results: &FrameResults) -> bool {
+    objects(results).next().is_some()
+}
+
+/// The URI without user and password: `rtsp://***@host/path`. Text that is not a URI stays what it is.
+pub fn redact(uri: &str) -> Cow<'_, str> {
+    let Some(begin) = uri.find("://").map(|position| position + 3) else {
+        return Cow::Borrowed(uri);
+    };
+    let rest = &uri[begin..];
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let end = match authority.rfind('@') {
+        Some(end) => Some(end),
+        // `user:pa/ss@host`: no port looks like that, so the slash is part of a password that nobody encoded.
+        None => authority
+            .rsplit_once(':')
+            .filter(|(host, port)| !host.starts_with('[') && !port.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|_| rest.rfind('@')),
+    };
+    match end {
+        Some(end) => Cow::Owned(format!("{}***{}", &uri[..begin], &rest[end..])),
+        None => Cow::Borrowed(uri),
+    }
+}
+
+#[derive(Serialize)]
+struct Frame<'a> {
+    schema_version: u32,
+    frame: u64,
+    stream: Option<&'a str>,
+    timestamp: Option<u64>,
+    time: String,
+    source: Option<&'a str>,
+    resolution: Option<Resolution>,
+    inference: Inference<'a>,
+    objects: Objects<'a>,
+}
+
+#[derive(Serialize)]
+struct Resolution {
+    width: u32,
+    height: u32,
+}
+
+#[derive(Serialize)]
+struct Inference<'a> {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct DetectionBody<'a> {
+    bounding_box: BoundingBox,
+    confidence: f32,
+    label_id: u32,
+    label: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct BoundingBox {
+    x_min: f32,
+    y_min: f32,
+    x_max: f32,
+    y_max: f32,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct LabelBody<'a> {
+    label: Option<&'a str>,
+    label_id: u32,
+    confidence: f32,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct ValueBody<'a> {
+    value: f32,
+    model: Model<'a>,
+}
+
+struct Objects<'a>(&'a FrameResults);
+
+impl Serialize for Objects<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(objects(self.0).map(|(detection, pixels)| Object { detection, pixels, size: self.0.size }))
+    }
+}
+
+struct Object<'a> {
+    detection: &'a Detection,
+    pixels: PixelRect,
+    size: Size,
+}
+
+/// The keys of an object that are not those of classifiers.
+const KEYS: [&str; 9] = ["x", "y", "w", "h", "id", "region_id", "parent_id", "roi_type", "detection"];
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { detection, pixels, size } = *self;
+        let label = detection.label.as_deref();
+        let body = DetectionBody {
+            bounding_box: bounding_box(&detection.rect, size),
+            confidence: detection.confidence,
+            label_id: detection.label_id,
+            label,
+        };
+        let mut map = serializer.serialize_map(Some(KEYS.len() + detection.classifications.len()))?;
+        map.serialize_entry("x", &pixels.x)?;
+        map.serialize_entry("y", &pixels.y)?;
+        map.serialize_entry("w", &pixels.width)?;
+        map.serialize_entry("h", &pixels.height)?;
+        map.serialize_entry("id", &detection.id.0)?;
+        map.serialize_entry("region_id", &detection.id.0)?;
+        map.serialize_entry("parent_id", &detection.parent.map(|id| id.0))?;
+        map.serialize_entry("roi_type", label.unwrap_or("object"))?;
+        map.serialize_entry("detection", &body)?;
+        for (classification_idx, classification) in detection.classifications.iter().enumerate() {
+            let key = key_of(classification, &detection.classifications[..classification_idx]);
+            let model = Model { name: &classification.model };
+            match &classification.outcome {
+                Outcome::Label { label_id, label, confidence } => {
+                    let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
+                    map.serialize_entry(&key, &body)?;
+                }
+                Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// The classifier's name; with a number behind it if the object has that key already, for a key twice is no JSON that anybody reads.
+fn key_of<'a>(classification: &'a Classification, earlier: &[Classification]) -> Cow<'a, str> {
+    let name = &*classification.name;
+    let n_taken = usize::from(KEYS.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
+    if n_taken == 0 { Cow::Borrowed(name) } else { Cow::Owned(format!("{name}_{}", n_taken + 1)) }
+}
+
+fn is_empty(size: Size) -> bool {
+    size.width == 0 || size.height == 0
+}
+
+fn objects(results: &FrameResults) -> impl Iterator<Item = (&Detection, PixelRect)> {
+    let detections = if is_empty(results.size) { &[] } else { results.detections.as_slice() };
+    detections.iter().filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)))
+}
+
+fn bounding_box(rect: &Rect, size: Size) -> BoundingBox {
+    let (width, height) = (size.width as f32, size.height as f32);
+    BoundingBox { x_min: rect.x / width, y_min: rect.y / height, x_max: rect.x_max() / width, y_max: rect.y_max() / height }
+}
+
+fn inference(status: &InferenceStatus) -> Inference<'_> {
+    match status {
+        InferenceStatus::Inferred => Inference { status: "ok", reason: None },
+        InferenceStatus::Skipped(reason) => Inference { status: "skipped", reason: Some(reason) },
+        InferenceStatus::Failed(reason) => Inference { status: "failed", reason: Some(reason) },
+    }
+}
+
+/// UTC to the millisecond, as RFC 3339 has it. Times before 1970 are taken for 1970.
+fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// Year, month and day of a day counted from 1970-01-01 (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    // Years begin in March there, so that the leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::frame::ObjectId;
+
+    fn detection(id: i32, rect: Rect) -> Detection {
+        Detection {
+            id: ObjectId(id),
+            parent: None,
+            rect,
+            confidence: 0.9,
+            label_id: 3,
+            label: Some("face".into()),
+            classifications: vec![],
+        }
+    }
+
+    fn results(detections: Vec<Detection>) -> FrameResults {
+        FrameResults { size: Size::new(200, 100), frame_number: 0, status: InferenceStatus::Inferred, detections }
+    }
+
+    fn line(results: &FrameResults) -> (String, Value) {
+        let context = Context { frame_number: 7, stream_id: None, source: None, timestamp_ns: Some(40), time: UNIX_EPOCH };
+        let mut line = Vec::new();
+        write_line(&mut line, results, &context).unwrap();
+        let text = String::from_utf8(line).unwrap();
+        let value = serde_json::from_str(&text).unwrap();
+        (text, value)
+    }
+
+    #[test]
+    fn a_line_has_the_schema_that_the_module_states() {
+        let name = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
+        let mut face = detection(5, Rect::from_corners(20.0, 10.0, 60.0, 90.0));
+        face.parent = Some(ObjectId(4));
+        face.classifications = vec![
+            name("gender", Outcome::Label { label_id: 0, label: Some("female".into()), confidence: 0.97 }),
+            name("age", Outcome::Value(31.4)),
+        ];
+        let (text, _) = line(&results(vec![face]));
+        let expected = concat!(
+            r#"{"schema_version":1,"frame":7,"stream":null,"timestamp":40,"time":"1970-01-01T00:00:00.000Z","source":null,"#,
+            r#""resolution":{"width":200,"height":100},"inference":{"status":"ok"},"objects":[{"x":20,"y":10,"w":40,"h":80,"#,
+            r#""id":5,"region_id":5,"parent_id":4,"roi_type":"face","#,
+            r#""detection":{"bounding_box":{"x_min":0.1,"y_min":0.1,"x_max":0.3,"y_max":0.9},"confidence":0.9,"label_id":3,"label":"face"},"#,
+            r#""gender":{"label":"female","label_id":0,"confidence":0.97,"model":{"name":"age-gender"}},"#,
+            r#""age":{"value":31.4,"model":{"name":"age-gender"}}}]}"#,
+            "\n"
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn pixels_are_cut_and_the_bounding_box_is_not() {
+        let (_, value) = line(&results(vec![
+            detection(1, Rect::from_corners(-20.0, 50.0, 20.0, 150.0)),
+            detection(2, Rect::from_corners(300.0, 0.0, 400.0, 10.0)),
+        ]));
+        let objects = value["objects"].as_array().unwrap();
+        assert_eq!(objects.len(), 1, "an object outside the frame is left out");
+        assert_eq!([&objects[0]["x"], &objects[0]["y"], &objects[0]["w"], &objects[0]["h"]], [0, 50, 20, 50]);
+        assert_eq!(objects[0]["detection"]["bounding_box"], json!({"x_min": -0.1, "y_min": 0.5, "x_max": 0.1, "y_max": 1.5}));
+    }
+
+    #[test]
+    fn numbers_that_json_has_not_are_null() {
+        let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
+        face.confidence = f32::NAN;
+        face.label = None;
+        face.classifications = vec![Classification { name: "age".into(), model: "m".into(), outcome: Outcome::Value(f32::INFINITY) }];
+        let (_, value) = line(&results(vec![face]));
+        let object = &value["objects"][0];
+        assert_eq!([&object["detection"]["confidence"], &object["detection"]["label"], &object["age"]["value"]], [&Value::Null; 3]);
+        assert_eq!(object["roi_type"], "object");
+    }
+
+    #[test]
+    fn no_key_is_there_twice() {
+        let named = |name: &str| Classification { name: name.into(), model: "m".into(), outcome: Outcome::Value(1.0) };
+        let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
+        face.classifications = vec![named("detection"), named("age"), named("age"), named("x")];
+        let (text, value) = line(&results(vec![face]));
+        let object = value["objects"][0].as_object().unwrap();
+        assert_eq!(object.len(), KEYS.len() + 4, "{text}");
+        assert!(["detection_2", "age", "age_2", "x_2"].iter().all(|key| object.contains_key(*key)), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_inferred_says_why() {
+        for (status, word) in
+            [(InferenceStatus::Skipped("a \"reason\"\n".into()), "skipped"), (InferenceStatus::Failed("a \"reason\"\n".into()), "failed")]
+        {
+            let (text, value) = line(&FrameResults { status, ..FrameResults::default() });
+            assert_eq!(value["inference"], json!({"status": word, "reason": "a \"reason\"\n"}));
+            assert_eq!(value["resolution"], Value::Null, "no caps, no resolution");
+            assert_eq!(text.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn objects_of_a_frame_of_unknown_size_are_left_out() {
+        let mut results = results(vec![detection(1, Rect::from_corners(-5.0, -5.0, 10.0, 10.0))]);
+        assert!(has_objects(&results));
+        results.size = Size::default();
+        assert!(!has_objects(&results));
+    }
+
+    #[test]
+    fn credentials_are_redacted() {
+        #[derive(Debug)]
+        struct Case(&'static str, &'static str);
+        let cases = [
+            Case("rtsp://user:pass@host:554/a?b=c@d", "rtsp://***@host:554/a?b=c@d"),
+            Case("rtsp://user@host/", "rtsp://***@host/"),
+            Case("rtsp://user:p@ss@host/", "rtsp://***@host/"),
+            Case("rtsp://user:pa/ss@host/", "rtsp://***@host/"),
+            Case("rtsp://user:pa?ss@host", "rtsp://***@host"),
+            Case("http://host/@someone/video", "http://host/@someone/video"),
+            Case("http://host:8080/@someone", "http://host:8080/@someone"),
+            Case("http://[::1]/@someone", "http://[::1]/@someone"),
+            Case("file:///home/a@b.mp4", "file:///home/a@b.mp4"),
+            Case("a clip.mp4", "a clip.mp4"),
+            Case("", ""),
+        ];
+        for case in cases {
+            assert_eq!(redact(case.0), case.1, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        #[derive(Debug)]
+        struct Case(u64, &'static str);
+        let cases = [
+            Case(0, "1970-01-01T00:00:00.000Z"),
+            Case(951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            Case(951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            Case(951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            Case(1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
+            Case(4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ];
+        for case in cases {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_millis(case.0)), case.1, "{case:?}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `roipublish`: the results of every frame as one line of JSON, to a file or to standard output.
+//!
+//! ```text
+//! gst-launch-1.0 -q filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roipublish address=faces.jsonl ! fakesink
+//! ```
+//!
+//! Frames pass untouched, and a destination that fails never stops them: what it lost is counted and said on the bus.
+//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`json`] states it.
+//!
+//! [`json`] and [`sink`] know no GStreamer.
+
+mod imp;
+pub mod json;
+pub mod sink;
+
+use gst::glib;
+use gstreamer as gst;
+use gstreamer_base as gst_base;
+
+glib::wrapper! {
+    /// The element; see the [module](self).
+    pub struct RoiPublish(ObjectSubclass<imp::RoiPublish>) @extends gst_base::BaseTransform, gst::Element, gst::Object;
+}
+
+/// Where results go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiPublishMethod")]
+pub enum Method {
+    /// To the file that `address` names.
+    #[default]
+    #[enum_value(name = "A file; - is standard output", nick = "file")]
+    File,
+    /// To standard output, whatever `address` says.
+    #[enum_value(name = "Standard output", nick = "stdout")]
+    Stdout,
+}
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiPublishFormat")]
+pub enum Format {
+    /// One JSON object a frame, each on a line of its own.
+    #[default]
+    #[enum_value(name = "One JSON object a frame, one a line", nick = "json-lines")]
+    JsonLines,
+}

@@ -1,0 +1,126 @@
+//! The overlay changes the pixels of boxes and captions, and no others.
+
+use roiflow::frame::{PixelFormat, Rect, Size};
+
+use crate::harness::{Arrived, Ending, attach, collect, face, pipeline, results, run};
+
+/// One frame through the overlay: as it came, as it left.
+fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
+    let pipeline = pipeline(&format!(
+        "videotestsrc num-buffers=1 pattern=gradient ! video/x-raw,format={format},width={},height={} ! identity name=attach ! \
+         roioverlay {properties} ! fakesink name=sink",
+        size.width, size.height
+    ));
+    let before = collect(&pipeline, "attach", "sink");
+    attach(&pipeline, move |n| results(size, n, boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect()));
+    let after = collect(&pipeline, "sink", "sink");
+    let Ending { warnings, error } = run(&pipeline);
+    assert_eq!((error, warnings), (None, vec![]), "{format} {size}");
+    [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap())
+}
+
+/// The pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
+fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)> {
+    let [before, after] = [frames[0].rows(), frames[1].rows()];
+    let mut differing = Vec::new();
+    for (plane_idx, (before, after)) in before.iter().zip(&after).enumerate() {
+        for (y, (before, after)) in before.iter().zip(after).enumerate() {
+            for x in (0..before.len()).filter(|x| before[*x] != after[*x]) {
+                differing.push(match (format, plane_idx) {
+                    (PixelFormat::Nv12, 1) => (x / 2 * 2, y * 2),
+                    (PixelFormat::I420, 1 | 2) => (x * 2, y * 2),
+                    _ => (x / format.pixel_bytes(), y),
+                });
+            }
+        }
+    }
+    differing
+}
+
+#[test]
+fn only_pixels_of_the_outline_change_in_every_format() {
+    let size = Size::new(161, 121);
+    for format in PixelFormat::ALL {
+        let frames = overlaid(format, size, "labels=false thickness=3", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
+        let differing = differences(format, &frames);
+        // Widened by one to the left and the top: the grid of the chroma.
+        let slack = usize::from(format.is_subsampled());
+        let within = |(x, y): &(usize, usize)| {
+            let outer = (31 - slack..91).contains(x) && (41 - slack..91).contains(y);
+            let inner = (34..88 - slack).contains(x) && (44..88 - slack).contains(y);
+            outer && !inner
+        };
+        assert!(differing.iter().all(within), "{format}: {:?}", differing.iter().find(|place| !within(place)));
+        let n_on_outline = 60 * 50 - 54 * 44;
+        assert!(differing.len() > n_on_outline / 2, "{format}: {} of {n_on_outline} pixels changed", differing.len());
+    }
+}
+
+#[test]
+fn a_caption_stands_above_its_box_in_every_format() {
+    let size = Size::new(640, 240);
+    for format in PixelFormat::ALL {
+        let rect = Rect { x: 100.0, y: 100.0, width: 60.0, height: 50.0 };
+        let [with, without] = ["confidence=true", "confidence=false"].map(|properties| {
+            let differing = differences(format, &overlaid(format, size, properties, vec![rect]));
+            assert!(differing.iter().all(|(x, y)| (100..640).contains(x) && (84..150).contains(y)), "{format}");
+            differing.iter().filter(|(_, y)| *y < 100).map(|(x, _)| *x).max().unwrap()
+        });
+        assert!(with > without + 20, "{format}: the caption ends at {with} with the confidence, at {without} without");
+    }
+}
+
+#[test]
+fn odd_frames_and_wild_boxes_are_drawn_as_far_as_they_go() {
+    let boxes = || {
+        let values = [f32::NAN, f32::NEG_INFINITY, -1e30, -7.5, 0.0, 0.4, 3.0, 1e30, f32::INFINITY];
+        let rects = values.iter().flat_map(|x| values.map(|width| Rect { x: *x, y: width, width, height: width }));
+        rects.collect::<Vec<Rect>>()
+    };
+    for format in PixelFormat::ALL {
+        for size in [Size::new(1, 1), Size::new(3, 1), Size::new(1, 5), Size::new(33, 17)] {
+            let frames = overlaid(format, size, "", boxes());
+            assert_eq!(frames[1].size(), size);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_without_results_passes_untouched_and_uncopied() {
+    let pipeline = pipeline("videotestsrc num-buffers=3 ! video/x-raw,format=NV12 ! identity name=in ! roioverlay ! fakesink name=sink");
+    // Held here, so that a buffer that had to be writable would have to be copied.
+    let before = collect(&pipeline, "in", "src");
+    let after = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    let addresses = |arrived: &Vec<Arrived>| arrived.iter().map(|arrived| arrived.buffer.as_ptr() as usize).collect::<Vec<_>>();
+    assert_eq!(addresses(&before.lock().unwrap()), addresses(&after.lock().unwrap()));
+    assert_eq!(after.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn a_shared_buffer_is_not_drawn_on() {
+    let line = "videotestsrc num-buffers=2 pattern=black ! video/x-raw,format=GRAY8,width=64,height=64 ! identity name=attach ! tee name=t \
+                t. ! queue ! fakesink name=plain t. ! queue ! roioverlay ! fakesink name=drawn";
+    let pipeline = pipeline(line);
+    attach(&pipeline, |n| results(Size::new(64, 64), n, vec![face(1, Rect { x: 8.0, y: 8.0, width: 40.0, height: 40.0 })]));
+    let [plain, drawn] = ["plain", "drawn"].map(|name| collect(&pipeline, name, "sink"));
+    assert_eq!(run(&pipeline).error, None);
+    for (plain, drawn) in plain.lock().unwrap().iter().zip(&*drawn.lock().unwrap()) {
+        let [plain, drawn] = [plain, drawn].map(|arrived| arrived.rows().concat().concat());
+        assert!(plain.iter().all(|value| *value == plain[0]), "the other branch sees the picture as it was");
+        assert!(drawn.iter().any(|value| *value != plain[0]));
+    }
+}
+
+#[test]
+fn a_crop_behind_the_detector_is_warned_of_once() {
+    for (crop, n_warnings) in [("videocrop left=40", 1), ("videoscale ! video/x-raw,width=200,height=100", 0)] {
+        let pipeline = pipeline(&format!(
+            "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {crop} ! roioverlay ! fakesink"
+        ));
+        attach(&pipeline, |n| results(Size::new(320, 240), n, vec![face(1, Rect { x: 60.0, y: 60.0, width: 50.0, height: 50.0 })]));
+        let Ending { warnings, error } = run(&pipeline);
+        assert_eq!((error, warnings.len()), (None, n_warnings), "{crop}: {warnings:?}");
+        assert!(warnings.iter().all(|warning| warning.contains("320x240") && warning.contains("280x240")), "{warnings:?}");
+    }
+}
