@@ -1,2 +1,3 @@
 pub mod frame;
 pub mod tensor;
+pub mod vision;
