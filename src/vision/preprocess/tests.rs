@@ -189,8 +189,8 @@ fn check(
                 let (expected, fine, coarse) = match tensor.element() {
                     ElementType::U8 => ((expected + 0.5).floor().clamp(0.0, 255.0), 0.0, step.ceil().max(1.0)),
                     ElementType::I8 => ((expected + 0.5).floor().clamp(-128.0, 127.0), 0.0, step.ceil().max(1.0)),
-                    ElementType::F16 => (expected, range * 1e-5 + expected.abs() / 2048.0, step),
-                    ElementType::Bf16 => (expected, range * 1e-5 + expected.abs() / 256.0, step),
+                    ElementType::F16 => (expected, range * 1e-5 + expected.abs().max(got.abs()) / 2048.0, step),
+                    ElementType::Bf16 => (expected, range * 1e-5 + expected.abs().max(got.abs()) / 256.0, step),
                     _ => (expected, range * 1e-5, step),
                 };
                 let difference = (got - expected).abs();
