@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn random_boxes_survive_as_in_the_plain_algorithm() {
         let seed = 0xb0c5_u64;
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let mut state = seed;
         let mut next = |limit: u64| {
             state ^= state << 13;

@@ -26,7 +26,7 @@ fn fills_equal_the_stored_answers() {
     assert!(cases.len() > 100);
     // Where a value lies exactly between two whole numbers, its last digit decides; that must stay rare.
     assert!(n_halves * 100 < n_values, "{n_halves} of {n_values} values are rounded the other way");
-    println!("{} cases, {n_values} values, {n_halves} rounded the other way", cases.len());
+    eprintln!("{} cases, {n_values} values, {n_halves} rounded the other way", cases.len());
 }
 
 /// Fills the middle row of three; returns how many values are one step of a rounding off, and how many there are.

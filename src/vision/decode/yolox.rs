@@ -20,7 +20,7 @@ pub(super) fn check<P: Port>(outputs: &[P], input: Size) -> Result<u32> {
 
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
     let largest = STRIDES[STRIDES.len() - 1];
-    if input.width % largest != 0 || input.height % largest != 0 {
+    if !input.width.is_multiple_of(largest) || !input.height.is_multiple_of(largest) {
         return Err(Error::new(
             ErrorKind::Shape,
             format!("decoder `yolox`: expected an input of multiples of {largest} pixels, got {input}"),

@@ -212,7 +212,7 @@ fn check(
 #[test]
 fn random_regions_fill_as_defined() {
     let seed = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
-    println!("seed {seed}");
+    eprintln!("seed {seed}");
     let mut random = Random(seed | 1);
     let mut scratch = Scratch::default();
     let (mut n_off, mut n_values) = (0, 0);
@@ -258,7 +258,7 @@ fn random_regions_fill_as_defined() {
     }
     // Exact halves that a last digit tips over: rare, or the rounding is wrong.
     assert!(n_off * 200 < n_values, "seed {seed}: {n_off} of {n_values} values are a step off");
-    println!("{n_off} of {n_values} values a step off");
+    eprintln!("{n_off} of {n_values} values a step off");
 }
 
 #[test]
