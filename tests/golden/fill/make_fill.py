@@ -1,0 +1,182 @@
+"""Makes cases.json and data.bin: small random frames, and what the fill of a model's input must make of them.
+
+Run in this folder: python3 make_fill.py (needs numpy only). Deliberately one pixel at a time, straight from the definition:
+  - a source pixel becomes r, g, b in 0..255; subsampled formats take the chroma sample x >> 1, y >> 1 of the whole frame;
+    matrix and range as ITU-R BT.601 / 709 / 2020; clamped, not rounded; gray gives r = g = b;
+  - an input pixel is the bilinear mix at (x + 0.5) * s - 0.5, s = region extent / scaled extent, region edges replicated;
+  - rounding "u8" rounds half up after the conversion and after the resize (and after the weighing to gray, if any);
+  - the value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
+Frames and expected values lie in data.bin one after the other; cases.json says where.
+"""
+import json
+import math
+
+import numpy as np
+
+SEED = 20240607
+PIXEL_BYTES = {"RGB": 3, "BGR": 3, "RGBx": 4, "BGRx": 4, "RGBA": 4, "BGRA": 4, "GRAY8": 1, "NV12": 1, "I420": 1}
+KR_KB = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593)}
+
+
+def round_half_up(value):
+    return math.floor(value + 0.5)
+
+
+def make_frame(rng, fmt, width, height):
+    """Random bytes with an offset and padded rows: (bytes, [(offset, row stride)])."""
+    chroma_width, chroma_height = (width + 1) // 2, (height + 1) // 2
+    planes = {"NV12": [(width, height), (2 * chroma_width, chroma_height)],
+              "I420": [(width, height), (chroma_width, chroma_height), (chroma_width, chroma_height)]}
+    places, end = [], int(rng.integers(0, 8))
+    for row_bytes, n_rows in planes.get(fmt, [(width * PIXEL_BYTES[fmt], height)]):
+        stride = row_bytes + int(rng.integers(0, 6))
+        places.append((end, stride))
+        end += stride * n_rows
+    return rng.integers(0, 256, end, dtype=np.uint8), places
+
+
+def color(case, data, x, y):
+    """r, g, b of pixel (x, y) of the whole frame."""
+    def byte(plane, row, column):
+        offset, stride = case["places"][plane]
+        return float(data[offset + row * stride + column])
+
+    fmt = case["format"]
+    if fmt == "GRAY8":
+        rgb = [byte(0, y, x)] * 3
+    elif fmt in ("NV12", "I420"):
+        if fmt == "NV12":
+            u, v = byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1)
+        else:
+            u, v = byte(1, y >> 1, x >> 1), byte(2, y >> 1, x >> 1)
+        if case["range"] == "limited":
+            luma, cb, cr = (byte(0, y, x) - 16) / 219, (u - 128) / 224, (v - 128) / 224
+        else:
+            luma, cb, cr = byte(0, y, x) / 255, (u - 128) / 255, (v - 128) / 255
+        kr, kb = KR_KB[case["matrix"]]
+        r = luma + 2 * (1 - kr) * cr
+        b = luma + 2 * (1 - kb) * cb
+        g = (luma - kr * r - kb * b) / (1 - kr - kb)
+        rgb = [min(max(255 * value, 0.0), 255.0) for value in (r, g, b)]
+    else:
+        start = x * PIXEL_BYTES[fmt]
+        three = [byte(0, y, start + i) for i in range(3)]
+        rgb = three if fmt.startswith("RGB") else three[::-1]
+    if case["rounding"] == "u8":
+        rgb = [round_half_up(value) for value in rgb]
+    return rgb
+
+
+def channels(case, data, x, y):
+    """The channels of the input, of one source pixel."""
+    r, g, b = color(case, data, x, y)
+    if case["color"] == "gray":
+        gray = r if case["format"] == "GRAY8" else 0.299 * r + 0.587 * g + 0.114 * b
+        return [round_half_up(gray) if case["rounding"] == "u8" else gray]
+    return [r, g, b] if case["color"] == "rgb" else [b, g, r]
+
+
+def placement(case):
+    """(scaled width, scaled height, left, top, frame_from_input as scale x, y, offset x, y)"""
+    (_, _, w, h), (width, height) = case["region"], case["input"]
+    if case["resize"] == "stretch":
+        return width, height, 0, 0, [w / width, h / height, 0.0, 0.0]
+    r = min(width / w, height / h)
+    if case["resize"] == "letterbox-top-left":
+        return max(1, int(w * r)), max(1, int(h * r)), 0, 0, [1 / r, 1 / r, 0.0, 0.0]
+    nw, nh = max(1, round(w * r)), max(1, round(h * r))
+    left, top = (width - nw) // 2, (height - nh) // 2
+    return nw, nh, left, top, [1 / r, 1 / r, -left / r, -top / r]
+
+
+def fill(case, data):
+    """The input of one row, flat, and frame_from_input."""
+    (x0, y0, w, h), (width, height) = case["region"], case["input"]
+    nw, nh, left, top, transform = placement(case)
+    n_channels = 1 if case["color"] == "gray" else 3
+    out = np.zeros((height, width, n_channels))
+    for y in range(height):
+        for x in range(width):
+            i, j = x - left, y - top
+            if 0 <= i < nw and 0 <= j < nh:
+                sx, sy = (i + 0.5) * (w / nw) - 0.5, (j + 0.5) * (h / nh) - 0.5
+                ix, iy = math.floor(sx), math.floor(sy)
+                fx, fy = sx - ix, sy - iy
+                pixel = [0.0] * n_channels
+                for dy, wy in ((0, 1 - fy), (1, fy)):
+                    for dx, wx in ((0, 1 - fx), (1, fx)):
+                        column, row = min(max(ix + dx, 0), w - 1), min(max(iy + dy, 0), h - 1)
+                        sample = channels(case, data, x0 + column, y0 + row)
+                        pixel = [p + wx * wy * s for p, s in zip(pixel, sample)]
+                if case["rounding"] == "u8":
+                    pixel = [round_half_up(p) for p in pixel]
+            else:
+                pixel = [case["pad"]] * n_channels
+            for c in range(n_channels):
+                out[y, x, c] = (pixel[c] - case["mean"][c]) / case["scale"][c]
+    if case["element"] == "u8":
+        out = np.clip(np.floor(out + 0.5), 0, 255).astype(np.uint8)
+    elif case["element"] == "i8":
+        out = np.clip(np.floor(out + 0.5), -128, 127).astype(np.int8)
+    else:
+        out = out.astype("<f4")
+    if case["layout"] == "nchw":
+        out = out.transpose(2, 0, 1)
+    return np.ascontiguousarray(out), transform
+
+
+def main():
+    rng = np.random.default_rng(SEED)
+    resizes = ["stretch", "letterbox-top-left", "letterbox-center"]
+    norms = [([0, 0, 0], [1, 1, 1]), ([127, 127, 127], [128, 128, 128]), ([103.53, 116.28, 123.675], [57.375, 57.12, 58.395])]
+    variants = []
+    for fmt in PIXEL_BYTES:
+        for layout in ("nchw", "nhwc"):
+            for resize in resizes:
+                for rounding in ("exact", "u8"):
+                    variants.append((fmt, layout, resize, rounding, "f32"))
+        variants.append((fmt, "nhwc", "stretch", "u8", "u8"))
+        variants.append((fmt, "nchw", "letterbox-center", "exact", "u8"))
+        variants.append((fmt, "nchw", "stretch", "exact", "i8"))
+    yuv = [(m, r) for m in KR_KB for r in ("limited", "full")]
+    cases, blobs, end = [], [], 0
+
+    def append(array):
+        nonlocal end
+        raw = array.tobytes()
+        # Values start at multiples of four, frames wherever.
+        blobs.append(raw + b"\0" * (-len(raw) % 4))
+        start, end = end, end + len(blobs[-1])
+        return [start, len(raw)]
+
+    for index, (fmt, layout, resize, rounding, element) in enumerate(variants):
+        width, height = int(rng.integers(5, 18)), int(rng.integers(5, 14))
+        region = [0, 0, width, height]
+        if index % 3:  # a region, mostly at odd offsets
+            x, y = int(rng.integers(0, 3)) | index & 1, int(rng.integers(0, 3)) | 1
+            region = [x, y, int(rng.integers(1, width - x + 1)), int(rng.integers(1, height - y + 1))]
+        matrix, color_range = yuv[index % len(yuv)]
+        mean, scale = norms[index % 3] if element == "f32" else norms[0]
+        if element == "i8":
+            mean = [128, 128, 128]
+        data, places = make_frame(rng, fmt, width, height)
+        case = {
+            "format": fmt, "size": [width, height], "places": places, "matrix": matrix, "range": color_range, "region": region,
+            "input": [int(rng.integers(3, 12)), int(rng.integers(3, 12))], "layout": layout, "resize": resize, "rounding": rounding,
+            "element": element, "color": ["rgb", "bgr", "rgb", "bgr", "gray"][index % 5], "pad": [114, 0, 255][index % 3],
+            "mean": mean, "scale": scale,
+        }
+        expected, transform = fill(case, data)
+        case["frame_from_input"] = transform
+        case["frame"], case["expected"] = append(data), append(expected)
+        cases.append(case)
+    with open("cases.json", "w") as file:
+        lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+        file.write(f'{{"seed":{SEED},"cases":[\n{lines}\n]}}\n')
+    with open("data.bin", "wb") as file:
+        file.write(b"".join(blobs))
+    print(len(cases), "cases,", end, "bytes of data")
+
+
+if __name__ == "__main__":
+    main()
