@@ -1,0 +1,46 @@
+# The few things one does with this project. `make help` lists them; doing a thing twice costs nothing.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Asked only when it is used: without GStreamer there is no pkg-config file to ask.
+PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
+
+BINARY := $(TARGET)/release/roiflow
+# Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
+PLUGIN := $(TARGET)/gst/libgstroiflow.so
+
+.PHONY: build help setup demo test install uninstall clean-demo
+.DEFAULT_GOAL := build
+
+build: setup ## Build the release: the command and the GStreamer plugin
+	@cargo build --release --locked
+	@mkdir -p $(dir $(PLUGIN))
+	@cmp -s $(TARGET)/release/libroiflow.so $(PLUGIN) || install -m 755 $(TARGET)/release/libroiflow.so $(PLUGIN)
+
+help: ## List these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## Install the system packages that are missing
+	@scripts/setup-system
+
+demo: build ## Faces, gender and age on a clip: builds, fetches the models, runs
+	@scripts/fetch-demo
+	@mkdir -p out
+	@$(BINARY) run pipelines/faces.toml --input assets/demo/WolfgangLanger_Pexels.mp4 --json out/faces.jsonl --video out/faces.mp4
+
+test: setup ## Format, lints, tests, documentation, package
+	@scripts/check
+
+install: ## Put the command and the plugin in place (PREFIX, PLUGIN_DIR, DESTDIR)
+	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }
+	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
+	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/roiflow
+	install -D -m 644 $(PLUGIN) $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+
+uninstall: ## Remove what `make install` put in place
+	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
+	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+
+clean-demo: ## Remove the fetched models and clips, and the results
+	rm -rf assets/demo out

@@ -1,0 +1,212 @@
+"""Makes the tiny models of the tests: small enough to read, with answers that can be worked out by hand.
+
+    python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx numpy onnxruntime
+    /tmp/venv/bin/python assets/tiny/make_models.py          writes the models beside this file
+    /tmp/venv/bin/python assets/tiny/make_models.py --check  and compares their answers with those in README.md
+
+Only operators that every engine has, opset 13, IR version 8. Written again by the same version of the onnx package they
+come out byte for byte the same.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+FLOAT = TensorProto.FLOAT
+
+
+class Graph:
+    """Nodes and constants by name; `g.op("Sub", a, b)` returns the name of the result."""
+
+    def __init__(self):
+        self.nodes, self.constants = [], []
+
+    def constant(self, name, values, dtype=np.float32):
+        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype), name))
+        return name
+
+    def op(self, kind, *inputs, out=None, **attributes):
+        out = out or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [out], name=out, **attributes))
+        return out
+
+    def save(self, stem, inputs, outputs, check=True):
+        def ports(shapes, element=FLOAT):
+            return [helper.make_tensor_value_info(name, element, shape) for name, shape in shapes.items()]
+
+        graph = helper.make_graph(self.nodes, stem, ports(inputs), ports(outputs), self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="roiflow")
+        if check:
+            onnx.checker.check_model(model, full_check=True)
+        path = FOLDER / f"{stem}.onnx"
+        path.write_bytes(model.SerializeToString())
+        assert path.stat().st_size < 20_000, f"{path} is {path.stat().st_size} bytes"
+
+
+def rectangle():
+    """The rectangle around all colored pixels, those with max(R, G, B) - min(R, G, B) > 96. One box."""
+    size, g = 64, Graph()
+    brightest = g.op("ReduceMax", "image", axes=[3], keepdims=0)  # [1, 64, 64]
+    darkest = g.op("ReduceMin", "image", axes=[3], keepdims=0)
+    colored = g.op("Greater", g.op("Sub", brightest, darkest), g.constant("least", [96.0]))
+    mask = g.op("Cast", colored, to=FLOAT)
+    upward = g.constant("upward", np.arange(1, size + 1))  # i + 1
+    downward = g.constant("downward", np.arange(size, 0, -1))  # 64 - i
+    inverse = g.constant("inverse", [1.0 / size])
+    one = g.constant("one", [1.0])
+
+    def span(any_along):
+        # The last colored index plus one is the greatest i + 1; the first is 64 less the greatest 64 - i.
+        last = g.op("ReduceMax", g.op("Mul", any_along, upward), axes=[1], keepdims=1)
+        first = g.op("ReduceMax", g.op("Mul", any_along, downward), axes=[1], keepdims=1)
+        return g.op("Sub", one, g.op("Mul", first, inverse)), g.op("Mul", last, inverse)
+
+    columns = g.op("ReduceMax", mask, axes=[1], keepdims=0)  # [1, 64]: any in this column
+    rows = g.op("ReduceMax", mask, axes=[2], keepdims=0)
+    x1, x2 = span(columns)
+    y1, y2 = span(rows)
+    face = g.op("ReduceMax", columns, axes=[1], keepdims=1)  # [1, 1]
+    background = g.op("Sub", one, face)
+    row = g.op("Concat", background, face, x1, y1, x2, y2, axis=1)
+    g.op("Unsqueeze", row, g.constant("axis", [1], np.int64), out="boxes")
+    g.save("rectangle", {"image": [1, size, size, 3]}, {"boxes": [1, 1, 6]})
+
+
+def stripes():
+    """One box for each cell of a grid of 20 by 15, scored with the mean brightness of the cell: up to 300 objects."""
+    columns, rows, cell, g = 20, 15, 4, Graph()
+    gray = g.op("ReduceMean", "image", axes=[1], keepdims=1)  # [1, 1, 60, 80]
+    means = g.op("AveragePool", gray, kernel_shape=[cell, cell], strides=[cell, cell])  # [1, 1, 15, 20]
+    brightness = g.op("Mul", means, g.constant("inverse", [1.0 / 255.0]))
+    score = g.op("Reshape", brightness, g.constant("shape", [1, rows * columns, 1], np.int64))
+    background = g.op("Sub", g.constant("one", [1.0]), score)
+    corners = [
+        [x / columns, y / rows, (x + 1) / columns, (y + 1) / rows] for y in range(rows) for x in range(columns)
+    ]
+    g.op("Concat", background, score, g.constant("corners", [corners]), axis=2, out="boxes")
+    g.save("stripes", {"image": [1, 3, rows * cell, columns * cell]}, {"boxes": [1, rows * columns, 6]})
+
+
+def mean_color(g):
+    """Mean of each channel in 0..1, [N, 3], of `image` [N, 3, 8, 8] in 0..255."""
+    means = g.op("ReduceMean", "image", axes=[2, 3], keepdims=0)
+    return g.op("Mul", means, g.constant("scale", [1.0 / 255.0]))
+
+
+def color():
+    """Names the color: logits are the mean color times 16 with 8 taken off, and 0 for "other"."""
+    g = Graph()
+    weights = np.zeros((3, 4))
+    for channel in range(3):
+        weights[:, channel] = -8.0  # the other two channels speak against it
+        weights[channel, channel] = 16.0
+    logits = g.op("MatMul", mean_color(g), g.constant("weights", weights))
+    # Pure red: 16 - 4 against -8 - 4 for green and blue and 0 for other.
+    biased = g.op("Add", logits, g.constant("bias", [-4.0, -4.0, -4.0, 0.0]))
+    g.op("Softmax", biased, axis=1, out="probabilities")
+    g.save("color", {"image": ["N", 3, 8, 8]}, {"probabilities": ["N", 4]})
+
+
+def brightness():
+    """Five bins at 0, 25, 50, 75, 100 percent whose expectation is the mean brightness in percent, exactly."""
+    g = Graph()
+    gray = g.op("ReduceMean", mean_color(g), axes=[1], keepdims=1)  # [N, 1] in 0..1
+    # A triangle over the two nearest bins: weights add up to one, and the mean of the bins is the value itself.
+    position = g.op("Mul", gray, g.constant("last_bin", [4.0]))
+    distance = g.op("Abs", g.op("Sub", position, g.constant("bins", [[0.0, 1.0, 2.0, 3.0, 4.0]])))
+    g.op("Relu", g.op("Sub", g.constant("one", [1.0]), distance), out="probabilities")
+    g.save("brightness", {"image": ["N", 3, 8, 8]}, {"probabilities": ["N", 5]})
+
+
+def identity():
+    g = Graph()
+    g.op("Identity", "x", out="y")
+    g.save("identity", {"x": [1, 4]}, {"y": [1, 4]})
+
+
+def add():
+    g = Graph()
+    g.op("Add", "a", "b", out="sum")
+    g.op("Sub", "a", "b", out="difference")
+    g.save("add", {"a": [1, 4], "b": [1, 4]}, {"sum": [1, 4], "difference": [1, 4]})
+
+
+def double():
+    g = Graph()
+    g.op("Mul", "x", g.constant("two", [2.0]), out="y")
+    g.save("double", {"x": ["N", 4]}, {"y": ["N", 4]})
+
+
+def unsupported():
+    g = Graph()
+    g.op("FancyOp", "x", out="y")
+    # No engine has the operator, and the checker of the onnx package knows it as little.
+    g.save("unsupported", {"x": [1, 4]}, {"y": [1, 4]}, check=False)
+
+
+def check():
+    """Every answer that README.md states, from another engine than the tests use."""
+    import onnxruntime
+
+    def run(stem, **inputs):
+        session = onnxruntime.InferenceSession(FOLDER / f"{stem}.onnx", providers=["CPUExecutionProvider"])
+        names = [port.name for port in session.get_outputs()]
+        values = {name: np.asarray(value, np.float32) for name, value in inputs.items()}
+        return dict(zip(names, session.run(None, values)))
+
+    def same(got, expected, tolerance=1e-6):
+        np.testing.assert_allclose(got, np.asarray(expected, np.float32), atol=tolerance, rtol=0)
+
+    picture = np.full((1, 64, 64, 3), 128.0)
+    same(run("rectangle", image=picture)["boxes"], [[[1, 0, 1, 1, 0, 0]]])
+    picture[0, 10:30, 16:48] = (255, 0, 0)
+    same(run("rectangle", image=picture)["boxes"], [[[0, 1, 16 / 64, 10 / 64, 48 / 64, 30 / 64]]])
+    picture[0, 63, 0] = (0, 97, 0)
+    same(run("rectangle", image=picture)["boxes"], [[[0, 1, 0, 10 / 64, 48 / 64, 1]]])
+    picture[:] = (96, 0, 0)
+    same(run("rectangle", image=picture)["boxes"][0, 0, :2], [1, 0])
+
+    grid = np.zeros((1, 3, 60, 80))
+    assert run("stripes", image=grid)["boxes"][0, :, 1].max() == 0
+    grid[0, :, 4:8, 12:16] = 255  # cell (3, 1)
+    boxes = run("stripes", image=grid)["boxes"][0]
+    same(boxes[:, 1].nonzero()[0], [1 * 20 + 3])
+    same(boxes[23], [0, 1, 3 / 20, 1 / 15, 4 / 20, 2 / 15])
+    same(run("stripes", image=np.full((1, 3, 60, 80), 255.0))["boxes"][0, :, 1], np.ones(300))
+
+    patches = np.zeros((5, 3, 8, 8))
+    for channel in range(3):
+        patches[channel, channel] = 255
+    patches[3] = 128  # gray; patches[4] is black
+    probabilities = run("color", image=patches)["probabilities"]
+    assert probabilities.argmax(1).tolist() == [0, 1, 2, 3, 3]
+    same(probabilities[0], np.array([np.exp(12.0), np.exp(-12.0), np.exp(-12.0), 1.0]) / (np.exp(12.0) + 2 * np.exp(-12.0) + 1))
+    same(probabilities[4, 3], 1 / (1 + 3 * np.exp(-4.0)))
+
+    probabilities = run("brightness", image=np.stack([np.full((3, 8, 8), v) for v in (0.0, 51.0, 127.5, 255.0)]))["probabilities"]
+    same(probabilities[1], [0.2, 0.8, 0, 0, 0])
+    same(probabilities @ [0, 25, 50, 75, 100], [0, 20, 50, 100], 1e-4)
+
+    x = [[1.0, -2.0, 3.5, 0.0]]
+    same(run("identity", x=x)["y"], x)
+    same(run("double", x=x * 3)["y"], np.array(x * 3) * 2)
+    both = run("add", a=x, b=[[10.0, 20.0, 30.0, 40.0]])
+    same(both["sum"], [[11, 18, 33.5, 40]])
+    same(both["difference"], [[-9, -22, -26.5, -40]])
+    try:
+        run("unsupported", x=x)
+    except Exception as error:
+        assert "FancyOp" in str(error), error
+    else:
+        raise AssertionError("FancyOp was run")
+    print("all answers as stated")
+
+
+for make in (rectangle, stripes, color, brightness, identity, add, double, unsupported):
+    make()
+if "--check" in sys.argv:
+    check()
