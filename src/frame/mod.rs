@@ -3,7 +3,7 @@
 //! A [`Frame`] is planes (tensors over somebody's memory) plus a pixel format and the meaning of its colors. A region of a
 //! frame is again a `Frame`: same memory, other offset and extent, nothing copied, nothing allocated.
 //!
-//! Reading order: [`format`](self::format), [`rect`], [`region`], [`transform`], [`detection`].
+//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`detection`].
 //!
 //! Knows tensors. Knows no models, no threads, no GStreamer.
 
@@ -140,7 +140,11 @@ impl Frame {
 }
 
 impl PixelFormat {
-    fn plane_layout(self, plane_idx: usize, size: Size, row_stride_bytes: usize) -> Result<Layout> {
+    /// The layout of a plane whose rows lie `row_stride_bytes` apart.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if the stride is shorter than a row.
+    pub fn plane_layout(self, plane_idx: usize, size: Size, row_stride_bytes: usize) -> Result<Layout> {
         let shape = self.plane_shape(plane_idx, size);
         let pixel_bytes = shape.get(2).copied().unwrap_or(1);
         let strides = [row_stride_bytes, pixel_bytes, 1];

@@ -5,7 +5,7 @@
 //! ([`View`], [`ViewMut`], [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. A lease never waits; who
 //! comes second gets [`ErrorKind::Busy`]. This is how a running request keeps others from rewriting what it reads.
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`tensor`](self::tensor), [`roi`], [`pool`].
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`].
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -23,4 +23,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use layout::{Layout, MAX_RANK, Shape};
 pub use pool::TensorPool;
 pub use storage::{ForeignMemory, Memory, ReadLease, WriteLease};
+pub use half::{bf16, f16};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
