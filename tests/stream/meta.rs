@@ -31,7 +31,10 @@ fn buffer() -> gst::Buffer {
     gst::Buffer::new()
 }
 
-fn rois(buffer: &gst::BufferRef) -> Vec<(i32, (u32, u32, u32, u32), Vec<String>)> {
+/// Id, rectangle and names of the parameters of a ROI meta.
+type Roi = (i32, (u32, u32, u32, u32), Vec<String>);
+
+fn rois(buffer: &gst::BufferRef) -> Vec<Roi> {
     let params = |roi: &RoiMeta| roi.params().map(|structure| structure.name().to_string()).collect();
     buffer.iter_meta::<RoiMeta>().map(|roi| (roi.id(), roi.rect(), params(&roi))).collect()
 }

@@ -365,10 +365,10 @@ mod tests {
                     PixelFormat::Rgba => [&[255, 0, 0, 255], &[], &[]],
                     PixelFormat::Bgra => [&[0, 0, 255, 255], &[], &[]],
                 };
-                for plane_idx in 0..format.n_planes() {
+                for (plane_idx, expected) in expected.iter().enumerate().take(format.n_planes()) {
                     for row in picture.planes[plane_idx].chunks_exact(picture.strides[plane_idx]) {
                         let row = &row[..row.len() - 3];
-                        assert!(row.chunks_exact(expected[plane_idx].len()).all(|p| p == expected[plane_idx]), "{format} {size} {row:?}");
+                        assert!(row.chunks_exact(expected.len()).all(|pixel| pixel == *expected), "{format} {size} {row:?}");
                     }
                 }
                 assert!(picture.gaps_are_whole(), "{format} {size}");
