@@ -61,7 +61,7 @@ const MAX_LINES: usize = 900;
 
 #[test]
 fn folders_use_only_what_the_table_allows() {
-    check(rust_files("src").iter().flat_map(|file| edge_errors(file)));
+    check(rust_files("src").iter().flat_map(edge_errors));
 }
 
 #[test]
