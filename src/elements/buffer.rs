@@ -40,13 +40,17 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
 /// The error for caps whose format is not one of ours.
 pub fn unsupported(info: &gst_video::VideoInfo) -> Error {
     let names = PixelFormat::ALL.map(PixelFormat::name).join(", ");
-    Error::new(ErrorKind::Unsupported, format!("pixel format {}: expected one of {names}; put `videoconvert` in front", info.format().to_str()))
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("pixel format {}: expected one of {names}; put `videoconvert` in front", info.format().to_str()),
+    )
 }
 
 fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelFormat, size: Size, plane_idx: usize) -> Result<Tensor> {
     let stride = mapped.plane_stride()[plane_idx];
-    let row_stride_bytes = usize::try_from(stride)
-        .map_err(|_| Error::new(ErrorKind::Unsupported, format!("rows {stride} bytes apart (bottom up): expected top down; put `videoflip` in front")))?;
+    let row_stride_bytes = usize::try_from(stride).map_err(|_| {
+        Error::new(ErrorKind::Unsupported, format!("rows {stride} bytes apart (bottom up): expected top down; put `videoflip` in front"))
+    })?;
     let bytes = mapped
         .plane_data(plane_idx as u32)
         .map_err(|_| Error::new(ErrorKind::Shape, format!("the buffer has no plane {plane_idx} of a {size} {format} frame")))?;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use gst::glib;
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
@@ -66,7 +67,6 @@ struct Stream {
     info: Option<gst_video::VideoInfo>,
     /// What the source pad's task heard from downstream last.
     flow: Result<gst::FlowSuccess, gst::FlowError>,
-    run_time: Duration,
     capacity: usize,
     /// Reported to the latency query; only ever raised.
     latency: Duration,
@@ -76,15 +76,7 @@ struct Stream {
 
 impl Default for Stream {
     fn default() -> Self {
-        Self {
-            info: None,
-            flow: Ok(gst::FlowSuccess::Ok),
-            run_time: Duration::ZERO,
-            capacity: 1,
-            latency: Duration::ZERO,
-            n_frames: 0,
-            warned_of_lost_rois: false,
-        }
+        Self { info: None, flow: Ok(gst::FlowSuccess::Ok), capacity: 1, latency: Duration::ZERO, n_frames: 0, warned_of_lost_rois: false }
     }
 }
 
@@ -111,8 +103,13 @@ impl Driver {
             + 1; // one finished, on its way downstream
         self.window.set_capacity(capacity);
         let latency = run_time * capacity as u32;
-        gst::info!(self.cat, obj = element, "{} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}", stage.n_requests());
-        *self.stream.lock().unwrap() = Stream { run_time, capacity, latency, ..Stream::default() };
+        gst::info!(
+            self.cat,
+            obj = element,
+            "{} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}",
+            stage.n_requests()
+        );
+        *self.stream.lock().unwrap() = Stream { capacity, latency, ..Stream::default() };
         *self.stage.lock().unwrap() = Some(stage);
         Ok(())
     }
@@ -164,7 +161,7 @@ impl Driver {
         self.flow()
     }
 
-    pub(super) fn sink_event(&self, pad: &gst::Pad, element: &gst::Element, event: gst::Event, srcpad: &gst::Pad) -> bool {
+    pub(super) fn sink_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event, srcpad: &gst::Pad) -> bool {
         match event.view() {
             gst::EventView::FlushStart(_) => {
                 self.window.flush();
@@ -176,7 +173,7 @@ impl Driver {
                 self.stream.lock().unwrap().flow = Ok(gst::FlowSuccess::Ok);
                 let pushed = srcpad.push_event(event);
                 self.window.resume();
-                pushed && start_task(srcpad, element)
+                pushed && start_task(self, srcpad, element)
             }
             gst::EventView::Caps(caps) => {
                 if let Err(error) = self.set_caps(caps.caps()) {
@@ -192,7 +189,10 @@ impl Driver {
 
     fn set_caps(&self, caps: &gst::CapsRef) -> runtime::Result<()> {
         let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| {
-            runtime::Error::new(runtime::ErrorKind::Config, format!("expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front"))
+            runtime::Error::new(
+                runtime::ErrorKind::Config,
+                format!("expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front"),
+            )
         })?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
@@ -202,6 +202,7 @@ impl Driver {
     }
 
     pub(super) fn sink_query(&self, pad: &gst::Pad, element: &gst::Element, query: &mut gst::QueryRef, srcpad: &gst::Pad) -> bool {
+        let serialized = query.is_serialized();
         match query.view_mut() {
             gst::QueryViewMut::AcceptCaps(accept) => {
                 // Formats that are not ours are refused by the caps event, with a sentence that says what to do.
@@ -216,10 +217,15 @@ impl Driver {
                 }
                 let answered = srcpad.peer_query(allocation.query_mut());
                 self.propose_allocation(allocation);
-                gst::debug!(self.cat, obj = element, "allocation: downstream answered {answered}, {} frames more for the window", self.capacity());
+                gst::debug!(
+                    self.cat,
+                    obj = element,
+                    "allocation: downstream answered {answered}, {} frames more for the window",
+                    self.capacity()
+                );
                 true
             }
-            _ if query.is_serialized() => {
+            _ if serialized => {
                 if self.window.drain().is_err() {
                     return false;
                 }
@@ -232,7 +238,8 @@ impl Driver {
     /// Asks for as many buffers more as the window can hold.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
-        let pools: Vec<_> = allocation.allocation_pools().map(|(pool, size, min, max)| (pool.map(|pool| pool.to_owned()), size, min, max)).collect();
+        let pools: Vec<_> =
+            allocation.allocation_pools().map(|(pool, size, min, max)| (pool.map(|pool| pool.to_owned()), size, min, max)).collect();
         for (pool_idx, (pool, size, min, max)) in pools.iter().enumerate() {
             let max = if *max == 0 { 0 } else { max.saturating_add(n_held) };
             allocation.set_nth_allocation_pool(pool_idx as u32, pool.as_ref(), *size, min.saturating_add(n_held), max);
@@ -261,10 +268,10 @@ impl Driver {
         true
     }
 
-    pub(super) fn src_activate(&self, pad: &gst::Pad, element: &gst::Element, active: bool) -> Result<(), gst::LoggableError> {
+    pub(super) fn src_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool) -> Result<(), gst::LoggableError> {
         if active {
             self.window.resume();
-            if !start_task(pad, element) {
+            if !start_task(self, pad, element) {
                 return Err(gst::loggable_error!(self.cat, "cannot start the source pad's task"));
             }
         } else {
@@ -275,7 +282,7 @@ impl Driver {
     }
 
     /// One turn of the source pad's task.
-    pub(super) fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
+    fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
         let Ok(item) = self.window.take(|item| matches!(item, Item::Frame { .. })) else {
             let _paused = pad.pause_task();
             return;
@@ -409,11 +416,13 @@ impl Driver {
     }
 }
 
-fn start_task(pad: &gst::Pad, element: &gst::Element) -> bool {
-    let (weak_pad, weak_element) = (pad.downgrade(), element.downgrade());
+fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> bool {
+    // Weak, because the pad owns the task: the element must be able to go.
+    let (driver, weak_pad, weak_element) = (Arc::downgrade(driver), pad.downgrade(), element.downgrade());
     let turn = move || {
-        let (Some(pad), Some(element)) = (weak_pad.upgrade(), weak_element.upgrade()) else { return };
-        super::turn_source_task(&pad, &element);
+        if let (Some(driver), Some(pad), Some(element)) = (driver.upgrade(), weak_pad.upgrade(), weak_element.upgrade()) {
+            driver.src_task(&pad, &element);
+        }
     };
     pad.start_task(turn).is_ok()
 }
@@ -433,17 +442,19 @@ pub(super) trait InferenceElement {
 }
 
 /// The pads of an inference element, whose functions call its driver.
-pub(super) fn pads<T>(class: &T::Class) -> (gst::Pad, gst::Pad)
+pub(super) fn pads<T>() -> (gst::Pad, gst::Pad)
 where
-    T: gst::subclass::prelude::ElementImpl + InferenceElement,
+    T: ElementImpl + InferenceElement,
     T::Type: IsA<gst::Element>,
-    T::Class: gst::subclass::prelude::ElementClassSubclassExt,
 {
-    use gst::subclass::prelude::*;
-    let template = |name: &str| class.pad_template(name).expect("both templates are in pad_templates()");
-    let sinkpad = gst::Pad::builder_from_template(&template("sink"))
+    let [sink_template, src_template] = T::pad_templates() else { unreachable!("pad_templates() gives these two") };
+    let sinkpad = gst::Pad::builder_from_template(sink_template)
         .chain_function(|_pad, parent, buffer| {
-            T::catch_panic_pad_function(parent, || Err(gst::FlowError::Error), |imp| imp.driver().sink_chain(imp.obj().upcast_ref(), buffer))
+            T::catch_panic_pad_function(
+                parent,
+                || Err(gst::FlowError::Error),
+                |imp| imp.driver().sink_chain(imp.obj().upcast_ref(), buffer),
+            )
         })
         .event_function(|pad, parent, event| {
             T::catch_panic_pad_function(
@@ -467,7 +478,7 @@ where
         })
         .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
         .build();
-    let srcpad = gst::Pad::builder_from_template(&template("src"))
+    let srcpad = gst::Pad::builder_from_template(src_template)
         .query_function(|pad, parent, query| {
             T::catch_panic_pad_function(
                 parent,
@@ -503,7 +514,9 @@ pub(super) fn pad_templates() -> Vec<gst::PadTemplate> {
     let caps = caps::raw_video();
     [("sink", gst::PadDirection::Sink), ("src", gst::PadDirection::Src)]
         .into_iter()
-        .map(|(name, direction)| gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid"))
+        .map(|(name, direction)| {
+            gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid")
+        })
         .collect()
 }
 

@@ -3,12 +3,16 @@
 //! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
-//! Reading order: [`meta`] (how results travel with a buffer), [`caps`] (what the caps say of a frame), then the elements:
-//! [`overlay`], [`publish`].
+//! Reading order: [`meta`] (how results travel with a buffer), [`caps`] and `buffer` (how a buffer becomes
+//! a frame), `infer` (the driver of the inference elements), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
+mod buffer;
 pub mod caps;
+pub mod classify;
+pub mod detect;
+mod infer;
 pub mod meta;
 pub mod overlay;
 pub mod publish;
@@ -23,7 +27,12 @@ use gstreamer as gst;
 type Entry = (&'static str, fn() -> glib::Type);
 
 /// Every element.
-const ELEMENTS: &[Entry] = &[("roioverlay", overlay::RoiOverlay::static_type), ("roipublish", publish::RoiPublish::static_type)];
+const ELEMENTS: &[Entry] = &[
+    ("roidetect", detect::RoiDetect::static_type),
+    ("roiclassify", classify::RoiClassify::static_type),
+    ("roioverlay", overlay::RoiOverlay::static_type),
+    ("roipublish", publish::RoiPublish::static_type),
+];
 
 /// Registers all elements, as features of `plugin` if there is one.
 ///

@@ -72,7 +72,13 @@ impl Rect {
     ///
     /// `None` if it is not proper, or lies outside the frame. A proper rectangle that touches the frame gives at least 1x1.
     pub fn to_pixels(&self, frame: Size) -> Option<PixelRect> {
-        if !self.is_proper() || self.x >= frame.width as f32 || self.y >= frame.height as f32 || self.x_max() <= 0.0 || self.y_max() <= 0.0
+        if frame.width == 0
+            || frame.height == 0
+            || !self.is_proper()
+            || self.x >= frame.width as f32
+            || self.y >= frame.height as f32
+            || self.x_max() <= 0.0
+            || self.y_max() <= 0.0
         {
             return None;
         }

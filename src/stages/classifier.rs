@@ -58,7 +58,7 @@ impl Classifier {
     /// after the stage let go of the frame's memory; at once if there is no region.
     ///
     /// A region that does not lie in the frame counts as failed.
-    pub fn submit(&self, frame: &Frame, frame_number: u64, regions: impl IntoIterator<Item = (ObjectId, PixelRect)>, done: Done) {
+    pub fn submit(&self, frame: Frame, frame_number: u64, regions: impl IntoIterator<Item = (ObjectId, PixelRect)>, done: Done) {
         let mut results = Classified::default();
         let mut jobs = Vec::new();
         for (id, rect) in regions {
@@ -67,6 +67,8 @@ impl Classifier {
                 Err(error) => results.fail(error.into()),
             }
         }
+        // Only the regions hold the memory from here on.
+        drop(frame);
         if jobs.is_empty() {
             return done(results);
         }
@@ -82,7 +84,7 @@ impl Classifier {
     /// What the run says.
     pub fn classify(&self, frame: &Frame) -> Result<Option<Classification>> {
         let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
-        let mut classified = wait_for(|done| self.submit(frame, 0, whole, Box::new(move |classified| done(Ok(classified)))))?;
+        let mut classified = wait_for(|done| self.submit(frame.clone(), 0, whole, Box::new(move |classified| done(Ok(classified)))))?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
             None => Ok(classified.classifications.pop().map(|(_, classification)| classification)),

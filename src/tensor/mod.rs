@@ -20,8 +20,8 @@ pub mod tensor;
 
 pub use element::{Element, ElementType};
 pub use error::{Error, ErrorKind, Result};
+pub use half::{bf16, f16};
 pub use layout::{Layout, MAX_RANK, Shape};
 pub use pool::TensorPool;
 pub use storage::{ForeignMemory, Memory, ReadLease, WriteLease};
-pub use half::{bf16, f16};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};

@@ -1,0 +1,220 @@
+//! Properties of `roiclassify`, and its stage. Everything else is the driver's.
+
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gstreamer as gst;
+
+use crate::elements::infer::{self, Done, Driver, InferenceElement, ModelSettings, Stage};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, PixelRect};
+use crate::runtime;
+use crate::stages::classifier::Classified;
+use crate::stages::{Classifier, StageStats};
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new("roiclassify", gst::DebugColorFlags::empty(), Some("Classifies the regions of interest of frames, zero-copy"))
+});
+
+/// What the user asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Settings {
+    model: ModelSettings,
+    object_classes: Vec<String>,
+}
+
+/// Exists from the first PAUSED to NULL: a stage, and what it was made of.
+struct State {
+    stage: Arc<dyn Stage>,
+    made_of: Settings,
+}
+
+/// The element's inside.
+pub struct RoiClassify {
+    sinkpad: gst::Pad,
+    srcpad: gst::Pad,
+    driver: Arc<Driver>,
+    settings: Mutex<Settings>,
+    state: Mutex<Option<State>>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RoiClassify {
+    const NAME: &'static str = "RoiClassify";
+    type Type = super::RoiClassify;
+    type ParentType = gst::Element;
+
+    fn new() -> Self {
+        let (sinkpad, srcpad) = infer::pads::<Self>();
+        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), state: Mutex::default() }
+    }
+}
+
+impl ObjectImpl for RoiClassify {
+    fn constructed(&self) {
+        self.parent_constructed();
+        let element = self.obj();
+        element.add_pad(&self.sinkpad).expect("a new element has no pad of this name");
+        element.add_pad(&self.srcpad).expect("a new element has no pad of this name");
+    }
+
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+            let mut properties = ModelSettings::properties();
+            properties.push(
+                glib::ParamSpecString::builder("object-class")
+                    .nick("Object class")
+                    .blurb("Only objects with one of these labels are classified, separated by commas; default: all")
+                    .mutable_ready()
+                    .build(),
+            );
+            properties
+        });
+        &PROPERTIES
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let mut settings = self.settings.lock().unwrap();
+        if !settings.model.set(pspec.name(), value) && pspec.name() == "object-class" {
+            let text = value.get::<Option<String>>().expect("a string property").unwrap_or_default();
+            settings.object_classes = text.split(',').map(|class| class.trim().to_owned()).filter(|class| !class.is_empty()).collect();
+        }
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        let settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "stats" => self.driver.stats().to_value(),
+            "object-class" => settings.object_classes.join(",").to_value(),
+            name => settings.model.get(name).expect("GObject passes on known properties only"),
+        }
+    }
+}
+
+impl GstObjectImpl for RoiClassify {}
+
+impl ElementImpl for RoiClassify {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "ROI classifier",
+                "Filter/Analyzer/Video",
+                "Classifies the regions of interest of frames, zero-copy",
+                env!("CARGO_PKG_NAME"),
+            )
+        });
+        Some(&METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(infer::pad_templates);
+        &TEMPLATES
+    }
+
+    fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        if transition == gst::StateChange::ReadyToPaused
+            && let Err(error) = self.start()
+        {
+            infer::post_load_error(self.obj().upcast_ref(), &error);
+            return Err(gst::StateChangeError);
+        }
+        let changed = self.parent_change_state(transition)?;
+        match transition {
+            gst::StateChange::PausedToReady => self.driver.end_stream(),
+            gst::StateChange::ReadyToNull => {
+                self.driver.release();
+                let state = self.state.lock().unwrap().take();
+                drop(state);
+            }
+            _ => {}
+        }
+        Ok(changed)
+    }
+}
+
+impl InferenceElement for RoiClassify {
+    fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl RoiClassify {
+    /// Makes the stage, unless the one of the last stream still fits, and warms it up.
+    fn start(&self) -> runtime::Result<()> {
+        let element = self.obj();
+        let settings = self.settings.lock().unwrap().clone();
+        let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
+        let stage: Arc<dyn Stage> = match reused {
+            Some(state) => state.stage,
+            None => {
+                self.driver.release();
+                let options = settings.model.checked(element.upcast_ref())?;
+                let classifier = Classifier::new(options)?;
+                Arc::new(ClassifyStage { classifier, object_classes: settings.object_classes.clone() })
+            }
+        };
+        self.driver.prepare(element.upcast_ref(), stage.clone())?;
+        *self.state.lock().unwrap() = Some(State { stage, made_of: settings });
+        Ok(())
+    }
+}
+
+/// The classifier as the driver sees it.
+struct ClassifyStage {
+    classifier: Classifier,
+    /// Only detections with one of these labels; empty: all.
+    object_classes: Vec<String>,
+}
+
+impl Stage for ClassifyStage {
+    fn run(&self, frame: Frame, mut results: FrameResults, done: Done) {
+        let size = frame.size();
+        let wanted = |detection: &&Detection| {
+            let label = detection.label.as_deref().unwrap_or_default();
+            self.object_classes.is_empty() || self.object_classes.iter().any(|class| class == label)
+        };
+        let regions: Vec<(ObjectId, PixelRect)> = results
+            .detections
+            .iter()
+            .filter(wanted)
+            // A box without a pixel in the frame has nothing to classify.
+            .filter_map(|detection| Some((detection.id, detection.rect.to_pixels(size)?)))
+            .collect();
+        let frame_number = results.frame_number;
+        let finish = move |classified: Classified| {
+            for (id, classification) in classified.classifications {
+                if let Some(detection) = results.detection_mut(id) {
+                    detection.classifications.push(classification);
+                }
+            }
+            if let Some((error, n_failed)) = classified.failed {
+                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
+            }
+            done(results);
+        };
+        self.classifier.submit(frame, frame_number, regions, Box::new(finish));
+    }
+
+    fn warm_up(&self) -> runtime::Result<Duration> {
+        let frame = infer::black_frame(self.classifier.spec().input_size)?;
+        // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
+        self.classifier.classify(&frame)?;
+        let begin = Instant::now();
+        self.classifier.classify(&frame)?;
+        Ok(begin.elapsed())
+    }
+
+    fn n_requests(&self) -> usize {
+        self.classifier.n_requests()
+    }
+
+    fn stats(&self) -> StageStats {
+        self.classifier.stats()
+    }
+
+    fn reads_results(&self) -> bool {
+        true
+    }
+}

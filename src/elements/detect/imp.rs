@@ -1,0 +1,195 @@
+//! Properties of `roidetect`, and its stage. Everything else is the driver's.
+
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gstreamer as gst;
+
+use crate::elements::infer::{self, Done, Driver, InferenceElement, ModelSettings, Stage};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
+use crate::runtime;
+use crate::stages::{Detector, StageStats};
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new("roidetect", gst::DebugColorFlags::empty(), Some("Finds objects in frames and attaches them to the buffers"))
+});
+
+/// What the user asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Settings {
+    model: ModelSettings,
+}
+
+/// Exists from the first PAUSED to NULL: a stage, and what it was made of.
+struct State {
+    stage: Arc<dyn Stage>,
+    made_of: Settings,
+}
+
+/// The element's inside.
+pub struct RoiDetect {
+    sinkpad: gst::Pad,
+    srcpad: gst::Pad,
+    driver: Arc<Driver>,
+    settings: Mutex<Settings>,
+    state: Mutex<Option<State>>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RoiDetect {
+    const NAME: &'static str = "RoiDetect";
+    type Type = super::RoiDetect;
+    type ParentType = gst::Element;
+
+    fn new() -> Self {
+        let (sinkpad, srcpad) = infer::pads::<Self>();
+        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), state: Mutex::default() }
+    }
+}
+
+impl ObjectImpl for RoiDetect {
+    fn constructed(&self) {
+        self.parent_constructed();
+        let element = self.obj();
+        element.add_pad(&self.sinkpad).expect("a new element has no pad of this name");
+        element.add_pad(&self.srcpad).expect("a new element has no pad of this name");
+    }
+
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+            let mut properties = ModelSettings::properties();
+            properties.push(
+                glib::ParamSpecFloat::builder("iou-threshold")
+                    .nick("Overlap threshold")
+                    .blurb("Boxes that overlap a better one by more (intersection over union) are left out, 0 to 1; -1: what the description says")
+                    .minimum(-1.0)
+                    .maximum(1.0)
+                    .default_value(-1.0)
+                    .mutable_ready()
+                    .build(),
+            );
+            properties
+        });
+        &PROPERTIES
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let known = self.settings.lock().unwrap().model.set(pspec.name(), value);
+        debug_assert!(known, "GObject passes on known properties only");
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        let settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "stats" => self.driver.stats().to_value(),
+            name => settings.model.get(name).expect("GObject passes on known properties only"),
+        }
+    }
+}
+
+impl GstObjectImpl for RoiDetect {}
+
+impl ElementImpl for RoiDetect {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Object detector",
+                "Filter/Analyzer/Video",
+                "Finds objects in frames and attaches them to the buffers",
+                env!("CARGO_PKG_NAME"),
+            )
+        });
+        Some(&METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(infer::pad_templates);
+        &TEMPLATES
+    }
+
+    fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        if transition == gst::StateChange::ReadyToPaused
+            && let Err(error) = self.start()
+        {
+            infer::post_load_error(self.obj().upcast_ref(), &error);
+            return Err(gst::StateChangeError);
+        }
+        let changed = self.parent_change_state(transition)?;
+        match transition {
+            gst::StateChange::PausedToReady => self.driver.end_stream(),
+            gst::StateChange::ReadyToNull => {
+                self.driver.release();
+                let state = self.state.lock().unwrap().take();
+                drop(state);
+            }
+            _ => {}
+        }
+        Ok(changed)
+    }
+}
+
+impl InferenceElement for RoiDetect {
+    fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl RoiDetect {
+    /// Makes the stage, unless the one of the last stream still fits, and warms it up.
+    fn start(&self) -> runtime::Result<()> {
+        let element = self.obj();
+        let settings = self.settings.lock().unwrap().clone();
+        let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
+        let stage: Arc<dyn Stage> = match reused {
+            Some(state) => state.stage,
+            None => {
+                self.driver.release();
+                let options = settings.model.checked(element.upcast_ref())?;
+                Arc::new(DetectStage(Detector::new(options)?))
+            }
+        };
+        self.driver.prepare(element.upcast_ref(), stage.clone())?;
+        *self.state.lock().unwrap() = Some(State { stage, made_of: settings });
+        Ok(())
+    }
+}
+
+/// The detector as the driver sees it.
+struct DetectStage(Detector);
+
+impl Stage for DetectStage {
+    fn run(&self, frame: Frame, mut results: FrameResults, done: Done) {
+        let frame_number = results.frame_number;
+        let finish = move |detected: runtime::Result<Vec<Detection>>| {
+            match detected {
+                Ok(detections) => results.detections = detections,
+                Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
+            }
+            done(results);
+        };
+        self.0.submit(frame, frame_number, Box::new(finish));
+    }
+
+    fn warm_up(&self) -> runtime::Result<Duration> {
+        let frame = infer::black_frame(self.0.spec().input_size)?;
+        self.0.detect(&frame)?; // The first run pays for lazily made buffers.
+        let begin = Instant::now();
+        self.0.detect(&frame)?;
+        Ok(begin.elapsed())
+    }
+
+    fn n_requests(&self) -> usize {
+        self.0.n_requests()
+    }
+
+    fn stats(&self) -> StageStats {
+        self.0.stats()
+    }
+
+    fn reads_results(&self) -> bool {
+        false
+    }
+}
