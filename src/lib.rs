@@ -32,10 +32,14 @@
 //! - A decoder: one file in `vision/decode/`, one arm in `decode/mod.rs`, golden data, one description in `assets/models/`.
 //! - An element: one folder in `elements/`, one line in `elements/mod.rs`, one file in `tests/stream/`, one row in the README.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod devices;
 #[cfg(feature = "gst")]
 pub mod elements;
 pub mod frame;
+#[cfg(feature = "gst")]
+pub mod pipeline;
 pub mod runtime;
 pub mod stages;
 pub mod tensor;

@@ -1,3 +1,7 @@
 //! Calls the command line and turns its result into an exit code; nothing else.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roiflow::cli::main()
+}

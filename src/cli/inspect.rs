@@ -1,0 +1,91 @@
+//! `roiflow inspect`: what a model or a pipeline description is.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::devices;
+use crate::pipeline::Spec;
+use crate::stages::{ModelSpec, StageOptions, Task};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A model (.onnx) or a pipeline description (.toml)
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The model's description, if it does not lie beside it
+    #[arg(long, value_name = "FILE")]
+    description: Option<PathBuf>,
+}
+
+pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.file.extension().is_some_and(|ending| ending == "toml") { pipeline(&mut out, &args.file) } else { model(&mut out, args) }
+}
+
+fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
+    let model = devices::core().read_model(&args.file)?;
+    writeln!(out, "{}", args.file.display())?;
+    for port in &model.info().inputs {
+        writeln!(out, "  input  {port}")?;
+    }
+    for port in &model.info().outputs {
+        writeln!(out, "  output {port}")?;
+    }
+    for (key, value) in &model.info().metadata {
+        let first_line = value.lines().next().unwrap_or_default();
+        writeln!(out, "  metadata {key}: {}", first_line.chars().take(100).collect::<String>())?;
+    }
+    // Compiled shapes are truer than what the file says; a model that can't be compiled here still has a description.
+    let compiled = devices::core().compile_model(&model, crate::stages::spec::DEFAULT_DEVICE, &Default::default());
+    let info = match &compiled {
+        Ok(compiled) => compiled.info(),
+        Err(error) => {
+            writeln!(out, "  device {}: {error}", crate::stages::spec::DEFAULT_DEVICE)?;
+            model.info()
+        }
+    };
+    let options = StageOptions { model: args.file.clone(), description: args.description.clone(), ..StageOptions::default() };
+    let spec = ModelSpec::load(&options, info)?;
+    writeln!(out, "  description {}", spec.description.display())?;
+    writeln!(out, "  task {} `{}`", spec.task_name(), spec.name)?;
+    let preprocess = &spec.preprocess;
+    writeln!(
+        out,
+        "  picture {} {:?} {:?}, {:?}, (pixel - {:?}) / {:?}",
+        spec.input_size, preprocess.color, preprocess.layout, preprocess.resize, preprocess.mean, preprocess.scale
+    )?;
+    match &spec.task {
+        Task::Detection { decoder, thresholds } => {
+            writeln!(out, "  decoder {}, threshold {}, iou-threshold {}", decoder.name(), thresholds.score, thresholds.iou)?;
+        }
+        Task::Classification { decoder, output_idx, threshold } => {
+            writeln!(out, "  decoder {decoder:?} on output `{}`, threshold {threshold}", info.outputs[*output_idx].name())?;
+        }
+    }
+    writeln!(out, "  labels {}", spec.labels.len())?;
+    for assumed in &spec.assumed {
+        writeln!(out, "  assumed: {assumed}")?;
+    }
+    Ok(())
+}
+
+fn pipeline(out: &mut impl Write, path: &Path) -> anyhow::Result<()> {
+    let spec = Spec::read(path)?;
+    writeln!(out, "{} - {}", spec.file.name, spec.file.description)?;
+    if !spec.comment.is_empty() {
+        writeln!(out, "\n{}", spec.comment)?;
+    }
+    writeln!(out, "\nparameters (--set name=value):")?;
+    for (name, parameter) in &spec.file.parameters {
+        let default = match &parameter.default {
+            Some(default) => format!("default {default}"),
+            None => "required".to_owned(),
+        };
+        writeln!(out, "  {name} ({}, {default})", parameter.r#type.name())?;
+        if !parameter.help.is_empty() {
+            writeln!(out, "      {}", parameter.help)?;
+        }
+    }
+    writeln!(out, "\ngraph:\n{}", spec.file.pipeline.graph.trim())?;
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! What the user types: arguments, dispatch, exit codes.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong use. Results go to standard output, everything said to people to standard error.
+
+mod devices;
+mod inspect;
+mod run;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::pipeline;
+
+/// Video analytics: finds objects in videos, looks closer at each, and tells what it saw.
+#[derive(Debug, Parser)]
+#[command(name = "roiflow", version, about, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// How much to say on standard error; elements add GStreamer's own log with GST_DEBUG
+    #[arg(long, global = true, value_enum, default_value_t = LogLevel::Warn, value_name = "LEVEL")]
+    log: LogLevel,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roiflow run pipelines/faces.toml --input clip.mp4 --json faces.jsonl --video faces.mp4
+  roiflow run pipelines/detect.toml --set model=yolox.onnx --input rtsp://camera/stream --json -
+  roiflow inspect pipelines/faces.toml
+  roiflow inspect model.onnx";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a pipeline description on a video, pictures or a camera
+    Run(run::Args),
+    /// Tell what a model or a pipeline description is
+    Inspect(inspect::Args),
+    /// List the devices that can run models
+    Devices,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse(); // Exits with 2 on wrong use, with 0 on --help and --version.
+    init_log(cli.log);
+    let done = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Devices => devices::list(),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            let usage = error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Usage);
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn init_log(level: LogLevel) {
+    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+    let level = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // Spans are told when they close, with their duration: one line per step of each run at level trace.
+    let spans = match level {
+        LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
+        _ => tracing_subscriber::fmt::format::FmtSpan::NONE,
+    };
+    // Only our own words: the engine's log is its authors' business.
+    let filter = EnvFilter::new(format!("off,roiflow={level}"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(spans)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,53 @@
+//! A plan as a `gst::Pipeline`: the line is parsed, then every value is set on its element.
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::{Assignment, WINDOW};
+use super::{Error, Plan, Result};
+use crate::elements;
+
+/// Builds the pipeline; nothing runs.
+///
+/// # Errors
+/// If an element is not installed, or an element, property or value is unknown.
+pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
+    elements::register_static().map_err(|error| Error::failed(error.to_string()))?;
+    if plan.outputs.show && std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
+        return Err(Error::failed("--show needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; use --video FILE instead"));
+    }
+    let pipeline = gst::parse::launch(&plan.line).map_err(|error| {
+        Error::failed(format!(
+            "the graph of `{}` can't be built: {}; `gst-inspect-1.0` lists the elements that are installed",
+            plan.name,
+            error.message()
+        ))
+    })?;
+    let pipeline = pipeline
+        .downcast::<gst::Pipeline>()
+        .map_err(|_| Error::usage("the graph is a single element: expected `{source} ! ... ! {video}`"))?;
+    plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
+    if let Some(window) = pipeline.by_name(WINDOW) {
+        // A file is shown at its own pace.
+        window.set_property("sync", true);
+    }
+    Ok(pipeline)
+}
+
+fn assign(pipeline: &gst::Pipeline, assignment: &Assignment) -> Result<()> {
+    let Assignment { element: name, property, value } = assignment;
+    let element = pipeline.by_name(name).ok_or_else(|| Error::usage(format!("the graph has no element `{name}`")))?;
+    let factory = element.factory().map(|factory| factory.name().to_string()).unwrap_or_default();
+    let pspec = element
+        .find_property(property)
+        .ok_or_else(|| Error::usage(format!("element `{factory}` has no property `{property}`; `gst-inspect-1.0 {factory}` lists them")))?;
+    let typed = if pspec.value_type() == glib::Type::STRING {
+        value.to_value()
+    } else {
+        glib::Value::deserialize_with_pspec(value, &pspec)
+            .map_err(|_| Error::usage(format!("property `{property}` of `{factory}`: expected {}, got `{value}`", pspec.value_type())))?
+    };
+    element.set_property_from_value(property, &typed);
+    Ok(())
+}

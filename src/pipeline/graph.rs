@@ -1,0 +1,218 @@
+//! A gst-launch line with placeholders, taken apart. Text in, text out; knows no GStreamer.
+//!
+//! Two kinds of placeholders: `{source}`, `{json}`, `{video}` stand for whole elements that the program puts in; `property={name}`
+//! stands for the whole value of a property. Values are never pasted into the line: they are set on the element after the line
+//! was parsed, so a path like `a b"! c.onnx` is just a path.
+
+use super::{Error, Result};
+
+/// What the program puts in for the structural placeholders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Structure {
+    pub source: String,
+    pub json: String,
+    pub video: String,
+}
+
+/// The names of the structural placeholders.
+pub const STRUCTURE: [&str; 3] = ["source", "json", "video"];
+
+/// The line as GStreamer's parser takes it, and what to set afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Graph {
+    /// Every element of the description has a name in it.
+    pub line: String,
+    /// Placeholders for values, to be set after parsing.
+    pub slots: Vec<Slot>,
+    /// The elements written in the description, in order.
+    pub elements: Vec<NamedElement>,
+}
+
+/// One property that takes the value of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    pub element: String,
+    pub property: String,
+    pub parameter: String,
+}
+
+/// An element and the name that it has in the pipeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedElement {
+    pub factory: String,
+    pub name: String,
+}
+
+impl Graph {
+    /// Takes a line apart and puts the structure in.
+    ///
+    /// # Errors
+    /// If a placeholder stands where none can, or `{source}` is missing.
+    pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
+        let mut graph = Self::default();
+        let mut words: Vec<String> = Vec::new();
+        let mut has_source = false;
+        for group in groups(&tokens(text)?) {
+            match group {
+                Group::Other(token) => match placeholder(token) {
+                    Some("source") => {
+                        has_source = true;
+                        words.push(structure.source.clone());
+                    }
+                    Some("json") => words.push(structure.json.clone()),
+                    Some("video") => words.push(structure.video.clone()),
+                    Some(other) => {
+                        return Err(Error::usage(format!(
+                            "placeholder `{{{other}}}` stands alone: only {} stand for elements; write `property={{{other}}}` for a value",
+                            STRUCTURE.map(|name| format!("`{{{name}}}`")).join(", ")
+                        )));
+                    }
+                    None => {
+                        check_plain(token)?;
+                        words.push(token.to_owned());
+                    }
+                },
+                Group::Element(factory, properties) => graph.add_element(factory, &properties, &mut words)?,
+            }
+        }
+        if !has_source {
+            return Err(Error::usage("the graph has no `{source}`: begin it with `{source} ! ...`, so that --input has a place"));
+        }
+        graph.line = words.join(" ");
+        Ok(graph)
+    }
+
+    fn add_element(&mut self, factory: &str, properties: &[&str], words: &mut Vec<String>) -> Result<()> {
+        check_plain(factory)?;
+        let written_name = properties.iter().find_map(|property| property.strip_prefix("name="));
+        let name = match written_name {
+            Some(name) => name.trim_matches('"').to_owned(),
+            None => format!("{factory}-{}", self.elements.len()),
+        };
+        words.push(factory.to_owned());
+        if written_name.is_none() {
+            words.push(format!("name={name}"));
+        }
+        for property in properties {
+            let (key, value) = property.split_once('=').expect("groups() puts only key=value here");
+            match placeholder(value) {
+                Some(parameter) => {
+                    let slot = Slot { element: name.clone(), property: key.to_owned(), parameter: parameter.to_owned() };
+                    self.slots.push(slot);
+                }
+                None => {
+                    check_plain(property)?;
+                    words.push((*property).to_owned());
+                }
+            }
+        }
+        self.elements.push(NamedElement { factory: factory.to_owned(), name });
+        Ok(())
+    }
+}
+
+/// An element with its properties, or anything else.
+enum Group<'a> {
+    Element(&'a str, Vec<&'a str>),
+    Other(&'a str),
+}
+
+fn groups<'a>(tokens: &[&'a str]) -> Vec<Group<'a>> {
+    let mut groups = Vec::new();
+    for &token in tokens {
+        let is_property = token.split_once('=').is_some_and(|(key, _)| key.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_'));
+        match groups.last_mut() {
+            Some(Group::Element(_, properties)) if is_property => properties.push(token),
+            _ if is_element(token) => groups.push(Group::Element(token, Vec::new())),
+            _ => groups.push(Group::Other(token)),
+        }
+    }
+    groups
+}
+
+/// Not a link, a pad reference (`tee.`), caps (`video/x-raw,...`), a bracket or a placeholder.
+fn is_element(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_ascii_alphabetic()) && token.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
+
+fn placeholder(token: &str) -> Option<&str> {
+    token.strip_prefix('{')?.strip_suffix('}').filter(|name| !name.contains(['{', '}']))
+}
+
+fn check_plain(token: &str) -> Result<()> {
+    if token.starts_with('"') || !token.contains('{') {
+        return Ok(());
+    }
+    Err(Error::usage(format!("`{token}`: a placeholder stands for the whole value of a property, as in `model={{detector}}`")))
+}
+
+/// Words, with quoted parts kept whole.
+fn tokens(text: &str) -> Result<Vec<&str>> {
+    let mut tokens = Vec::new();
+    let mut begin = None;
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        if c.is_whitespace() && !quoted {
+            if let Some(begin) = begin.take() {
+                tokens.push(&text[begin..at]);
+            }
+            continue;
+        }
+        begin.get_or_insert(at);
+        if c == '"' && !escaped {
+            quoted = !quoted;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    if quoted {
+        return Err(Error::usage("the graph has a quote (\") that is not closed"));
+    }
+    tokens.extend(begin.map(|begin| &text[begin..]));
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Graph> {
+        Graph::parse(text, &Structure { source: "SRC".into(), json: "JSON".into(), video: "SINK".into() })
+    }
+
+    #[test]
+    fn values_become_slots_and_elements_get_names() {
+        let graph = parse(
+            "{source} ! roidetect model={detector} nireq=2 ! capsfilter caps=\"video/x-raw, width=3\" ! roioverlay name=draw ! {video}",
+        )
+        .unwrap();
+        assert_eq!(
+            graph.line,
+            "SRC ! roidetect name=roidetect-0 nireq=2 ! capsfilter name=capsfilter-1 caps=\"video/x-raw, width=3\" ! roioverlay name=draw ! SINK"
+        );
+        assert_eq!(graph.slots, [Slot { element: "roidetect-0".into(), property: "model".into(), parameter: "detector".into() }]);
+        assert_eq!(graph.elements.iter().map(|element| &*element.name).collect::<Vec<_>>(), ["roidetect-0", "capsfilter-1", "draw"]);
+    }
+
+    #[test]
+    fn branches_caps_and_pad_references_pass_as_they_are() {
+        let graph = parse("{source} ! tee name=t t. ! queue ! {video} t. ! video/x-raw,width=4 ! {json} ! fakesink").unwrap();
+        assert_eq!(
+            graph.line,
+            "SRC ! tee name=t t. ! queue name=queue-1 ! SINK t. ! video/x-raw,width=4 ! JSON ! fakesink name=fakesink-2"
+        );
+    }
+
+    #[test]
+    fn placeholders_in_the_wrong_place_are_errors_that_say_so() {
+        for (text, says) in [
+            ("{source} ! roidetect model=a{b}c ! fakesink", "whole value"),
+            ("{source} ! {detector} ! fakesink", "stands alone"),
+            ("videotestsrc ! fakesink", "no `{source}`"),
+            ("{source} ! roidetect model=\"a ! fakesink", "not closed"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

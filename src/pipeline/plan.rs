@@ -1,0 +1,276 @@
+//! A pipeline description as understood: parameters have their values, input and outputs are known, nothing is optional.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::graph::{Graph, NamedElement, Structure};
+use super::spec::{Parameter, ParameterType};
+use super::{Error, Input, Result, Spec};
+
+/// Where results go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outputs {
+    /// JSON lines; `-` is standard output.
+    pub json: Option<PathBuf>,
+    /// The video with boxes; `-` is standard output (Matroska).
+    pub video: Option<PathBuf>,
+    /// A window.
+    pub show: bool,
+    /// Frames go to the application.
+    pub application: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The name of the description.
+    pub name: String,
+    /// A gst-launch line in which every value still has to be set.
+    pub line: String,
+    /// What to set.
+    pub assignments: Vec<Assignment>,
+    /// The elements of the description, in order.
+    pub elements: Vec<NamedElement>,
+    /// Where the frames come from.
+    pub input: Input,
+    /// Whether to begin again at the end.
+    pub repeat: bool,
+    /// Where results go.
+    pub outputs: Outputs,
+}
+
+/// A property to set before the pipeline starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    pub element: String,
+    pub property: String,
+    pub value: String,
+}
+
+/// The names of the elements that the program puts in.
+pub(super) const SOURCE: &str = "roiflow-source";
+pub(super) const PUBLISH: &str = "roiflow-publish";
+pub(super) const SINK: &str = "roiflow-sink";
+pub(super) const WINDOW: &str = "roiflow-window";
+
+impl Plan {
+    /// Resolves a description: `set` are the user's `name=value`s; defaults are relative to the description's folder, what the
+    /// user sets to the working folder.
+    ///
+    /// # Errors
+    /// If a parameter is unknown (the nearest name is offered), missing or of the wrong type, a placeholder has no parameter, or
+    /// an output folder does not exist.
+    pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
+        Self::resolve_unnamed(spec, set, input, outputs).map_err(|error| error.context(format!("`{}`", spec.path.display())))
+    }
+
+    fn resolve_unnamed(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
+        let mut assignments = Vec::new();
+        let structure = Structure {
+            source: source(&input, &mut assignments)?,
+            json: json(&outputs, &input, &mut assignments)?,
+            video: video(&outputs, &input, &mut assignments)?,
+        };
+        let graph = Graph::parse(&spec.file.pipeline.graph, &structure)?;
+        let values = values(spec, set)?;
+        for slot in graph.slots {
+            let Some(value) = values.get(&*slot.parameter) else {
+                return Err(Error::usage(format!(
+                    "the graph uses `{{{}}}`, which is no parameter: add a section [parameters.{}]{}",
+                    slot.parameter,
+                    slot.parameter,
+                    nearest(&slot.parameter, values.keys().copied())
+                )));
+            };
+            // An empty default means: as the element has it.
+            if !value.is_empty() {
+                assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
+            }
+        }
+        Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, repeat: false, outputs })
+    }
+}
+
+fn assign(assignments: &mut Vec<Assignment>, element: &str, property: &str, value: impl Into<String>) {
+    assignments.push(Assignment { element: element.to_owned(), property: property.to_owned(), value: value.into() });
+}
+
+/// The elements for `{source}`. Behind them lies raw video in a format of ours; `videoconvert` does nothing where it is already.
+fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
+    Ok(match input {
+        Input::File(path) => {
+            assign(assignments, SOURCE, "uri", file_uri(path)?);
+            decode()
+        }
+        Input::Uri(uri) => {
+            assign(assignments, SOURCE, "uri", uri);
+            decode()
+        }
+        Input::Test(n_frames) => {
+            format!("videotestsrc name={SOURCE} num-buffers={n_frames} ! video/x-raw,format=NV12,width=640,height=480,framerate=30/1")
+        }
+        Input::Images(_) | Input::Application => format!("appsrc name={SOURCE} format=time block=true max-buffers=4 max-bytes=0"),
+    })
+}
+
+fn decode() -> String {
+    // Only the video is decoded; a stream without any is an error, not an empty result.
+    format!("uridecodebin name={SOURCE} caps=video/x-raw expose-all-streams=false ! videoconvert")
+}
+
+fn file_uri(path: &Path) -> Result<String> {
+    let absolute = std::path::absolute(path).map_err(|error| Error::failed(format!("input `{}`: {error}", path.display())))?;
+    let unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte);
+    let mut uri = "file://".to_owned();
+    for byte in absolute.as_os_str().as_encoded_bytes() {
+        match unreserved(byte) {
+            true => uri.push(char::from(*byte)),
+            false => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    Ok(uri)
+}
+
+fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
+    let Some(path) = &outputs.json else { return Ok("identity silent=true".to_owned()) };
+    check_folder(path)?;
+    assign(assignments, PUBLISH, "address", path.to_string_lossy());
+    assign(assignments, PUBLISH, "source", input.name());
+    Ok(format!("roipublish name={PUBLISH}"))
+}
+
+fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
+    if outputs.application {
+        return Ok(format!("appsink name={SINK} sync=false max-buffers=4"));
+    }
+    let file = match &outputs.video {
+        None => None,
+        Some(path) => Some(video_file(path, outputs.show, input, assignments)?),
+    };
+    let window = format!("videoconvert ! autovideosink name={WINDOW}");
+    Ok(match (outputs.show, file) {
+        (false, None) => format!("fakesink name={SINK} sync=false"),
+        (false, Some(file)) => file,
+        (true, None) => window,
+        (true, Some(file)) => format!("tee name=roiflow-tee roiflow-tee. ! queue ! {window} roiflow-tee. ! queue ! {file}"),
+    })
+}
+
+fn video_file(path: &Path, live: bool, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
+    // An encoder that looks ahead holds back frames that the window beside it waits for.
+    let tune = if live { " tune=zerolatency" } else { "" };
+    // Pictures of several sizes become one video; mp4 has no other way.
+    let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
+    let encode = format!("{scale}videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse");
+    if path == Path::new("-") {
+        return Ok(format!("{encode} ! matroskamux streamable=true ! fdsink name={SINK} fd=1"));
+    }
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let muxer = match &*ending {
+        "mp4" | "m4v" => "mp4mux faststart=true",
+        "mov" => "qtmux",
+        "mkv" => "matroskamux",
+        _ => return Err(Error::usage(format!("video `{}`: expected a file that ends in .mp4, .mov or .mkv, or `-`", path.display()))),
+    };
+    check_folder(path)?;
+    assign(assignments, SINK, "location", path.to_string_lossy());
+    Ok(format!("{encode} ! {muxer} ! filesink name={SINK}"))
+}
+
+fn check_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path == Path::new("-") || folder.is_dir() {
+        return Ok(());
+    }
+    Err(Error::failed(format!("cannot write `{}`: the folder `{}` does not exist; create it first", path.display(), folder.display())))
+}
+
+/// The value of every parameter, as text.
+fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a str, String>> {
+    let parameters = &spec.file.parameters;
+    for (name, _) in set {
+        if !parameters.contains_key(name) {
+            let names: Vec<&str> = parameters.keys().map(String::as_str).collect();
+            return Err(Error::usage(format!(
+                "no parameter `{name}`: expected one of {}{}",
+                names.join(", "),
+                nearest(name, names.iter().copied())
+            )));
+        }
+    }
+    let mut values = BTreeMap::new();
+    for (name, parameter) in parameters {
+        let user = set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
+        let value = match (user, &parameter.default) {
+            (Some(value), _) => {
+                check_type(name, parameter, value)?;
+                value.clone()
+            }
+            (None, Some(default)) => default_value(name, parameter, default, spec)?,
+            (None, None) => {
+                let help = if parameter.help.is_empty() { String::new() } else { format!(" ({})", parameter.help) };
+                return Err(Error::usage(format!("parameter `{name}`{help} has no default: add --set {name}=VALUE")));
+            }
+        };
+        values.insert(name.as_str(), value);
+    }
+    Ok(values)
+}
+
+fn check_type(name: &str, parameter: &Parameter, value: &str) -> Result<()> {
+    let fits = match parameter.r#type {
+        ParameterType::Path | ParameterType::String => true,
+        ParameterType::Integer => value.parse::<i64>().is_ok(),
+        ParameterType::Number => value.parse::<f64>().is_ok_and(f64::is_finite),
+        ParameterType::Boolean => value.parse::<bool>().is_ok(),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("parameter `{name}`: expected a value of type {}, got `{value}`", parameter.r#type.name())))
+    }
+}
+
+fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec: &Spec) -> Result<String> {
+    let text = match (parameter.r#type, default) {
+        (ParameterType::Path, toml::Value::String(path)) if path.is_empty() => String::new(),
+        (ParameterType::Path, toml::Value::String(path)) => {
+            let folder = spec.path.parent().unwrap_or(Path::new(""));
+            tidy(&folder.join(path)).to_string_lossy().into_owned()
+        }
+        (ParameterType::String, toml::Value::String(text)) => text.clone(),
+        (ParameterType::Integer, toml::Value::Integer(number)) => number.to_string(),
+        (ParameterType::Number, toml::Value::Float(number)) => number.to_string(),
+        (ParameterType::Number, toml::Value::Integer(number)) => number.to_string(),
+        (ParameterType::Boolean, toml::Value::Boolean(flag)) => flag.to_string(),
+        (expected, got) => {
+            let message = format!("[parameters.{name}] default: expected a value of type {}, got {}", expected.name(), got.type_str());
+            return Err(Error::usage(message));
+        }
+    };
+    Ok(text)
+}
+
+/// `pipelines/../assets` is `assets`, for messages that people read. Only where the folder left again is a plain name.
+fn tidy(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut tidied = PathBuf::new();
+    for component in path.components() {
+        match (component, tidied.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(name))) if !tidied.is_symlink() && name != ".." => {
+                tidied.pop();
+            }
+            _ => tidied.push(component),
+        }
+    }
+    tidied
+}
+
+/// "; did you mean ...?", if one is near enough.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let best = known.map(|known| (strsim::levenshtein(name, known), known)).min();
+    match best {
+        Some((distance, known)) if distance <= 3.min(name.len() / 2 + 1) => format!("; did you mean `{known}`?"),
+        _ => String::new(),
+    }
+}

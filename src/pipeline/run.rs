@@ -1,0 +1,197 @@
+//! Plays a plan to its end: the bus loop, the proper end on interrupt, the reason of the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_app as gst_app;
+
+use super::plan::SOURCE;
+use super::stats::{Meter, Stats};
+use super::{Error, Input, Plan, Result, build, images};
+
+/// How often progress is told.
+const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
+/// How long a stream may take to end after an interrupt.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a stream ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ending {
+    /// What was measured.
+    pub stats: Stats,
+    /// Whether the user ended it.
+    pub interrupted: bool,
+    /// What elements warned of, each once.
+    pub warnings: Vec<String>,
+}
+
+/// Where a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames that have left the last inference element.
+    pub n_frames: u64,
+    /// The place in the input, if it has one.
+    pub position: Option<Duration>,
+    /// The length of the input, if it has one.
+    pub duration: Option<Duration>,
+}
+
+/// Asks a running stream to end properly: files are completed.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Asks.
+    pub fn interrupt(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Plays the plan; returns at the end of the stream. `progress` is called ten times a second.
+///
+/// # Errors
+/// What an element says, with the element's name.
+pub fn run(plan: &Plan, interrupt: &Interrupt, mut progress: impl FnMut(Progress)) -> Result<Ending> {
+    let pipeline = build::build(plan)?;
+    let meter = Meter::new(&pipeline, plan);
+    feed_images(&pipeline, plan)?;
+    let stopper = Stopper(pipeline.clone());
+    let played = play(&pipeline, plan, interrupt, &meter, &mut progress);
+    let stats = meter.stats(played.is_ok());
+    drop(stopper);
+    let (interrupted, warnings) = played?;
+    Ok(Ending { stats, interrupted, warnings })
+}
+
+/// Stops the pipeline however `run` is left.
+struct Stopper(gst::Pipeline);
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.set_state(gst::State::Null) {
+            tracing::warn!("the pipeline did not stop: {error}");
+        }
+    }
+}
+
+fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
+    let Input::Images(paths) = &plan.input else { return Ok(()) };
+    if let Some(filter) = pipeline.by_name("roiflow-size") {
+        let (width, height) = images::size(&paths[0])?;
+        // Encoders of half-resolution chroma want even sizes.
+        let even = |extent: u32| (extent.max(16) / 2 * 2) as i32;
+        let caps = gst::Caps::builder("video/x-raw").field("width", even(width)).field("height", even(height)).build();
+        filter.set_property("caps", caps);
+    }
+    let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
+    let source = source.ok_or_else(|| Error::usage("the graph has no place for pictures: begin it with `{source}`"))?;
+    images::feed(&source, paths.clone(), plan.repeat)
+}
+
+fn play(
+    pipeline: &gst::Pipeline,
+    plan: &Plan,
+    interrupt: &Interrupt,
+    meter: &Meter,
+    progress: &mut impl FnMut(Progress),
+) -> Result<(bool, Vec<String>)> {
+    let bus = pipeline.bus().expect("a pipeline has a bus");
+    let mut warnings: Vec<String> = Vec::new();
+    let mut ending_since: Option<Instant> = None;
+    let mut repeats = plan.repeat && matches!(plan.input, Input::File(_));
+    let first_state = if repeats { gst::State::Paused } else { gst::State::Playing };
+    // A failure to change state is on the bus as an error, with its reason.
+    let started = pipeline.set_state(first_state);
+    loop {
+        if interrupt.is_asked() && ending_since.is_none() {
+            ending_since = Some(Instant::now());
+            repeats = false;
+            pipeline.send_event(gst::event::Eos::new());
+        }
+        if ending_since.is_some_and(|since| since.elapsed() > PATIENCE) {
+            warnings.push(format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete"));
+            return Ok((true, warnings));
+        }
+        let Some(message) = bus.timed_pop(TICK) else {
+            progress(where_it_is(pipeline, meter));
+            if started.is_err() {
+                return Err(Error::failed("the pipeline did not start, and no element said why; try --log debug"));
+            }
+            continue;
+        };
+        match message.view() {
+            gst::MessageView::Eos(_) => {
+                progress(where_it_is(pipeline, meter));
+                return Ok((ending_since.is_some(), warnings));
+            }
+            gst::MessageView::Error(error) => return Err(told(plan, error)),
+            gst::MessageView::Warning(warning) => {
+                let text = warning.error().message().to_owned();
+                tracing::warn!(element = %source_name(&message), "{text}");
+                if !warnings.contains(&text) {
+                    warnings.push(text);
+                }
+            }
+            gst::MessageView::AsyncDone(_) if repeats && pipeline.current_state() == gst::State::Paused => {
+                // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
+                seek_to_start(pipeline, gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT)?;
+                pipeline.set_state(gst::State::Playing).map_err(|_| Error::failed("the pipeline did not start"))?;
+            }
+            gst::MessageView::SegmentDone(_) => {
+                let flags = if repeats { gst::SeekFlags::SEGMENT } else { gst::SeekFlags::empty() };
+                if repeats {
+                    seek_to_start(pipeline, flags)?;
+                } else {
+                    pipeline.send_event(gst::event::Eos::new());
+                }
+            }
+            gst::MessageView::Latency(_) => {
+                let _recalculated = pipeline.recalculate_latency();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn seek_to_start(pipeline: &gst::Pipeline, flags: gst::SeekFlags) -> Result<()> {
+    pipeline.seek_simple(flags, gst::ClockTime::ZERO).map_err(|_| Error::failed("--loop: this input can't be played from its start again"))
+}
+
+fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
+    let time = |time: gst::ClockTime| Duration::from_nanos(time.nseconds());
+    Progress {
+        n_frames: meter.n_frames(),
+        position: pipeline.query_position::<gst::ClockTime>().map(time),
+        duration: pipeline.query_duration::<gst::ClockTime>().map(time),
+    }
+}
+
+/// An error message of an element, as a sentence of ours.
+fn told(plan: &Plan, error: &gst::message::Error) -> Error {
+    let (reason, details) = (error.error(), error.debug().unwrap_or_default());
+    tracing::debug!("{details}");
+    let source = error.src().map(|source| source.path_string().to_string()).unwrap_or_default();
+    let text = reason.message().trim_end_matches('.').to_owned();
+    let from_input = source.contains(SOURCE)
+        || matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
+    if from_input {
+        let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+        // GStreamer's own words for a stream of audio alone say nothing of video.
+        let no_video = details.contains("not-linked") || details.contains("no suitable");
+        let hint = if no_video { "; expected a file or stream with video in it" } else { "" };
+        return Error::failed(format!("cannot play `{name}`: {text}{hint}"));
+    }
+    let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
+    Error::failed(format!("{element}: {text}"))
+}
+
+fn source_name(message: &gst::Message) -> String {
+    message.src().map(|source| source.name().to_string()).unwrap_or_default()
+}

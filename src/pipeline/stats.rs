@@ -1,0 +1,161 @@
+//! Measures a running pipeline: frames, objects, latency from the first to behind the last inference element, time per step.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::Plan;
+use super::plan::PUBLISH;
+
+/// Latencies kept for the percentiles: all of an hour at 30 frames a second.
+const MAX_LATENCIES: usize = 108_000;
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stats {
+    /// Frames that left the last inference element.
+    pub n_frames: u64,
+    /// Objects that the detectors found.
+    pub n_objects: u64,
+    /// From the first buffer to the last.
+    pub duration: Duration,
+    /// From the arrival at the first inference element to leaving the last one; sorted.
+    pub latencies: Vec<Duration>,
+    /// Per inference element.
+    pub stages: Vec<StageTimes>,
+    /// Frames on which inference failed.
+    pub n_failed: u64,
+    /// Frames that were dropped on the way.
+    pub n_dropped: u64,
+    /// JSON lines that could not be written.
+    pub n_lines_lost: u64,
+}
+
+/// The steps of one inference element.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StageTimes {
+    /// The element's name in the pipeline.
+    pub name: String,
+    /// Runs of its model.
+    pub n_runs: u64,
+    /// Mean time per run, by step.
+    pub steps: Vec<(String, Duration)>,
+}
+
+impl Stats {
+    /// Frames a second.
+    pub fn fps(&self) -> f64 {
+        let seconds = self.duration.as_secs_f64();
+        if seconds > 0.0 { self.n_frames as f64 / seconds } else { 0.0 }
+    }
+
+    /// The latency that this share of the frames stays within; `None` without frames.
+    pub fn latency_percentile(&self, percent: usize) -> Option<Duration> {
+        let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
+        self.latencies.get(rank - 1).copied()
+    }
+}
+
+/// Probes on a pipeline.
+pub(super) struct Meter {
+    seen: Arc<Mutex<Seen>>,
+    inference: Vec<gst::Element>,
+    publish: Option<gst::Element>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Frames between the two probes, by time stamp.
+    inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
+    latencies: Vec<Duration>,
+    n_in: u64,
+    n_out: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Meter {
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
+        let is_inference = |factory: &str| matches!(factory, "roidetect" | "roiclassify");
+        let named = plan.elements.iter().filter(|element| is_inference(&element.factory));
+        let inference: Vec<gst::Element> = named.filter_map(|element| pipeline.by_name(&element.name)).collect();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        if let (Some(first), Some(last)) = (inference.first(), inference.last()) {
+            probe(first, "sink", &seen, |seen, pts, now| {
+                seen.n_in += 1;
+                seen.first.get_or_insert(now);
+                seen.inside.push_back((pts, now));
+            });
+            probe(last, "src", &seen, Seen::leave);
+        }
+        Self { seen, inference, publish: pipeline.by_name(PUBLISH) }
+    }
+
+    /// Frames that left so far.
+    pub(super) fn n_frames(&self) -> u64 {
+        self.seen.lock().unwrap().n_out
+    }
+
+    /// What was measured. `ended` says that nothing is in flight any more.
+    pub(super) fn stats(&self, ended: bool) -> Stats {
+        let mut stats = Stats::default();
+        {
+            let seen = self.seen.lock().unwrap();
+            stats.n_frames = seen.n_out;
+            stats.n_dropped = if ended { seen.n_in.saturating_sub(seen.n_out) } else { 0 };
+            stats.duration = seen.first.zip(seen.last).map(|(first, last)| last - first).unwrap_or_default();
+            stats.latencies = seen.latencies.clone();
+        }
+        stats.latencies.sort();
+        for element in &self.inference {
+            let structure: gst::Structure = element.property("stats");
+            let count = |name: &str| structure.get::<u64>(name).unwrap_or(0);
+            stats.n_failed += count("failed");
+            if element.factory().is_some_and(|factory| factory.name() == "roidetect") {
+                stats.n_objects += count("objects");
+            }
+            let n_runs = count("runs");
+            let steps = structure.iter().filter_map(|(field, total)| {
+                let step = field.strip_prefix("step-")?.strip_suffix("-ns")?;
+                Some((step.to_owned(), Duration::from_nanos(total.get::<u64>().ok()? / n_runs.max(1))))
+            });
+            stats.stages.push(StageTimes { name: element.name().to_string(), n_runs, steps: steps.collect() });
+        }
+        if let Some(publish) = &self.publish {
+            stats.n_lines_lost = publish.property::<gst::Structure>("stats").get::<u64>("errors").unwrap_or(0);
+        }
+        stats
+    }
+}
+
+impl Seen {
+    fn leave(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
+        self.n_out += 1;
+        self.last = Some(now);
+        // Order is kept on the way; a frame that was dropped between the probes is passed over.
+        let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
+        let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range has at least one");
+        if self.latencies.len() < MAX_LATENCIES {
+            self.latencies.push(now - arrived);
+        }
+    }
+}
+
+fn probe(
+    element: &gst::Element,
+    pad: &str,
+    seen: &Arc<Mutex<Seen>>,
+    count: impl Fn(&mut Seen, Option<gst::ClockTime>, Instant) + Send + Sync + 'static,
+) {
+    let Some(pad) = element.static_pad(pad) else { return };
+    let seen = seen.clone();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        if let Some(buffer) = info.buffer() {
+            count(&mut seen.lock().unwrap(), buffer.pts(), Instant::now());
+        }
+        gst::PadProbeReturn::Ok
+    });
+}

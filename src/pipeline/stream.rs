@@ -1,0 +1,204 @@
+//! A description run by an application: push frames in, iterate over frames with their results.
+
+use gst::prelude::*;
+use gst_video::VideoFrameExt;
+use gstreamer as gst;
+use gstreamer_app as gst_app;
+use gstreamer_video as gst_video;
+
+use super::plan::{SINK, SOURCE};
+use super::{Error, Input, Outputs, Plan, Result, Spec, build};
+use crate::elements::{caps, meta};
+use crate::frame::{Frame, FrameResults, Size};
+
+/// A running pipeline between an application's frames and their results. Ends when dropped.
+///
+/// ```no_run
+/// # use std::path::Path;
+/// # use roiflow::{frame::{Frame, PixelFormat, Size}, pipeline::{Spec, Stream}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let spec = Spec::read(Path::new("pipelines/faces.toml"))?;
+/// let stream = Stream::open(&spec, &[])?;
+/// let sender = stream.sender();
+/// std::thread::spawn(move || {
+///     let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(640, 480), &vec![0; 640 * 480 * 3])?;
+///     sender.push(&frame, Some(std::time::Duration::ZERO))?;
+///     sender.end()?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// });
+/// for frame in stream {
+///     println!("{:?}", frame?.results.detections);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Stream {
+    pipeline: gst::Pipeline,
+    source: gst_app::AppSrc,
+    sink: gst_app::AppSink,
+    ended: bool,
+}
+
+/// The end of a stream into which frames go. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sender(gst_app::AppSrc);
+
+/// A frame that went through the pipeline.
+#[derive(Debug)]
+pub struct ResultFrame {
+    /// What was found in it.
+    pub results: FrameResults,
+    /// Its time in the stream.
+    pub pts: Option<std::time::Duration>,
+    /// The media buffer, with the pixels as the pipeline left them.
+    pub sample: gst::Sample,
+}
+
+impl Stream {
+    /// Builds and starts a description with the application at both ends.
+    ///
+    /// # Errors
+    /// As [`Plan::resolve`] and [`build::build`], and what elements say when they start.
+    pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
+        let outputs = Outputs { application: true, ..Outputs::default() };
+        let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
+        let pipeline = build::build(&plan)?;
+        let end = |name: &str| {
+            pipeline.by_name(name).ok_or_else(|| {
+                Error::usage(format!("the graph of `{}` has no place for `{name}`: it needs {{source}} and {{video}}", plan.name))
+            })
+        };
+        let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not the application's"))?;
+        let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not the application's"))?;
+        let stream = Self { pipeline, source, sink, ended: false };
+        if stream.pipeline.set_state(gst::State::Playing).is_err() {
+            return Err(stream.told().unwrap_or_else(|| Error::failed("the pipeline did not start")));
+        }
+        Ok(stream)
+    }
+
+    /// Where frames go in; may be used on another thread, and blocks while the pipeline is full.
+    pub fn sender(&self) -> Sender {
+        Sender(self.source.clone())
+    }
+
+    /// The error on the bus, if there is one.
+    fn told(&self) -> Option<Error> {
+        let message = self.pipeline.bus()?.pop_filtered(&[gst::MessageType::Error])?;
+        match message.view() {
+            gst::MessageView::Error(error) => {
+                let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
+                Some(Error::failed(format!("{element}: {}", error.error().message())))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Result<ResultFrame>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            // An error elsewhere does not end the sink; so look at the bus from time to time.
+            if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::from_mseconds(50)) {
+                return Some(result_frame(sample));
+            }
+            if let Some(error) = self.told() {
+                self.ended = true;
+                return Some(Err(error));
+            }
+            self.ended = self.sink.is_eos();
+        }
+        None
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Err(error) = self.pipeline.set_state(gst::State::Null) {
+            tracing::warn!("the pipeline did not stop: {error}");
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({})", self.pipeline.name())
+    }
+}
+
+impl Sender {
+    /// Pushes a frame, copied once into the pipeline's memory. Frames of another size or format may follow.
+    ///
+    /// # Errors
+    /// If the pipeline has ended.
+    pub fn push(&self, frame: &Frame, pts: Option<std::time::Duration>) -> Result<()> {
+        let size = frame.size();
+        let caps = raw_caps(frame.format().name(), size.width, size.height, 0);
+        if self.0.caps().as_ref() != Some(&caps) {
+            self.0.set_caps(Some(&caps));
+        }
+        let mut buffer = buffer_of(frame, &caps)?;
+        buffer.make_mut().set_pts(pts.map(|pts| gst::ClockTime::from_nseconds(pts.as_nanos() as u64)));
+        self.0.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline takes no more frames: {error:?}")))
+    }
+
+    /// Says that no more frames come; the results of those that went in still come out.
+    ///
+    /// # Errors
+    /// If the pipeline has ended.
+    pub fn end(&self) -> Result<()> {
+        self.0.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))
+    }
+}
+
+fn result_frame(sample: gst::Sample) -> Result<ResultFrame> {
+    let buffer = sample.buffer().ok_or_else(|| Error::failed("a sample without a buffer"))?;
+    let size = sample.caps().and_then(caps::size_in_caps).unwrap_or(Size::new(0, 0));
+    let results = meta::read(buffer, size).unwrap_or_default();
+    let pts = buffer.pts().map(|pts| std::time::Duration::from_nanos(pts.nseconds()));
+    Ok(ResultFrame { results, pts, sample })
+}
+
+/// Caps of raw video; a frame rate of 0 means that there is none.
+pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) -> gst::Caps {
+    gst::Caps::builder("video/x-raw")
+        .field("format", format)
+        .field("width", width as i32)
+        .field("height", height as i32)
+        .field("framerate", gst::Fraction::new(framerate, 1))
+        .build()
+}
+
+/// A buffer of packed rows, with the padding between rows that GStreamer expects.
+pub(super) fn packed_buffer(bytes: &[u8], row_bytes: usize, n_rows: usize) -> Result<gst::Buffer> {
+    let stride = row_bytes.next_multiple_of(4);
+    let mut buffer = gst::Buffer::with_size(stride * n_rows).map_err(|_| Error::failed("no memory for a frame"))?;
+    let writable = buffer.get_mut().expect("a new buffer is writable");
+    let mut map = writable.map_writable().map_err(|_| Error::failed("a new buffer can't be mapped"))?;
+    for (target, row) in map.chunks_mut(stride).zip(bytes.chunks(row_bytes)) {
+        target[..row.len()].copy_from_slice(row);
+    }
+    drop(map);
+    Ok(buffer)
+}
+
+fn buffer_of(frame: &Frame, caps: &gst::Caps) -> Result<gst::Buffer> {
+    let failed = |what: &str| Error::failed(format!("a {} {} frame: {what}", frame.size(), frame.format()));
+    let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| failed("its caps are refused"))?;
+    let mut buffer = gst::Buffer::with_size(info.size()).map_err(|_| failed("no memory"))?;
+    {
+        let writable = buffer.get_mut().expect("a new buffer is writable");
+        let mut target = gst_video::VideoFrameRef::from_buffer_ref_writable(writable, &info).map_err(|_| failed("it can't be mapped"))?;
+        for (plane_idx, plane) in frame.planes().enumerate() {
+            let stride = target.plane_stride()[plane_idx] as usize;
+            let rows = plane.view::<u8>().map_err(|error| failed(&error.to_string()))?;
+            let data = target.plane_data_mut(plane_idx as u32).map_err(|_| failed("it has too few planes"))?;
+            for (row, line) in rows.outer_iter().zip(data.chunks_mut(stride)) {
+                line.iter_mut().zip(row.iter()).for_each(|(target, source)| *target = *source);
+            }
+        }
+    }
+    Ok(buffer)
+}
