@@ -1,3 +1,43 @@
-//! Pushes frames into a pipeline description and iterates over the results.
+//! Runs a pipeline description inside an application: pushes pictures in, iterates over the frames with their results.
+//!
+//! ```text
+//! make demo    # once: brings the models
+//! cargo run --release --example stream -- pipelines/faces.toml picture.jpg other.jpg
+//! ```
 
-fn main() {}
+use std::path::Path;
+use std::time::Duration;
+
+use roiflow::frame::{Frame, PixelFormat, Size};
+use roiflow::pipeline::{Spec, Stream};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let description = arguments.next().ok_or("usage: stream PIPELINE PICTURE...")?;
+    let stream = Stream::open(&Spec::read(Path::new(&description))?, &[])?;
+
+    // The sender may block while the pipeline is full, so it has a thread of its own.
+    let sender = stream.sender();
+    let feeder = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        for (picture_idx, path) in arguments.enumerate() {
+            let picture = image::open(path)?.into_rgb8();
+            let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw())?;
+            sender.push(&frame, Some(Duration::from_secs(picture_idx as u64)))?;
+        }
+        Ok(sender.end()?)
+    });
+
+    for frame in stream {
+        let frame = frame?;
+        println!("at {:?}:", frame.pts.unwrap_or_default());
+        for detection in &frame.results.detections {
+            let label = detection.label.as_deref().unwrap_or("object");
+            println!("  {label} {:.2} at {:?}", detection.confidence, detection.rect);
+            for said in &detection.classifications {
+                println!("    {}: {:?}", said.name, said.outcome);
+            }
+        }
+    }
+    feeder.join().map_err(|_| "the feeder panicked")?.map_err(|error| error.to_string())?;
+    Ok(())
+}

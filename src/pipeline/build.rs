@@ -4,7 +4,7 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::{Assignment, WINDOW};
+use super::plan::{Assignment, SOURCE, WINDOW};
 use super::{Error, Plan, Result};
 use crate::elements;
 
@@ -28,6 +28,17 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
         .downcast::<gst::Pipeline>()
         .map_err(|_| Error::usage("the graph is a single element: expected `{source} ! ... ! {video}`"))?;
     plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
+    if let Some(source) = pipeline.by_name(SOURCE).filter(|source| source.find_property("uri").is_some()) {
+        // Sound and subtitles are not decoded: it would cost time, and GStreamer would warn that nobody takes them.
+        source.connect_closure(
+            "autoplug-continue",
+            false,
+            glib::closure!(|_source: &gst::Element, _pad: &gst::Pad, caps: &gst::Caps| {
+                let kind = caps.structure(0).map(|structure| structure.name().as_str());
+                !kind.is_some_and(|kind| ["audio/", "text/", "subpicture/"].iter().any(|other| kind.starts_with(other)))
+            }),
+        );
+    }
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A file is shown at its own pace.
         window.set_property("sync", true);

@@ -114,8 +114,8 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 }
 
 fn decode() -> String {
-    // Only the video is decoded; a stream without any is an error, not an empty result.
-    format!("uridecodebin name={SOURCE} caps=video/x-raw expose-all-streams=false ! videoconvert")
+    // Decoded to system memory. Other streams stay unlinked; where all are others, their error ends the run.
+    format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert")
 }
 
 fn file_uri(path: &Path) -> Result<String> {

@@ -87,7 +87,12 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
         let (width, height) = images::size(&paths[0])?;
         // Encoders of half-resolution chroma want even sizes.
         let even = |extent: u32| (extent.max(16) / 2 * 2) as i32;
-        let caps = gst::Caps::builder("video/x-raw").field("width", even(width)).field("height", even(height)).build();
+        let square = gst::Fraction::new(1, 1);
+        let caps = gst::Caps::builder("video/x-raw")
+            .field("width", even(width))
+            .field("height", even(height))
+            .field("pixel-aspect-ratio", square)
+            .build();
         filter.set_property("caps", caps);
     }
     let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
@@ -134,7 +139,7 @@ fn play(
             gst::MessageView::Error(error) => return Err(told(plan, error)),
             gst::MessageView::Warning(warning) => {
                 let text = warning.error().message().to_owned();
-                tracing::warn!(element = %source_name(&message), "{text}");
+                tracing::debug!(element = %source_name(&message), "{text}");
                 if !warnings.contains(&text) {
                     warnings.push(text);
                 }

@@ -1,7 +1,11 @@
 //! The elements in real pipelines, and what they promise.
 
+#[cfg(feature = "cli")]
+mod cli;
 mod harness;
 
 mod meta;
 mod overlay;
+mod pipelines;
 mod publish;
+mod reference;

@@ -1,0 +1,188 @@
+//! The real binary, as a user runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder of its own per test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roiflow-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let description = format!(
+            "# Finds colored rectangles.\nversion = 1\nname = \"colors\"\ndescription = \"Colors of rectangles.\"\n\
+             [parameters.detector]\ntype = \"path\"\ndefault = \"{tiny}/rectangle.onnx\"\nhelp = \"the detector\"\n\
+             [parameters.device]\ntype = \"string\"\ndefault = \"CPU\"\n\
+             [pipeline]\ngraph = \"{{source}} ! roidetect model={{detector}} device={{device}} ! roiclassify model={tiny}/color.onnx ! {{json}} ! roioverlay ! {{video}}\"\n",
+            tiny = root.join("assets/tiny").display()
+        );
+        std::fs::write(path.join("colors.toml"), description).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn picture(&self, name: &str, width: u32, height: u32, color: [u8; 3]) {
+        let mut picture = image::RgbImage::new(width, height);
+        for (x, y, pixel) in picture.enumerate_pixels_mut() {
+            if x >= width / 4 && x < width / 2 && y >= height / 4 && y < height * 3 / 4 {
+                *pixel = image::Rgb(color);
+            }
+        }
+        picture.save(self.0.join(name)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn roiflow(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
+    let output = roiflow(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(says.iter().all(|part| said.contains(part)), "{arguments:?}: expected {says:?}, got {said}");
+}
+
+fn lines(path: &str) -> Vec<serde_json::Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_run_writes_json_and_video_and_sums_up() {
+    let folder = Folder::new("run");
+    let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
+    let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--json", &json, "--video", &video]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for part in ["frames  40 in", "latency  p50", "runs: fill", "dropped  0", "o.jsonl", "o.mp4"] {
+        assert!(said.contains(part), "expected `{part}` in {said}");
+    }
+    let lines = lines(&json);
+    assert_eq!(lines.len(), 40);
+    assert!(lines.iter().enumerate().all(|(idx, line)| line["frame"] == idx && line["inference"]["status"] == "ok"));
+    // The video is complete: as an input it gives as many frames again.
+    let again = folder.file("again.jsonl");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
+    assert_eq!(self::lines(&again).len(), 40);
+}
+
+#[test]
+fn a_folder_a_glob_and_a_single_picture_are_inputs() {
+    let folder = Folder::new("pictures");
+    folder.picture("a.png", 64, 64, [255, 0, 0]);
+    folder.picture("b.png", 128, 96, [0, 255, 0]);
+    folder.picture("c.png", 65, 47, [0, 0, 255]);
+    let json = folder.file("o.jsonl");
+    let colors = |input: &str| {
+        let output =
+            roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", input, "--json", &json, "--video", &folder.file("o.mkv")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        lines(&json).iter().map(|line| line["objects"][0]["color"]["label"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(colors(folder.0.to_str().unwrap()), ["red", "green", "blue"]);
+    assert_eq!(colors(&folder.file("?.png")), ["red", "green", "blue"]);
+    assert_eq!(colors(&folder.file("b.png")), ["green"]);
+}
+
+#[test]
+fn json_goes_to_standard_output_and_nothing_else_does() {
+    let folder = Folder::new("stdout");
+    let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:3", "--json", "-"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{text}");
+}
+
+#[test]
+fn interrupt_completes_the_files() {
+    let folder = Folder::new("interrupt");
+    let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
+    folder.picture("a.png", 64, 64, [255, 0, 0]);
+    let arguments = ["run", &folder.file("colors.toml"), "--input", &folder.file("a.png"), "--loop", "--json", &json, "--video", &video];
+    let child = Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    // The results' file grows once frames have passed; that is the signal to interrupt.
+    while std::fs::metadata(&json).map_or(0, |metadata| metadata.len()) == 0 {
+        std::thread::yield_now();
+    }
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("by interrupt"), "{said}");
+    let again = folder.file("again.jsonl");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
+    assert_eq!(lines(&again).len(), lines(&json).len(), "the video plays, and has every frame");
+}
+
+#[test]
+fn wrong_use_says_what_to_do_and_exits_with_2() {
+    let folder = Folder::new("usage");
+    let colors = folder.file("colors.toml");
+    check_fails(&["run"], 2, &["--input", "Usage"]);
+    check_fails(&["run", &colors, "--input", "test:", "--set", "detectr=x"], 2, &["no parameter `detectr`", "did you mean `detector`"]);
+    check_fails(&["run", &colors, "--input", "test:", "--set", "detector"], 2, &["NAME=VALUE"]);
+    check_fails(&["run", &colors, "--input", "test:x"], 2, &["test:FRAMES"]);
+    check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("o.avi")], 2, &[".mp4"]);
+    check_fails(&["run", &colors, "--input", "test:", "--json", "-", "--video", "-"], 2, &["only one"]);
+    check_fails(&["run", &colors, "--input", "test:", "--loop"], 2, &["--loop needs a file"]);
+}
+
+#[test]
+fn what_cannot_be_done_says_why_and_exits_with_1() {
+    let folder = Folder::new("failed");
+    let colors = folder.file("colors.toml");
+    check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "check the path"]);
+    check_fails(&["run", &colors, "--input", "no.mp4"], 1, &["no.mp4", "expected a video"]);
+    check_fails(&["run", &colors, "--input", "test:", "--set", "detector=no.onnx"], 1, &["no.onnx", "check the path"]);
+    check_fails(&["run", &colors, "--input", "test:", "--device", "TPU"], 1, &["no device `TPU`", "CPU"]);
+    check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create it"]);
+    check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create it"]);
+    check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["5 lines", "/dev/full"]);
+    check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no pictures"]);
+    std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();
+    check_fails(&["run", &colors, "--input", &folder.file("text.mp4")], 1, &["cannot play", "text.mp4"]);
+    check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
+}
+
+#[test]
+fn show_without_a_display_is_a_sentence() {
+    let folder = Folder::new("show");
+    let output = Command::new(env!("CARGO_BIN_EXE_roiflow"))
+        .args(["run", &folder.file("colors.toml"), "--input", "test:3", "--show"])
+        .env_remove("DISPLAY")
+        .env_remove("WAYLAND_DISPLAY")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--show needs a display"));
+}
+
+#[test]
+fn inspect_and_devices_tell_what_is_there() {
+    let folder = Folder::new("inspect");
+    let said = |arguments: &[&str]| {
+        let output = roiflow(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+    let text = said(&["inspect", model.to_str().unwrap()]);
+    assert!(["input  `image` [?, 3, 8, 8] f32", "task classification", "description"].iter().all(|part| text.contains(part)), "{text}");
+    let text = said(&["inspect", &folder.file("colors.toml")]);
+    assert!(["Colors of rectangles.", "detector (path", "the detector"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(said(&["devices"]).contains("CPU"));
+    assert!(said(&["completions", "bash"]).contains("_roiflow"));
+}
