@@ -23,7 +23,7 @@ use gstreamer_video as gst_video;
 
 use super::{buffer, caps, meta};
 use crate::frame::{Frame, FrameResults, InferenceStatus, PixelFormat, Size};
-use crate::runtime;
+use crate::stages;
 use crate::stages::{StageStats, Window};
 
 /// What an inference element does with a frame.
@@ -32,7 +32,7 @@ pub(super) trait Stage: Send + Sync {
     fn run(&self, frame: Frame, results: FrameResults, done: Done);
 
     /// Runs once on a black frame, to warm up, and tells how long a frame takes then.
-    fn warm_up(&self) -> runtime::Result<Duration>;
+    fn warm_up(&self) -> stages::Result<Duration>;
 
     /// How many frames can run at once.
     fn n_requests(&self) -> usize;
@@ -96,7 +96,7 @@ impl Driver {
     }
 
     /// Puts a stage to work: warms it up and sizes the window.
-    pub(super) fn prepare(&self, element: &gst::Element, stage: Arc<dyn Stage>) -> runtime::Result<()> {
+    pub(super) fn prepare(&self, element: &gst::Element, stage: Arc<dyn Stage>) -> stages::Result<()> {
         let run_time = stage.warm_up()?;
         let capacity = stage.n_requests() // one running on each
             + 1                           // one being mapped by the streaming thread
@@ -187,10 +187,10 @@ impl Driver {
         }
     }
 
-    fn set_caps(&self, caps: &gst::CapsRef) -> runtime::Result<()> {
+    fn set_caps(&self, caps: &gst::CapsRef) -> stages::Result<()> {
         let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| {
-            runtime::Error::new(
-                runtime::ErrorKind::Config,
+            stages::Error::new(
+                stages::ErrorKind::Config,
                 format!("expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front"),
             )
         })?;
@@ -521,8 +521,8 @@ pub(super) fn pad_templates() -> Vec<gst::PadTemplate> {
 }
 
 /// Posts what loading a stage said.
-pub(super) fn post_load_error(element: &gst::Element, error: &runtime::Error) {
-    use runtime::ErrorKind;
+pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
+    use stages::ErrorKind;
     let text = error.to_string();
     match error.kind() {
         ErrorKind::Io => gst::element_error!(element, gst::ResourceError::NotFound, ("{text}")),
@@ -534,7 +534,7 @@ pub(super) fn post_load_error(element: &gst::Element, error: &runtime::Error) {
 /// Properties that all inference elements have, and what the user asked with them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ModelSettings {
-    pub(super) options: crate::stages::StageOptions,
+    pub(super) options: stages::StageOptions,
 }
 
 impl ModelSettings {
@@ -550,7 +550,7 @@ impl ModelSettings {
             glib::ParamSpecString::builder("device")
                 .nick("Device")
                 .blurb("Name of the device that runs the model; `roiflow devices` lists them")
-                .default_value(Some(crate::stages::spec::DEFAULT_DEVICE))
+                .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),
             glib::ParamSpecFloat::builder("threshold")
@@ -602,7 +602,7 @@ impl ModelSettings {
             "description" => options.description.as_deref().map_or_else(|| None::<String>.to_value(), path),
             "labels" => options.labels.as_ref().map(|labels| labels.join(",")).to_value(),
             "labels-file" => options.labels_file.as_deref().map_or_else(|| None::<String>.to_value(), path),
-            "device" => options.device.as_deref().unwrap_or(crate::stages::spec::DEFAULT_DEVICE).to_value(),
+            "device" => options.device.as_deref().unwrap_or(stages::spec::DEFAULT_DEVICE).to_value(),
             "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
             "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
             "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
@@ -611,10 +611,10 @@ impl ModelSettings {
     }
 
     /// The options, if they name a model.
-    pub(super) fn checked(&self, element: &gst::Element) -> runtime::Result<&crate::stages::StageOptions> {
+    pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
         if self.options.model.as_os_str().is_empty() {
             let message = format!("`{}` has no model: set the property `model` to the path of a model file", element.name());
-            return Err(runtime::Error::new(runtime::ErrorKind::Config, message));
+            return Err(stages::Error::new(stages::ErrorKind::Config, message));
         }
         Ok(&self.options)
     }

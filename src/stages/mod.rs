@@ -17,6 +17,8 @@ pub mod labels;
 pub mod spec;
 pub mod window;
 
+// What stages return; elements know no other part of the runtime.
+pub use crate::runtime::{Error, ErrorKind, Result};
 pub use classifier::Classifier;
 pub use detector::Detector;
 pub use dispatch::{StageStats, StepStats};

@@ -10,7 +10,7 @@ use gstreamer as gst;
 
 use crate::elements::infer::{self, Done, Driver, InferenceElement, ModelSettings, Stage};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, PixelRect};
-use crate::runtime;
+use crate::stages;
 use crate::stages::classifier::Classified;
 use crate::stages::{Classifier, StageStats};
 
@@ -142,7 +142,7 @@ impl InferenceElement for RoiClassify {
 
 impl RoiClassify {
     /// Makes the stage, unless the one of the last stream still fits, and warms it up.
-    fn start(&self) -> runtime::Result<()> {
+    fn start(&self) -> stages::Result<()> {
         let element = self.obj();
         let settings = self.settings.lock().unwrap().clone();
         let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
@@ -197,7 +197,7 @@ impl Stage for ClassifyStage {
         self.classifier.submit(frame, frame_number, regions, Box::new(finish));
     }
 
-    fn warm_up(&self) -> runtime::Result<Duration> {
+    fn warm_up(&self) -> stages::Result<Duration> {
         let frame = infer::black_frame(self.classifier.spec().input_size)?;
         // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
         self.classifier.classify(&frame)?;

@@ -10,7 +10,7 @@ use gstreamer as gst;
 
 use crate::elements::infer::{self, Done, Driver, InferenceElement, ModelSettings, Stage};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
-use crate::runtime;
+use crate::stages;
 use crate::stages::{Detector, StageStats};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -139,7 +139,7 @@ impl InferenceElement for RoiDetect {
 
 impl RoiDetect {
     /// Makes the stage, unless the one of the last stream still fits, and warms it up.
-    fn start(&self) -> runtime::Result<()> {
+    fn start(&self) -> stages::Result<()> {
         let element = self.obj();
         let settings = self.settings.lock().unwrap().clone();
         let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
@@ -163,7 +163,7 @@ struct DetectStage(Detector);
 impl Stage for DetectStage {
     fn run(&self, frame: Frame, mut results: FrameResults, done: Done) {
         let frame_number = results.frame_number;
-        let finish = move |detected: runtime::Result<Vec<Detection>>| {
+        let finish = move |detected: stages::Result<Vec<Detection>>| {
             match detected {
                 Ok(detections) => results.detections = detections,
                 Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
@@ -173,7 +173,7 @@ impl Stage for DetectStage {
         self.0.submit(frame, frame_number, Box::new(finish));
     }
 
-    fn warm_up(&self) -> runtime::Result<Duration> {
+    fn warm_up(&self) -> stages::Result<Duration> {
         let frame = infer::black_frame(self.0.spec().input_size)?;
         self.0.detect(&frame)?; // The first run pays for lazily made buffers.
         let begin = Instant::now();
