@@ -94,13 +94,14 @@ impl Frame {
         Ok(Self { format, size, colorimetry, planes, chroma_phase: (0, 0) })
     }
 
-    /// A frame of one interleaved or gray plane from its bytes without gaps, copied.
+    /// A frame of one interleaved or gray plane (0..255) from its bytes without gaps, copied.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if the number of bytes does not match.
     pub fn from_packed(format: PixelFormat, size: Size, bytes: &[u8]) -> Result<Self> {
         let plane = Tensor::from_slice(format.plane_shape(0, size), bytes)?;
-        Self::from_planes(format, size, &[plane], Colorimetry::default())
+        let range = if format == PixelFormat::Gray8 { ColorRange::Full } else { ColorRange::Limited };
+        Self::from_planes(format, size, &[plane], Colorimetry { range, ..Colorimetry::default() })
     }
 
     fn check(format: PixelFormat, size: Size, n_planes: usize) -> Result<()> {

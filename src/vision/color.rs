@@ -72,7 +72,15 @@ impl Planes {
         match self.format {
             PixelFormat::Nv12 => self.convert_nv12::<ROUND>(first_row, y, columns, pixels),
             PixelFormat::I420 => self.convert_i420::<ROUND>(first_row, y, columns, pixels),
-            PixelFormat::Gray8 => convert_packed::<1>(first_row, columns, pixels, |&[gray]| [f32::from(gray); 4]),
+            PixelFormat::Gray8 => {
+                // The range of the caps holds for gray too: luma without chroma.
+                let (black, factor) = (self.coefficients.y_offset, self.coefficients.y);
+                let value = |gray: u8| {
+                    let value = ((f32::from(gray) - black) * factor).clamp(0.0, 255.0);
+                    if ROUND { round(value) } else { value }
+                };
+                convert_packed::<1>(first_row, columns, pixels, |&[gray]| [value(gray); 4]);
+            }
             PixelFormat::Rgb => convert_packed::<3>(first_row, columns, pixels, |&[r, g, b]| pixel(r, g, b)),
             PixelFormat::Bgr => convert_packed::<3>(first_row, columns, pixels, |&[b, g, r]| pixel(r, g, b)),
             PixelFormat::Rgbx | PixelFormat::Rgba => convert_packed::<4>(first_row, columns, pixels, |&[r, g, b, _]| pixel(r, g, b)),

@@ -56,7 +56,10 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
     };
     let format = picture.frame.format();
     let color = match format {
-        PixelFormat::Gray8 => [byte(0, y, x); 3],
+        PixelFormat::Gray8 => match picture.frame.colorimetry().range {
+            ColorRange::Limited => [((byte(0, y, x) - 16.0) / 219.0 * 255.0).clamp(0.0, 255.0); 3],
+            ColorRange::Full => [byte(0, y, x); 3],
+        },
         PixelFormat::Nv12 | PixelFormat::I420 => {
             let (u, v) = if format == PixelFormat::Nv12 {
                 (byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1))

@@ -2,7 +2,7 @@
 
 Run in this folder: python3 make_fill.py (needs numpy only). Deliberately one pixel at a time, straight from the definition:
   - a source pixel becomes r, g, b in 0..255; subsampled formats take the chroma sample x >> 1, y >> 1 of the whole frame;
-    matrix and range as ITU-R BT.601 / 709 / 2020; clamped, not rounded; gray gives r = g = b;
+    matrix and range as ITU-R BT.601 / 709 / 2020; clamped, not rounded; gray is luma alone;
   - an input pixel is the bilinear mix at (x + 0.5) * s - 0.5, s = region extent / scaled extent, region edges replicated;
   - rounding "u8" rounds half up after the conversion and after the resize (and after the weighing to gray, if any);
   - the value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
@@ -43,7 +43,8 @@ def color(case, data, x, y):
 
     fmt = case["format"]
     if fmt == "GRAY8":
-        rgb = [byte(0, y, x)] * 3
+        luma = (byte(0, y, x) - 16) / 219 if case["range"] == "limited" else byte(0, y, x) / 255
+        rgb = [min(max(255 * luma, 0.0), 255.0)] * 3
     elif fmt in ("NV12", "I420"):
         if fmt == "NV12":
             u, v = byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1)
