@@ -57,8 +57,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut set = args.set.clone();
     set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
-    let outputs = Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, application: false };
-    let plan = Plan { repeat: args.repeat, ..Plan::resolve(&spec, &set, input, outputs)? };
+    let outputs = Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, application: false, repeat: args.repeat };
+    let plan = Plan::resolve(&spec, &set, input, outputs)?;
 
     let interrupt = Interrupt::default();
     handle_signals(&interrupt)?;

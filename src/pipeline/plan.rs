@@ -18,6 +18,8 @@ pub struct Outputs {
     pub show: bool,
     /// Frames go to the application.
     pub application: bool,
+    /// The input begins again when it ends.
+    pub repeat: bool,
 }
 
 /// See the module.
@@ -33,8 +35,6 @@ pub struct Plan {
     pub elements: Vec<NamedElement>,
     /// Where the frames come from.
     pub input: Input,
-    /// Whether to begin again at the end.
-    pub repeat: bool,
     /// Where results go.
     pub outputs: Outputs,
 }
@@ -49,6 +49,8 @@ pub struct Assignment {
 
 /// The names of the elements that the program puts in.
 pub(super) const SOURCE: &str = "roiflow-source";
+/// Behind the source where that decodes.
+pub(super) const ENTRY: &str = "roiflow-entry";
 pub(super) const PUBLISH: &str = "roiflow-publish";
 pub(super) const SINK: &str = "roiflow-sink";
 pub(super) const WINDOW: &str = "roiflow-window";
@@ -87,7 +89,7 @@ impl Plan {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
             }
         }
-        Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, repeat: false, outputs })
+        Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, outputs })
     }
 }
 
@@ -115,7 +117,7 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 
 fn decode() -> String {
     // Decoded to system memory. Other streams stay unlinked; where all are others, their error ends the run.
-    format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert")
+    format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
 }
 
 fn file_uri(path: &Path) -> Result<String> {
@@ -145,7 +147,7 @@ fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) ->
     }
     let file = match &outputs.video {
         None => None,
-        Some(path) => Some(video_file(path, outputs.show, input, assignments)?),
+        Some(path) => Some(video_file(path, outputs, input, assignments)?),
     };
     let window = format!("videoconvert ! autovideosink name={WINDOW}");
     Ok(match (outputs.show, file) {
@@ -156,9 +158,10 @@ fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) ->
     })
 }
 
-fn video_file(path: &Path, live: bool, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
-    // An encoder that looks ahead holds back frames that the window beside it waits for.
-    let tune = if live { " tune=zerolatency" } else { "" };
+fn video_file(path: &Path, outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
+    // An encoder that looks ahead holds back frames: the window beside it waits for them, and at the seam of a loop they would
+    // get the times of the next turn.
+    let tune = if outputs.show || outputs.repeat { " tune=zerolatency" } else { "" };
     // Pictures of several sizes become one video; mp4 has no other way.
     let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
     let encode = format!("{scale}videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse");

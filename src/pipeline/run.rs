@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
-use super::plan::SOURCE;
+use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
 use super::{Error, Input, Plan, Result, build, images};
 
@@ -97,7 +97,7 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     }
     let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
     let source = source.ok_or_else(|| Error::usage("the graph has no place for pictures: begin it with `{source}`"))?;
-    images::feed(&source, paths.clone(), plan.repeat)
+    images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
 fn play(
@@ -110,15 +110,15 @@ fn play(
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut warnings: Vec<String> = Vec::new();
     let mut ending_since: Option<Instant> = None;
-    let mut repeats = plan.repeat && matches!(plan.input, Input::File(_));
-    let first_state = if repeats { gst::State::Paused } else { gst::State::Playing };
+    let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
+    let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
     // A failure to change state is on the bus as an error, with its reason.
-    let started = pipeline.set_state(first_state);
+    let started = pipeline.set_state(gst::State::Playing);
     loop {
         if interrupt.is_asked() && ending_since.is_none() {
             ending_since = Some(Instant::now());
             repeats = false;
-            pipeline.send_event(gst::event::Eos::new());
+            end(pipeline, plan);
         }
         if ending_since.is_some_and(|since| since.elapsed() > PATIENCE) {
             warnings.push(format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete"));
@@ -136,6 +136,8 @@ fn play(
                 progress(where_it_is(pipeline, meter));
                 return Ok((ending_since.is_some(), warnings));
             }
+            // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
+            gst::MessageView::Error(error) if ending_since.is_some() && is_from_source(error) => {}
             gst::MessageView::Error(error) => return Err(told(plan, error)),
             gst::MessageView::Warning(warning) => {
                 let text = warning.error().message().to_owned();
@@ -144,19 +146,14 @@ fn play(
                     warnings.push(text);
                 }
             }
-            gst::MessageView::AsyncDone(_) if repeats && pipeline.current_state() == gst::State::Paused => {
-                // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
-                seek_to_start(pipeline, gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT)?;
-                pipeline.set_state(gst::State::Playing).map_err(|_| Error::failed("the pipeline did not start"))?;
-            }
-            gst::MessageView::SegmentDone(_) => {
-                let flags = if repeats { gst::SeekFlags::SEGMENT } else { gst::SeekFlags::empty() };
-                if repeats {
-                    seek_to_start(pipeline, flags)?;
-                } else {
-                    pipeline.send_event(gst::event::Eos::new());
+            gst::MessageView::Application(_) => {
+                if let Some(gate) = &gate {
+                    // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
+                    seek_to_start(pipeline, gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT)?;
+                    gate.open();
                 }
             }
+            gst::MessageView::SegmentDone(_) if repeats => seek_to_start(pipeline, gst::SeekFlags::SEGMENT)?,
             gst::MessageView::Latency(_) => {
                 let _recalculated = pipeline.recalculate_latency();
             }
@@ -165,8 +162,59 @@ fn play(
     }
 }
 
+/// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
+/// seek would be seen twice.
+struct Gate {
+    pad: gst::Pad,
+    probe: std::cell::RefCell<Option<gst::PadProbeId>>,
+}
+
+impl Gate {
+    /// Says with an application message that the first frame is there. `None` if the source does not decode.
+    fn closed(pipeline: &gst::Pipeline) -> Option<Self> {
+        let entry = pipeline.by_name(ENTRY)?;
+        let pad = entry.static_pad("src")?;
+        let told = AtomicBool::new(false);
+        let probe = pad.add_probe(gst::PadProbeType::BLOCK | gst::PadProbeType::BUFFER, move |_, _| {
+            if !told.swap(true, Ordering::AcqRel) {
+                let structure = gst::Structure::new_empty("roiflow-first-frame");
+                let _posted = entry.post_message(gst::message::Application::builder(structure).src(&entry).build());
+            }
+            gst::PadProbeReturn::Ok
+        })?;
+        Some(Self { pad, probe: Some(probe).into() })
+    }
+
+    fn open(&self) {
+        if let Some(probe) = self.probe.take() {
+            self.pad.remove_probe(probe);
+        }
+    }
+}
+
+/// Seeks where the decoder's frames come in: a muxer further down would take the seek for its own.
 fn seek_to_start(pipeline: &gst::Pipeline, flags: gst::SeekFlags) -> Result<()> {
-    pipeline.seek_simple(flags, gst::ClockTime::ZERO).map_err(|_| Error::failed("--loop: this input can't be played from its start again"))
+    let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
+    let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);
+    let sought = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")).is_some_and(|pad| pad.send_event(seek));
+    if sought { Ok(()) } else { Err(Error::failed("--loop: this input can't be played from its start again")) }
+}
+
+/// Ends the stream behind its source, so that everything in flight comes out and files are completed.
+fn end(pipeline: &gst::Pipeline, plan: &Plan) {
+    let entry = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"));
+    match (&plan.input, entry) {
+        // A file's source may be pulled from, and then hears of no event; its next frame is where the stream ends.
+        (Input::File(_), Some(pad)) => {
+            pad.add_probe(gst::PadProbeType::BUFFER, |pad, _info| {
+                pad.push_event(gst::event::Eos::new());
+                gst::PadProbeReturn::Drop
+            });
+        }
+        _ => {
+            pipeline.send_event(gst::event::Eos::new());
+        }
+    }
 }
 
 fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
@@ -182,9 +230,8 @@ fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
 fn told(plan: &Plan, error: &gst::message::Error) -> Error {
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
     tracing::debug!("{details}");
-    let source = error.src().map(|source| source.path_string().to_string()).unwrap_or_default();
     let text = reason.message().trim_end_matches('.').to_owned();
-    let from_input = source.contains(SOURCE)
+    let from_input = is_from_source(error)
         || matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
     if from_input {
         let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
@@ -195,6 +242,10 @@ fn told(plan: &Plan, error: &gst::message::Error) -> Error {
     }
     let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
     Error::failed(format!("{element}: {text}"))
+}
+
+fn is_from_source(error: &gst::message::Error) -> bool {
+    error.src().is_some_and(|source| source.path_string().contains(SOURCE))
 }
 
 fn source_name(message: &gst::Message) -> String {

@@ -106,14 +106,35 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn interrupt_completes_the_files() {
-    let folder = Folder::new("interrupt");
-    let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
+fn interrupt_completes_the_files_of_pictures_in_a_loop() {
+    let folder = Folder::new("interrupt-pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
-    let arguments = ["run", &folder.file("colors.toml"), "--input", &folder.file("a.png"), "--loop", "--json", &json, "--video", &video];
+    check_interrupt(&folder, &["--input", &folder.file("a.png"), "--loop"], 1);
+}
+
+#[test]
+fn interrupt_completes_the_files_of_a_clip_in_a_loop() {
+    let folder = Folder::new("interrupt-clip");
+    let clip = folder.file("clip.mp4");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:15", "--video", &clip]).status.success());
+    // More lines than one turn has frames: the loop closed at least once.
+    check_interrupt(&folder, &["--input", &clip, "--loop"], 40);
+}
+
+#[test]
+fn interrupt_completes_the_files_of_a_live_source() {
+    let folder = Folder::new("interrupt-test");
+    check_interrupt(&folder, &["--input", "test:1000000"], 1);
+}
+
+/// Interrupts a run once it has written so many lines.
+fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
+    let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
+    let colors = folder.file("colors.toml");
+    let arguments = ["run", &colors, "--json", &json, "--video", &video].into_iter().chain(input.iter().copied());
     let child = Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-    // The results' file grows once frames have passed; that is the signal to interrupt.
-    while std::fs::metadata(&json).map_or(0, |metadata| metadata.len()) == 0 {
+    // The results' file grows as frames pass; that is the signal to interrupt.
+    while std::fs::read_to_string(&json).map_or(0, |text| text.lines().count()) < n_lines {
         std::thread::yield_now();
     }
     let id = child.id().to_string();
@@ -121,7 +142,7 @@ fn interrupt_completes_the_files() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("by interrupt"), "{said}");
+    assert!(said.contains("by interrupt") && !said.contains("CRITICAL") && !said.contains("incomplete"), "{said}");
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
     assert_eq!(lines(&again).len(), lines(&json).len(), "the video plays, and has every frame");
