@@ -1,7 +1,7 @@
 //! Tests that need no GStreamer: the request runtime, the devices, vision.
 
 // mod bad_models;
-// mod device_suite;
+mod device_suite;
 mod golden_fill;
 mod models;
 // mod reference;
