@@ -4,7 +4,7 @@
 mod device_suite;
 mod golden_fill;
 mod models;
-// mod reference;
+mod reference;
 mod request;
-// mod stages;
+mod stages;
 mod support;
