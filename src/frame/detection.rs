@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Rect, Size};
 
@@ -13,8 +13,12 @@ pub struct ObjectId(pub i32);
 impl ObjectId {
     /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
     pub fn next() -> Self {
-        static NEXT: AtomicI32 = AtomicI32::new(0);
-        Self((NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self::nth(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn nth(n: u32) -> Self {
+        Self((n % i32::MAX as u32) as i32 + 1)
     }
 }
 
@@ -98,5 +102,18 @@ impl FrameResults {
     /// The detection with this id.
     pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
         self.detections.iter_mut().find(|detection| detection.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_begin_with_one_and_neighbors_differ_also_where_they_wrap() {
+        assert_eq!([0, 1, 2].map(|n| ObjectId::nth(n).0), [1, 2, 3]);
+        let wrap = i32::MAX as u32;
+        assert_eq!([wrap - 1, wrap, wrap + 1].map(|n| ObjectId::nth(n).0), [i32::MAX, 1, 2]);
+        assert!(ObjectId::nth(u32::MAX).0 > 0);
     }
 }

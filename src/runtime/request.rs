@@ -1,7 +1,8 @@
 //! The inference request: set inputs, start, wait, cancel, be called back.
 //!
-//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a step, a callback or an executor
-//! runs. `Shared::in_flight` holds the body between two executors and is never taken together with `guarded`.
+//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a filler, a step, a callback or an
+//! executor runs, or while something of the user's is dropped. `Shared::in_flight` holds the body between two executors and is
+//! never taken together with `guarded`.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     guarded: Mutex<Guarded>,
     finished: Condvar,
     in_flight: Mutex<Option<Box<Body>>>,
+    /// The thread that is inside a filler or step of this request, see [`thread_token`]; 0 for none.
+    stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
     _ticket: Ticket,
 }
@@ -52,9 +55,17 @@ struct Guarded {
     /// Here while idle; taken by the run.
     body: Option<Box<Body>>,
     callback: Option<Callback>,
-    /// How the latest run ended.
-    outcome: Result<()>,
+    /// The latest run that ended, and how.
+    outcome: (u64, Result<()>),
+    /// The runs that somebody waits for: a later run may end before the waiter has looked.
+    awaited: Vec<Awaited>,
     latency: Duration,
+}
+
+struct Awaited {
+    run: u64,
+    n_waiting: usize,
+    outcome: Option<Result<()>>,
 }
 
 impl InferRequest {
@@ -68,11 +79,13 @@ impl InferRequest {
                 state: RequestState::default(),
                 body: Some(body),
                 callback: None,
-                outcome: Ok(()),
+                outcome: (0, Ok(())),
+                awaited: Vec::new(),
                 latency: Duration::ZERO,
             }),
             finished: Condvar::new(),
             in_flight: Mutex::new(None),
+            stepping: AtomicU64::new(0),
             handle: OnceLock::new(),
             _ticket: ticket,
         });
@@ -92,9 +105,11 @@ impl InferRequest {
         inputs.set(self)?;
         let shared = self.shared();
         let mut body = shared.begin(false)?;
-        while !body.is_over() {
-            body.run_next_step(&shared.cancel, shared.id);
-        }
+        shared.step(|| {
+            while !body.is_over() {
+                body.run_next_step(&shared.cancel, shared.id);
+            }
+        });
         let outcome = body.outcome.clone();
         shared.end(body);
         outcome
@@ -115,7 +130,7 @@ impl InferRequest {
     /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
     ///
     /// # Errors
-    /// The error of the run, also for every other waiter; `WouldDeadlock` inside the request's own callback.
+    /// The error of the run, also for every other waiter; `WouldDeadlock` inside the request's own callback, steps and fillers.
     pub fn wait(&self) -> Result<()> {
         self.wait_until(None).map(|_in_time| ())
     }
@@ -125,7 +140,12 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::wait`].
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
-        self.wait_until(Some(Instant::now() + timeout))
+        match Instant::now().checked_add(timeout) {
+            Some(deadline) => self.wait_until(Some(deadline)),
+            // So far away that it never comes.
+            None if self.shared().guarded.lock().unwrap().state.latest_run() == 0 => Ok(false),
+            None => self.wait_until(None),
+        }
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<bool> {
@@ -135,25 +155,30 @@ impl InferRequest {
         if run == 0 {
             return Ok(deadline.is_none());
         }
+        if guarded.state.is_finished(run) {
+            return guarded.outcome.1.clone().map(|()| true);
+        }
+        if guarded.state.is_called_on(thread::current().id()) || shared.is_stepping_here() {
+            return Err(Error::new(
+                ErrorKind::WouldDeadlock,
+                "wait inside the request's own callback or step would wait for itself; start the next run from the callback and return instead",
+            ));
+        }
+        guarded.begin_to_wait(run);
         while !guarded.state.is_finished(run) {
-            if guarded.state.is_called_on(thread::current().id()) {
-                return Err(Error::new(
-                    ErrorKind::WouldDeadlock,
-                    "wait inside the request's own callback would wait for itself; start the next run and return instead",
-                ));
-            }
             guarded = match deadline {
                 None => shared.finished.wait(guarded).unwrap(),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
+                        drop(guarded.end_to_wait(run));
                         return Ok(false);
                     }
                     shared.finished.wait_timeout(guarded, left).unwrap().0
                 }
             };
         }
-        guarded.outcome.clone().map(|()| true)
+        guarded.end_to_wait(run).map(|()| true)
     }
 
     /// Asks the current run to end at the next step boundary, or inside the device where the engine can. The run then ends with
@@ -204,7 +229,7 @@ impl InferRequest {
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
-            ErrorKind::NotFound => self.output_tensor(key),
+            ErrorKind::NotFound => self.output_tensor(key).map_err(|of_outputs| neither(&error, of_outputs)),
             _ => Err(error),
         })
     }
@@ -233,14 +258,14 @@ impl InferRequest {
     /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
-        self.with_body(|body| {
+        let replaced = self.with_body(|body| {
             let slot = &mut body.io.inputs[input_idx];
             check_fits("input", &slot.port, tensor.element(), &tensor.shape())?;
             slot.own = false;
-            slot.fill = None;
-            slot.tensor = tensor.clone();
-            Ok(())
-        })
+            Ok((slot.fill.take(), std::mem::replace(&mut slot.tensor, tensor.clone())))
+        })?;
+        drop(replaced); // Outside the lock: memory and fillers may be the user's.
+        Ok(())
     }
 
     /// Makes `tensor` the output; the run writes into its memory.
@@ -249,12 +274,13 @@ impl InferRequest {
     /// As [`InferRequest::set_input_tensor`].
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
-        self.with_body(|body| {
+        let replaced = self.with_body(|body| {
             let slot = &mut body.io.outputs[output_idx];
             check_fits("output", &slot.port, tensor.element(), &tensor.shape())?;
-            slot.tensor = tensor.clone();
-            Ok(())
-        })
+            Ok(std::mem::replace(&mut slot.tensor, tensor.clone()))
+        })?;
+        drop(replaced);
+        Ok(())
     }
 
     /// Sets an input or output, inputs first.
@@ -264,7 +290,9 @@ impl InferRequest {
     pub fn set_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let key = key.into();
         match self.set_input_tensor(key, tensor) {
-            Err(error) if error.kind() == ErrorKind::NotFound => self.set_output_tensor(key, tensor),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.set_output_tensor(key, tensor).map_err(|of_outputs| neither(&error, of_outputs))
+            }
             set => set,
         }
     }
@@ -276,10 +304,9 @@ impl InferRequest {
     /// `NotFound`, or `Busy` while the request runs.
     pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
         let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
-        self.with_body(|body| {
-            body.io.inputs[input_idx].fill = Some(Box::new(fill));
-            Ok(())
-        })
+        let replaced = self.with_body(|body| Ok(body.io.inputs[input_idx].fill.replace(Box::new(fill))))?;
+        drop(replaced);
+        Ok(())
     }
 
     /// Appends a step to every run, on the pool of the processor: a decoder, say.
@@ -384,10 +411,39 @@ impl Guarded {
         }
         Ok(())
     }
+
+    /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one.
+    fn settle(&mut self, run: u64, outcome: Result<()>) {
+        if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.run == run) {
+            awaited.outcome = Some(outcome.clone());
+        }
+        if run >= self.outcome.0 {
+            self.outcome = (run, outcome);
+        }
+    }
+
+    fn begin_to_wait(&mut self, run: u64) {
+        match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
+            Some(awaited) => awaited.n_waiting += 1,
+            None => self.awaited.push(Awaited { run, n_waiting: 1, outcome: None }),
+        }
+    }
+
+    fn end_to_wait(&mut self, run: u64) -> Result<()> {
+        let awaited_idx = self.awaited.iter().position(|awaited| awaited.run == run).expect("noted when the wait began");
+        let awaited = &mut self.awaited[awaited_idx];
+        awaited.n_waiting -= 1;
+        // A start that was taken back has no outcome of its own.
+        let outcome = awaited.outcome.clone().unwrap_or_else(|| self.outcome.1.clone());
+        if awaited.n_waiting == 0 {
+            self.awaited.swap_remove(awaited_idx);
+        }
+        outcome
+    }
 }
 
 impl Shared {
-    /// Idle to running: checks first, so that a failed start leaves the request idle.
+    /// Idle to running; a start that fails leaves the request idle.
     fn begin(&self, calls_back: bool) -> Result<Box<Body>> {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.start(thread::current().id()).map_err(|refusal| match refusal {
@@ -395,16 +451,32 @@ impl Shared {
             Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
         })?;
         let mut body = guarded.body.take().expect("an idle request has its body");
+        self.cancel.reset();
+        drop(guarded);
         body.run = run;
         body.calls_back = calls_back;
         body.started = Instant::now();
-        if let Err(error) = body.prepare() {
+        if let Err(error) = self.step(|| body.prepare()) {
+            let mut guarded = self.guarded.lock().unwrap();
             guarded.state.take_back_start();
             guarded.body = Some(body);
+            drop(guarded);
+            self.finished.notify_all();
             return Err(error);
         }
-        self.cancel.reset();
         Ok(body)
+    }
+
+    /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
+    fn step<R>(&self, action: impl FnOnce() -> R) -> R {
+        self.stepping.store(thread_token(), Ordering::Release);
+        let result = action();
+        self.stepping.store(0, Ordering::Release);
+        result
+    }
+
+    fn is_stepping_here(&self) -> bool {
+        self.stepping.load(Ordering::Acquire) == thread_token()
     }
 
     /// Queues the next step where it belongs.
@@ -420,7 +492,7 @@ impl Shared {
         let here = thread::current().id();
         let mut guarded = self.guarded.lock().unwrap();
         guarded.latency = body.started.elapsed();
-        guarded.outcome = body.outcome.clone();
+        guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
@@ -428,12 +500,12 @@ impl Shared {
             EndOfRun::Finished => {}
             EndOfRun::CallBack => loop {
                 let callback = guarded.callback.clone();
-                let outcome = guarded.outcome.clone();
+                let (run, outcome) = guarded.outcome.clone();
                 drop(guarded);
                 let called = self.call_back(callback, outcome);
                 guarded = self.guarded.lock().unwrap();
                 if let Err(error) = called {
-                    guarded.outcome = Err(error);
+                    guarded.settle(run, Err(error));
                 }
                 let follows = guarded.state.end_callback(here);
                 self.finished.notify_all();
@@ -463,16 +535,20 @@ impl Task for Shared {
     fn run(self: Arc<Self>) {
         let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
         let executor = body.steps[body.next_step_idx].executor.clone();
-        loop {
-            body.run_next_step(&self.cancel, self.id);
-            if body.is_over() {
-                return self.end(body);
+        // Neighbors on this executor, and inline ones, go on without a hop.
+        self.step(|| {
+            loop {
+                body.run_next_step(&self.cancel, self.id);
+                if body.is_over() {
+                    break;
+                }
+                let next = &body.steps[body.next_step_idx].executor;
+                if !next.is_inline() && !Arc::ptr_eq(next, &executor) {
+                    break;
+                }
             }
-            let next = &body.steps[body.next_step_idx].executor;
-            if !next.is_inline() && !Arc::ptr_eq(next, &executor) {
-                return self.pass_on(body);
-            }
-        }
+        });
+        if body.is_over() { self.end(body) } else { self.pass_on(body) }
     }
 }
 
@@ -490,7 +566,7 @@ impl Drop for Handle {
         guarded.state.stop();
         shared.cancel.cancel();
         let callback = guarded.callback.take();
-        if !guarded.state.is_called_on(here) {
+        if !guarded.state.is_called_on(here) && !shared.is_stepping_here() {
             // A run that still waits in a queue ends here and now; its place in the queue will find nothing to do.
             drop(guarded);
             let queued = shared.in_flight.lock().unwrap().take();
@@ -511,6 +587,23 @@ impl Drop for Handle {
         }
         drop(guarded);
         drop(callback);
+    }
+}
+
+/// A number that no other living thread has; never 0.
+fn thread_token() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static TOKEN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    TOKEN.with(|token| *token)
+}
+
+/// No port has that key: neither an input nor an output.
+fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
+    match of_outputs.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),
+        _ => of_outputs,
     }
 }
 

@@ -134,9 +134,9 @@ impl RequestState {
         self.n_started
     }
 
-    /// Whether this run, and its callback, are over.
+    /// Whether this run, and its callback, are over. A start that was taken back is over with the run before it.
     pub(crate) fn is_finished(&self, run: u64) -> bool {
-        self.n_finished >= run
+        self.n_finished >= run.min(self.n_started)
     }
 
     /// Whether nothing is on: no run, no callback.

@@ -236,13 +236,16 @@ impl Body {
     fn lease_all(&mut self) -> Result<()> {
         for (input_idx, slot) in self.io.inputs.iter_mut().enumerate() {
             if let Some(fill) = &mut slot.fill {
-                let shape = fill.shape(&slot.port).map_err(|error| error.context(format!("input {}", slot.port)))?;
+                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&slot.port)));
+                let asked = asked.unwrap_or_else(|panic| Err(panic_error("the filler", &*panic)));
+                let shape = asked.map_err(|error| error.context(format!("input {}", slot.port)))?;
                 if slot.tensor.shape() != shape || !slot.own {
                     check_fits("input", &slot.port, slot.port.element, &shape)?;
                     slot.tensor = self.device.allocate_input(input_idx, shape)?;
                     slot.own = true;
                 }
-                slot.lease = Some(InputLease::Fill(slot.tensor.bytes_mut()?));
+                let bytes = slot.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("input {}", slot.port)))?;
+                slot.lease = Some(InputLease::Fill(bytes));
             } else {
                 let bytes = slot.tensor.bytes().map_err(|error| Error::from(error).context(format!("input {}", slot.port)))?;
                 check_fits("input", &slot.port, slot.tensor.element(), bytes.layout().shape())?;

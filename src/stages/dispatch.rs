@@ -4,7 +4,8 @@
 //! A job waits at most as long as those before it; their number is bounded by the caller (the window of frames in flight). A
 //! job that is dropped without having run tells its owner so: nobody waits for a result that does not come.
 //!
-//! Lock order: `Queue::state`, then a `Slot`'s; neither is held while a job is delivered or a request is started.
+//! Lock order: `Queue::state`, then a `Slot`'s; neither is held while a job is delivered, a request is started, or a picture or
+//! an output is worked on: whatever panics there is an error of that one job.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -98,9 +99,9 @@ impl<J: Job> Dispatcher<J> {
             request.set_input((), fill)?;
             let (of_step, mut decode) = (slot.clone(), decode());
             request.append_step("decode", move |context| {
-                let mut slot = of_step.lock().unwrap();
-                let found = decode(context, &slot.frame_from_input)?;
-                slot.found = Some(found);
+                let frame_from_input = of_step.lock().unwrap().frame_from_input;
+                let found = decode(context, &frame_from_input)?;
+                of_step.lock().unwrap().found = Some(found);
                 Ok(())
             })?;
             workers.push(Worker { request, slot });
@@ -138,7 +139,7 @@ impl<J: Job> Dispatcher<J> {
     /// Drops the jobs that have not begun; their owners are told.
     pub(super) fn drop_pending(&self) {
         let pending = std::mem::take(&mut self.queue.state.lock().unwrap().pending);
-        pending.into_iter().for_each(|job| job.deliver(Err(stopped())));
+        pending.into_iter().for_each(|job| deliver(job, Err(stopped())));
     }
 
     pub(super) fn stats(&self) -> StageStats {
@@ -159,10 +160,10 @@ impl<J: Job> Queue<J> {
                 }
             };
             worker.slot.lock().unwrap().job = Some(job);
-            let Err(error) = worker.request.start_async(()) else { return };
+            let Err(error) = worker.start() else { return };
             let job = worker.slot.lock().unwrap().job.take();
             if let Some(job) = job {
-                job.deliver(Err(error));
+                deliver(job, Err(error));
             }
         }
     }
@@ -175,7 +176,7 @@ impl<J: Job> Queue<J> {
             (slot.job.take(), slot.found.take())
         };
         if let Some(job) = job {
-            job.deliver(result.and_then(|()| found.ok_or_else(|| Error::new(ErrorKind::Device, "the run ended without a result"))));
+            deliver(job, result.and_then(|()| found.ok_or_else(|| Error::new(ErrorKind::Device, "the run ended without a result"))));
         }
         self.start_next(worker_idx);
     }
@@ -193,6 +194,27 @@ impl<J: Job> Queue<J> {
             step_idx += 1;
         });
         debug_assert!(counted.is_ok(), "the request is idle in its own callback");
+    }
+}
+
+impl<J: Job> Worker<J> {
+    fn start(&self) -> Result<()> {
+        match self.request.start_async(()) {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                // The callback that put the worker among the idle ones has yet to return: a matter of some instructions, and
+                // it needs nothing of ours any more. How its run ended has been told.
+                let _ended = self.request.wait();
+                self.request.start_async(())
+            }
+            started => started,
+        }
+    }
+}
+
+/// Tells the owner. A panic of the owner's closure must not cost the stage the request, or the other owners their results.
+fn deliver<J: Job>(job: J, result: Result<J::Output>) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.deliver(result))).is_err() {
+        tracing::error!("the closure that takes a result panicked");
     }
 }
 
@@ -221,10 +243,61 @@ impl<J: Job> FillInput for JobInput<J> {
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let mut slot = self.slot.lock().unwrap();
-        let Some(job) = &slot.job else { return Err(stopped()) };
-        let _span = tracing::trace_span!("fill", frame = job.frame_number()).entered();
-        slot.frame_from_input = self.preprocess.fill(job.frame(), input, 0, &mut self.scratch)?;
+        let (frame, frame_number) = {
+            let slot = self.slot.lock().unwrap();
+            let Some(job) = &slot.job else { return Err(stopped()) };
+            (job.frame().clone(), job.frame_number())
+        };
+        let _span = tracing::trace_span!("fill", frame = frame_number).entered();
+        let frame_from_input = self.preprocess.fill(&frame, input, 0, &mut self.scratch)?;
+        self.slot.lock().unwrap().frame_from_input = frame_from_input;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::devices;
+    use crate::frame::{PixelFormat, Size};
+    use crate::runtime::Config;
+
+    struct Picture(Frame, mpsc::Sender<Result<usize>>);
+
+    impl Job for Picture {
+        type Output = usize;
+
+        fn frame(&self) -> &Frame {
+            &self.0
+        }
+
+        fn frame_number(&self) -> u64 {
+            0
+        }
+
+        fn deliver(self, result: Result<usize>) {
+            self.1.send(result).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_decoder_is_the_error_of_that_job_alone() {
+        let core = devices::core();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        let model = core.compile_model(&core.read_model(path).unwrap(), "CPU", &Config::default()).unwrap();
+        let preprocess = Preprocess::default();
+        let dispatcher = Dispatcher::<Picture>::new(&model, 1, Shape::from([1, 3, 8, 8]), &preprocess, || {
+            Box::new(|context, _| if context.run() == 2 { panic!("in the decoder") } else { Ok(context.n_outputs()) })
+        })
+        .unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
+        (0..3).for_each(|_| dispatcher.submit(Picture(frame.clone(), sender.clone())));
+        let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
+        assert!(matches!((&results[0], &results[2]), (Ok(1), Ok(1))), "{results:?}");
     }
 }

@@ -1,5 +1,10 @@
 //! Tests that need no GStreamer: the request runtime, the devices, vision.
 
+// mod bad_models;
+mod device_suite;
 mod golden_fill;
 mod models;
+mod reference;
+mod request;
+mod stages;
 mod support;

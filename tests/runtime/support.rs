@@ -1,13 +1,22 @@
 //! Helpers of the runtime tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use roiflow::devices;
 use roiflow::runtime::{CompiledModel, Config};
+use roiflow::tensor::Tensor;
 
 /// A model of our own making.
 pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)
+}
+
+/// A description of a model that people bring.
+pub fn description(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models").join(name)
 }
 
 /// The real models and clips that development is measured with. They lie beside the project, or where `ROIFLOW_MODELS` says;
@@ -28,4 +37,75 @@ pub fn compile(path: &Path) -> CompiledModel {
     let core = devices::core();
     let model = core.read_model(path).unwrap();
     core.compile_model(&model, "CPU", &Config::default()).unwrap()
+}
+
+/// A tensor of these values; one row.
+pub fn row(values: [f32; 4]) -> Tensor {
+    Tensor::from_slice([1, 4], &values).unwrap()
+}
+
+/// The values of a tensor, last axis fastest.
+pub fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.view::<f32>().unwrap().to_vec()
+}
+
+/// What `action` gives; fails where it hangs.
+pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let acting = std::thread::spawn(move || {
+        // Nobody listens any more once the time is over.
+        let _heard = sender.send(action());
+    });
+    match receiver.recv_timeout(Duration::from_secs(60)) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Disconnected) => match acting.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("it sends before it ends"),
+        },
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+    }
+}
+
+/// Runs `body` in a process of its own, for what the neighbors of a test would disturb: threads and memory of the process.
+/// `test` is the full name of the calling test.
+pub fn alone(test: &str, body: fn()) {
+    const KEY: &str = "ROIFLOW_TEST_ALONE";
+    if std::env::var_os(KEY).is_some_and(|name| *name == *test) {
+        return body();
+    }
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new(program).args([test, "--exact", "--nocapture", "--test-threads=1"]).env(KEY, test).output().unwrap();
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{test} alone: {}\n{out}\n{error}", output.status);
+    assert!(out.contains("1 passed"), "{test} is not the name of the test: {out}");
+    eprint!("{error}");
+}
+
+/// A folder for files of one test; gone when dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("roiflow-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// Writes a file and gives its path.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left behind lies in the system's folder for such files.
+        let _removed = std::fs::remove_dir_all(&self.0);
+    }
 }

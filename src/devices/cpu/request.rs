@@ -58,9 +58,11 @@ impl CpuRequest {
     /// The engine's tensor for one input in this turn: in place where it can be, else copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
-        let whole = bytes.layout().shape() == shape;
+        // The same memory may have been given another shape since, or be seen through a window.
         if let Some(own) = &self.own_inputs[input_idx]
-            && whole
+            && own.shape() == &**shape
+            && bytes.layout().shape() == shape
+            && bytes.layout().is_dense()
             && own.as_bytes().as_ptr() == bytes.extent().as_ptr()
         {
             return Ok(TValue::from_const(own.clone()));

@@ -36,7 +36,13 @@ impl DeviceRequest for NullRequest {
             let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });
             let shape =
                 shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot tell the shape of output {port}")))?;
-            io.output(output_idx, &shape)?.extent_mut().fill(0);
+            let output = io.output(output_idx, &shape)?;
+            if output.layout().is_dense() {
+                output.extent_mut().fill(0);
+            } else {
+                // A region of somebody's tensor: what lies between its rows is not ours.
+                output.copy_all_from_dense(&vec![0; output.layout().dense_bytes()])?;
+            }
         }
         Ok(())
     }

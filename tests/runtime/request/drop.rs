@@ -1,0 +1,223 @@
+//! Dropping: in any order, while running, in the own callback. What outlives what.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use roiflow::devices;
+use roiflow::tensor::Tensor;
+
+use super::*;
+use crate::support::{in_time, row, tiny, values};
+
+/// C13: all orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
+/// `concurrent`.
+#[test]
+fn core_model_and_request_may_go_in_any_order() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        for running in [false, true] {
+            let mut core = Core::new();
+            core.register(Arc::new(NullDevice::new(Arc::new(doubling()))));
+            let info = ModelInfo { inputs: vec![port("x", &[1, 4])], outputs: vec![port("y", &[1, 4])], ..ModelInfo::default() };
+            let model = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap();
+            let request = model.create_infer_request().unwrap();
+            if running {
+                request.start_async(()).unwrap();
+            }
+            let (mut core, mut model, mut request) = (Some(core), Some(model), Some(request));
+            in_time(move || {
+                for owner in order {
+                    match owner {
+                        0 => drop(core.take()),
+                        1 => drop(model.take()),
+                        _ => drop(request.take()),
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// LoadedState and the like: a request works when everything that it was made of is gone.
+#[test]
+fn a_request_works_without_its_core_and_model() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    request.start_async(&row([1.0; 4])).unwrap();
+    request.wait().unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
+    assert_eq!(request.compiled_model().outputs()[0].name(), "y");
+}
+
+/// LoadedTensor, also on the embedded engine, whose input tensors are the engine's own memory.
+#[test]
+fn tensors_outlive_request_model_and_core() {
+    let core = {
+        let mut core = Core::new();
+        core.register(Arc::new(devices::cpu::CpuDevice));
+        core
+    };
+    let model = core.read_model(tiny("double.onnx")).unwrap();
+    let compiled = core.compile_model(&model, "CPU", &Config::default()).unwrap();
+    for model in [compile(doubling()), compiled] {
+        let request = model.create_infer_request().unwrap();
+        let own: Tensor = request.input_tensor(()).unwrap();
+        request.infer(&row([4.0; 4])).unwrap();
+        let output = request.output_tensor(()).unwrap();
+        let region = output.roi(&[0, 1], &[1, 3]).unwrap();
+        drop((request, model));
+        assert_eq!((values(&output), values(&region)), (vec![8.0; 4], vec![8.0; 2]));
+        own.view_mut::<f32>().unwrap().fill(1.0);
+    }
+}
+
+/// A drop while running waits, and never calls the callback (C21, 4).
+#[test]
+fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
+    let (request, gate) = gated();
+    let n_called = Arc::new(AtomicUsize::new(0));
+    let n = n_called.clone();
+    request
+        .set_callback(move |_, _| {
+            n.fetch_add(1, Ordering::AcqRel);
+        })
+        .unwrap();
+    request.start_async(()).unwrap();
+    gate.wait_for_arrivals(1);
+    let weak = request.downgrade();
+    let dropping = std::thread::spawn(move || drop(request));
+    // From here on no handle is left; whether the run or the drop goes on first does not matter.
+    while weak.upgrade().is_some() {
+        std::thread::yield_now();
+    }
+    gate.open();
+    dropping.join().unwrap();
+    assert_eq!(n_called.load(Ordering::Acquire), 0);
+    assert_eq!(Arc::strong_count(&n_called), 1, "the callback is gone, too");
+}
+
+#[test]
+fn a_request_that_is_dropped_in_the_queue_never_runs() {
+    let (manual, script) = (Arc::new(Manual::default()), Arc::new(Script { executor: None, ..doubling() }));
+    let mut queued = doubling();
+    queued.executor = Some(manual.clone());
+    let request = compile(queued).create_infer_request().unwrap();
+    let (entered, has_entered) = mpsc::channel();
+    request.set_callback(move |_, _| entered.send(()).unwrap()).unwrap();
+    request.start_async(()).unwrap();
+    // The fill is a step on the pool; it queues the device's step.
+    while manual.n_queued() == 0 {
+        std::thread::yield_now();
+    }
+    let output = request.output_tensor(());
+    assert!(output.is_err());
+    in_time(move || drop(request));
+    assert!(manual.run_one());
+    assert!(has_entered.try_recv().is_err());
+    assert_eq!(script.n_calls(), 0);
+}
+
+/// A drop while running gives the tensors back.
+#[test]
+fn the_users_tensors_are_free_after_the_drop() {
+    let (request, manual) = turned_by_hand();
+    let (input, output) = (row([1.0; 4]), row([0.0; 4]));
+    request.set_output_tensor((), &output).unwrap();
+    request.start_async(&input).unwrap();
+    assert!(input.view_mut::<f32>().is_err() && output.view::<f32>().is_err());
+    drop(request);
+    input.view_mut::<f32>().unwrap().fill(0.0);
+    output.view_mut::<f32>().unwrap().fill(0.0);
+    assert!(manual.run_one());
+}
+
+/// A drop of the last handle in the own callback does not hang (C21, 5).
+#[test]
+fn a_callback_may_drop_the_last_handle() {
+    for restarts in [false, true] {
+        let request = compile(doubling()).create_infer_request().unwrap();
+        let holder = Arc::new(Mutex::new(Some(request.clone())));
+        let (sender, receiver) = mpsc::channel();
+        let (held, weak) = (holder.clone(), request.downgrade());
+        request
+            .set_callback(move |request, _| {
+                drop(held.lock().unwrap().take());
+                if restarts {
+                    // `Stopped` never comes here: the callback itself still has the request.
+                    let _started = request.start_async(());
+                }
+                sender.send(()).unwrap();
+            })
+            .unwrap();
+        request.start_async(()).unwrap();
+        drop(request);
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        in_time(move || {
+            while weak.upgrade().is_some() {
+                std::thread::yield_now();
+            }
+        });
+        assert!(holder.lock().unwrap().is_none());
+    }
+}
+
+/// A callback may drop the last handle of another request that runs.
+#[test]
+fn a_callback_may_drop_another_running_request() {
+    let (other, manual) = turned_by_hand();
+    other.start_async(()).unwrap();
+    let other = Mutex::new(Some(other));
+    let request = compile(doubling()).create_infer_request().unwrap();
+    request.set_callback(move |_, _| drop(other.lock().unwrap().take())).unwrap();
+    request.start_async(()).unwrap();
+    in_time(move || request.wait()).unwrap();
+    assert!(manual.run_one());
+}
+
+/// A step that holds the last handle ends its own request: it must not wait for itself.
+#[test]
+fn a_step_may_drop_the_last_handle() {
+    let (request, gate) = gated();
+    let holder = Arc::new(Mutex::new(None));
+    let (sender, receiver) = mpsc::channel();
+    let held = holder.clone();
+    request
+        .append_step("last", move |_| {
+            let begun = std::time::Instant::now();
+            drop::<Option<InferRequest>>(held.lock().unwrap().take());
+            sender.send(begun.elapsed()).unwrap();
+            Ok(())
+        })
+        .unwrap();
+    request.start_async(()).unwrap();
+    gate.wait_for_arrivals(1);
+    *holder.lock().unwrap() = Some(request);
+    gate.open();
+    let waited = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(waited < Duration::from_secs(2), "it waited {waited:?} for itself");
+}
+
+/// A step that waits for its own run would wait for ever.
+#[test]
+fn waiting_in_an_own_step_is_refused() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let weak = request.downgrade();
+    request
+        .append_step("wait", move |_| match weak.upgrade() {
+            Some(request) => request.wait(),
+            None => Ok(()),
+        })
+        .unwrap();
+    let request_in_step = request.clone();
+    assert_eq!(kind(in_time(move || request_in_step.infer(()))), Some(ErrorKind::WouldDeadlock));
+    request.start_async(()).unwrap();
+    assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::WouldDeadlock));
+}
+
+#[test]
+fn a_weak_handle_does_not_keep_a_request() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let weak = request.downgrade();
+    assert_eq!(weak.upgrade(), Some(request.clone()));
+    drop(request);
+    assert_eq!(weak.upgrade(), None);
+}

@@ -1,0 +1,99 @@
+//! Requests on the null device: life, tensors, errors. One situation per file. Order is forced by gates, channels and executors
+//! that are turned by hand. Doc comments name the OpenVINO behavior test of which a test is the equivalent.
+
+mod busy;
+mod callback;
+mod cancel;
+mod concurrent;
+mod drop;
+mod executors;
+mod memory;
+mod panic;
+mod start_wait;
+mod steps;
+mod tensors;
+
+use std::sync::Arc;
+
+use roiflow::devices::null::{Gate, NullDevice, Script};
+use roiflow::runtime::executor::{Inline, Manual};
+use roiflow::runtime::steps::DeviceIo;
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, InferRequest, Model, ModelInfo, PartialShape, Port, Result};
+use roiflow::tensor::{Bytes, ElementType};
+
+/// A port of `f32`; 0 leaves an extent open.
+pub fn port(name: &str, dims: &[usize]) -> Port {
+    let dims = dims.iter().map(|&extent| if extent == 0 { Dim::Dynamic } else { Dim::Fixed(extent) });
+    Port { names: vec![name.into()], element: ElementType::F32, shape: PartialShape::new(dims.collect()).unwrap() }
+}
+
+/// Compiles ports alone for a null device of its own.
+pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>) -> CompiledModel {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(script)));
+    let model = Model::from_ports(ModelInfo { inputs, outputs, ..ModelInfo::default() });
+    core.compile_model(&model, "NULL", &Config::default()).unwrap()
+}
+
+/// `x` [1, 4] -> `y` [1, 4].
+pub fn compile(script: Script) -> CompiledModel {
+    compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
+}
+
+/// Computes `y = 2 x`, at once.
+pub fn doubling() -> Script {
+    Script::computing(|io, _cancel| double(io))
+}
+
+/// `y = 2 x`, any shape and strides.
+pub fn double(io: &mut DeviceIo<'_>) -> Result<()> {
+    let doubled = read(io.input(0)).into_iter().map(|value| 2.0 * value).collect();
+    let shape = *io.input(0).layout().shape();
+    write(io, 0, &shape, doubled)
+}
+
+/// The values of an input, any strides.
+pub fn read(bytes: &Bytes) -> Vec<f32> {
+    let layout = bytes.layout();
+    let (shape, strides) = (*layout.shape(), layout.stride_bytes());
+    let offsets = shape.iter().zip(strides).fold(vec![0], |offsets: Vec<usize>, (&extent, &stride)| {
+        offsets.iter().flat_map(|offset| (0..extent).map(move |index| offset + index * stride)).collect()
+    });
+    offsets.into_iter().map(|offset| f32::from_le_bytes(bytes.extent()[offset..][..4].try_into().unwrap())).collect()
+}
+
+/// Writes an output of this shape.
+pub fn write(io: &mut DeviceIo<'_>, output_idx: usize, shape: &[usize], values: Vec<f32>) -> Result<()> {
+    let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+    Ok(io.output(output_idx, shape)?.copy_all_from_dense(&bytes)?)
+}
+
+/// A request whose runs compute `y = 2 x` on the thread that starts them, and end when the executor is turned.
+pub fn turned_by_hand() -> (InferRequest, Arc<Manual>) {
+    let (manual, mut script) = (Arc::new(Manual::default()), doubling());
+    by_hand(&mut script, &manual);
+    (compile(script).create_infer_request().unwrap(), manual)
+}
+
+/// Lets the steps after the computation wait for a hand.
+pub fn by_hand(script: &mut Script, manual: &Arc<Manual>) {
+    script.executor = Some(Arc::new(Inline));
+    script.more_steps.push(("wait", manual.clone()));
+}
+
+/// A request whose runs wait at a gate on a worker before they compute `y = 2 x`.
+pub fn gated() -> (InferRequest, Arc<Gate>) {
+    let gate = Gate::closed();
+    let request = compile(Script { gate: Some(gate.clone()), ..doubling() }).create_infer_request().unwrap();
+    (request, gate)
+}
+
+/// A device that fails.
+pub fn failing() -> Script {
+    Script::computing(|_, _| Err(Error::new(ErrorKind::Device, "the device is on fire")))
+}
+
+/// The error's kind.
+pub fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}

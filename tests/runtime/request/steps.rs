@@ -1,0 +1,175 @@
+//! The steps of a run: their order, where they run, and what an error skips.
+
+use std::sync::{Arc, Mutex};
+
+use roiflow::runtime::{ErrorKind, FillInput};
+use roiflow::tensor::{BytesMut, Shape};
+
+use super::*;
+use crate::support::values;
+
+type Log = Arc<Mutex<Vec<&'static str>>>;
+
+fn write_to(log: &Log, line: &'static str) {
+    log.lock().unwrap().push(line);
+}
+
+/// Fills with ones.
+struct Ones(Log);
+
+impl FillInput for Ones {
+    fn shape(&mut self, _port: &Port) -> Result<Shape> {
+        Ok(Shape::from([1, 4]))
+    }
+
+    fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
+        write_to(&self.0, "fill");
+        input.dense_mut::<f32>()?.fill(1.0);
+        Ok(())
+    }
+}
+
+/// A script that writes down its call; and what fails in it, if anything.
+fn logged(log: &Log, fails: bool) -> Script {
+    let log = log.clone();
+    Script::computing(move |io, _| {
+        write_to(&log, "infer");
+        if fails { Err(Error::new(ErrorKind::Device, "the device is on fire")) } else { double(io) }
+    })
+}
+
+#[test]
+fn fill_device_and_appended_steps_run_in_this_order_in_both_ways() {
+    let log = Log::default();
+    let request = compile(logged(&log, false)).create_infer_request().unwrap();
+    request.set_input((), Ones(log.clone())).unwrap();
+    for name in ["decode", "count"] {
+        let log = log.clone();
+        request
+            .append_step(name, move |context| {
+                assert_eq!(context.output::<f32>(0).unwrap(), (Shape::from([1, 4]), &[2.0; 4][..]));
+                assert_eq!((context.n_outputs(), context.output_port(0).name()), (1, "y"));
+                write_to(&log, name);
+                Ok(())
+            })
+            .unwrap();
+    }
+    request.infer(()).unwrap();
+    request.start_async(()).unwrap();
+    request.wait().unwrap();
+    assert_eq!(*log.lock().unwrap(), ["fill", "infer", "decode", "count", "fill", "infer", "decode", "count"]);
+    let names: Vec<String> = request.step_times().unwrap().iter().map(|step| step.name.to_string()).collect();
+    assert_eq!(names, ["fill", "infer", "decode", "count"]);
+}
+
+/// A step's error skips the rest and goes to the end of the run (C21, 3).
+#[test]
+fn an_error_skips_the_steps_after_it() {
+    let log = Log::default();
+    let request = compile(logged(&log, true)).create_infer_request().unwrap();
+    request.set_input((), Ones(log.clone())).unwrap();
+    let after = log.clone();
+    request
+        .append_step("decode", move |_| {
+            write_to(&after, "decode");
+            Ok(())
+        })
+        .unwrap();
+    let called = log.clone();
+    request.set_callback(move |_, result| write_to(&called, if result.is_err() { "failed" } else { "ended" })).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(kind(request.wait()), Some(ErrorKind::Device));
+    assert_eq!(*log.lock().unwrap(), ["fill", "infer", "failed"]);
+}
+
+/// Neighbors on one executor are one task; another executor is a hop.
+#[test]
+fn a_run_hops_only_where_the_executor_changes() {
+    let (first, second) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
+    let log = Log::default();
+    let mut script = logged(&log, false);
+    script.executor = Some(Arc::new(Inline));
+    script.more_steps = vec![
+        ("submit", first.clone()),
+        ("check", first.clone()),
+        ("wait", second.clone()),
+        ("note", Arc::new(Inline)),
+        ("finish", first.clone()),
+    ];
+    let request = compile(script).create_infer_request().unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(*log.lock().unwrap(), ["infer"], "steps before the first hop run in the starting thread");
+    let queued = || (first.n_queued(), second.n_queued());
+    assert_eq!(queued(), (1, 0));
+    assert!(first.run_one());
+    assert_eq!(queued(), (0, 1), "two neighbors on one executor are one task");
+    assert!(second.run_one());
+    assert_eq!(queued(), (1, 0), "an inline step joins the one before it");
+    assert!(!request.wait_for(std::time::Duration::ZERO).unwrap());
+    assert!(first.run_one());
+    assert_eq!(queued(), (0, 0));
+    request.wait().unwrap();
+    let names: Vec<String> = request.step_times().unwrap().iter().map(|step| step.name.to_string()).collect();
+    assert_eq!(names, ["fill", "infer", "submit", "check", "wait", "note", "finish"]);
+}
+
+/// A synchronous run needs nobody to turn an executor.
+#[test]
+fn a_synchronous_run_stays_on_the_callers_thread() {
+    let manual = Arc::new(Manual::default());
+    let mut script = doubling();
+    script.executor = Some(manual.clone());
+    script.more_steps = vec![("wait", manual.clone())];
+    let request = compile(script).create_infer_request().unwrap();
+    let caller = std::thread::current().id();
+    request
+        .append_step("decode", move |_| {
+            assert_eq!(std::thread::current().id(), caller);
+            Ok(())
+        })
+        .unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(manual.n_queued(), 0);
+}
+
+#[test]
+fn a_filler_replaces_a_tensor_and_a_tensor_replaces_a_filler() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let own = request.input_tensor(()).unwrap();
+    let users = crate::support::row([5.0; 4]);
+    request.set_input_tensor((), &users).unwrap();
+    request.set_input((), Ones(Log::default())).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!((values(&request.output_tensor(()).unwrap()), values(&users)), (vec![2.0; 4], vec![5.0; 4]));
+    request.infer(&users).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [10.0; 4]);
+    drop(own);
+}
+
+#[test]
+fn appended_steps_know_the_number_of_the_run() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let seen = runs.clone();
+    request
+        .append_step("count", move |context| {
+            seen.lock().unwrap().push(context.run());
+            Ok(())
+        })
+        .unwrap();
+    request.infer(()).unwrap();
+    request.start_async(()).unwrap();
+    request.wait().unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(*runs.lock().unwrap(), [1, 2, 3]);
+}
+
+/// Latency and step times are those of the latest run.
+#[test]
+fn every_run_has_a_latency() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    assert_eq!(request.latency().unwrap(), std::time::Duration::ZERO);
+    request.infer(()).unwrap();
+    let steps: std::time::Duration = request.step_times().unwrap().iter().map(|step| step.duration).sum();
+    assert!(request.latency().unwrap() >= steps && steps > std::time::Duration::ZERO);
+}

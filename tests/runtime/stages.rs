@@ -1,0 +1,392 @@
+//! Detectors and classifiers on models whose answers are known exactly: pictures in every format, and jobs that are delivered
+//! once, whatever happens.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
+use roiflow::runtime::ErrorKind;
+use roiflow::stages::{Classifier, Detector, StageOptions};
+use roiflow::tensor::Memory;
+
+use crate::support::{Scratch, in_time, tiny};
+
+const BLACK: [u8; 3] = [0, 0, 0];
+const WHITE: [u8; 3] = [255, 255, 255];
+const COLORS: [(&str, [u8; 3]); 3] = [("red", [255, 0, 0]), ("green", [0, 255, 0]), ("blue", [0, 0, 255])];
+
+fn options(model: &str) -> StageOptions {
+    StageOptions { model: tiny(model), ..StageOptions::default() }
+}
+
+fn detector(model: &str) -> Detector {
+    Detector::new(&options(model)).unwrap()
+}
+
+/// A picture of one color with a rectangle of another; rows are padded, planes lie one after the other.
+fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
+    let row_bytes = |plane_idx: usize| format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5;
+    let mut places = Vec::new();
+    let mut n_bytes = 3;
+    for plane_idx in 0..format.n_planes() {
+        places.push(PlanePlace { offset_bytes: n_bytes, row_stride_bytes: row_bytes(plane_idx) });
+        n_bytes += row_bytes(plane_idx) * format.plane_shape(plane_idx, size)[0];
+    }
+    let memory = Memory::zeroed(n_bytes);
+    let mut lease = memory.lease_write().unwrap();
+    let bytes = lease.bytes_mut();
+    for y in 0..size.height {
+        for x in 0..size.width {
+            let inside = (rect.x..rect.x + rect.width).contains(&x) && (rect.y..rect.y + rect.height).contains(&y);
+            let [r, g, b] = if inside { color } else { background };
+            let (luma, u, v) = yuv([r, g, b]);
+            let mut put = |plane_idx: usize, x: u32, y: u32, pixel: &[u8]| {
+                let place: PlanePlace = places[plane_idx];
+                let offset = place.offset_bytes + y as usize * place.row_stride_bytes + x as usize * pixel.len();
+                bytes[offset..][..pixel.len()].copy_from_slice(pixel);
+            };
+            // Chroma that is shared is that of the rectangle, if it has a part in it.
+            let shares_chroma = inside || (x % 2, y % 2) == (0, 0);
+            match format {
+                PixelFormat::Rgb => put(0, x, y, &[r, g, b]),
+                PixelFormat::Bgr => put(0, x, y, &[b, g, r]),
+                PixelFormat::Rgbx | PixelFormat::Rgba => put(0, x, y, &[r, g, b, 77]),
+                PixelFormat::Bgrx | PixelFormat::Bgra => put(0, x, y, &[b, g, r, 77]),
+                PixelFormat::Gray8 => put(0, x, y, &[luma]),
+                PixelFormat::Nv12 | PixelFormat::I420 => {
+                    put(0, x, y, &[luma]);
+                    if shares_chroma && format == PixelFormat::Nv12 {
+                        put(1, x / 2, y / 2, &[u, v]);
+                    } else if shares_chroma {
+                        put(1, x / 2, y / 2, &[u]);
+                        put(2, x / 2, y / 2, &[v]);
+                    }
+                }
+                other => panic!("a format without a painter: {other}"),
+            }
+        }
+    }
+    drop(lease);
+    let frame = Frame::over(&memory, format, size, &places, Colorimetry::default()).unwrap();
+    (memory, frame)
+}
+
+/// BT.601, limited range.
+fn yuv([r, g, b]: [u8; 3]) -> (u8, u8, u8) {
+    let [r, g, b] = [r, g, b].map(|value| f64::from(value) / 255.0);
+    let luma = 0.299 * r + 0.587 * g + 0.114 * b;
+    let (u, v) = ((b - luma) / 1.772, (r - luma) / 1.402);
+    ((16.0 + 219.0 * luma).round() as u8, (128.0 + 224.0 * u).round() as u8, (128.0 + 224.0 * v).round() as u8)
+}
+
+/// What the detector must find: in a subsampled format a color reaches to the edges of the chroma samples it has a part in.
+fn expected_rect(format: PixelFormat, rect: PixelRect) -> Option<Rect> {
+    let (x_end, y_end) = (rect.x + rect.width, rect.y + rect.height);
+    match format {
+        PixelFormat::Gray8 => None,
+        _ if format.is_subsampled() => {
+            let [x, y] = [rect.x, rect.y].map(|begin| (begin - begin % 2) as f32);
+            let [x_end, y_end] = [x_end, y_end].map(|end| (end + end % 2) as f32);
+            Some(Rect::from_corners(x, y, x_end, y_end))
+        }
+        _ => Some(rect.to_rect()),
+    }
+}
+
+fn label(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Label { label: Some(label), .. } => label,
+        other => panic!("no label: {other:?}"),
+    }
+}
+
+#[test]
+fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
+    #[derive(Debug)]
+    struct Case {
+        format: PixelFormat,
+        size: Size,
+        rect: PixelRect,
+    }
+    let (detector, classifier) = (detector("rectangle.onnx"), Classifier::new(&options("color.onnx")).unwrap());
+    let rects = [[0, 0, 64, 64], [10, 20, 30, 12], [7, 3, 11, 21], [1, 63, 1, 1], [62, 0, 2, 63], [33, 31, 4, 5]];
+    let mut failures = Vec::new();
+    for format in PixelFormat::ALL {
+        for [x, y, width, height] in rects {
+            // The model sees 64 x 64 pixels: as they are, and scaled by two whole factors.
+            for (factor_x, factor_y) in [(1, 1), (2, 3)] {
+                let rect = PixelRect { x: x * factor_x, y: y * factor_y, width: width * factor_x, height: height * factor_y };
+                if format.is_subsampled() && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
+                    continue; // The edge of a chroma sample would lie inside a pixel of the input.
+                }
+                let case = Case { format, size: Size::new(64 * factor_x, 64 * factor_y), rect };
+                for (name, color) in COLORS {
+                    let (_memory, frame) = paint(format, case.size, BLACK, rect, color);
+                    let found = detector.detect(&frame).unwrap();
+                    let rects: Vec<Rect> = found.iter().map(|detection| detection.rect).collect();
+                    if rects != Vec::from_iter(expected_rect(format, rect)) {
+                        failures.push(format!("{case:?} {name}: found {rects:?}"));
+                    }
+                    for Detection { rect, confidence, label: found, .. } in found {
+                        assert_eq!((confidence, found.as_deref()), (1.0, Some("rectangle")));
+                        let region = frame.region(rect.to_pixels(frame.size()).unwrap()).unwrap();
+                        let said = classifier.classify(&region).unwrap().unwrap();
+                        assert_eq!((&*said.name, &*said.model), ("color", "color"));
+                        if label(&said.outcome) != name {
+                            failures.push(format!("{case:?} {name}: named {:?}", said.outcome));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn the_planes_of_a_region_lie_inside_the_memory_of_its_frame() {
+    for format in PixelFormat::ALL {
+        let size = Size::new(33, 17);
+        let (memory, frame) = paint(format, size, BLACK, PixelRect::whole(size), WHITE);
+        let n_shares = Arc::strong_count(&memory);
+        let region = frame.region(PixelRect { x: 5, y: 3, width: 27, height: 14 }).unwrap();
+        let begin = memory.address() as usize;
+        for plane in region.planes() {
+            let (first, layout) = (plane.address() as usize, plane.layout());
+            assert!(first >= begin && first + layout.extent_bytes() <= begin + memory.len(), "{format}");
+        }
+        assert_eq!(Arc::strong_count(&memory), n_shares + format.n_planes(), "{format}: the region shares the memory");
+    }
+}
+
+#[test]
+fn a_white_picture_is_three_hundred_objects_and_a_black_one_none() {
+    let detector = detector("stripes.onnx");
+    let size = Size::new(80, 60);
+    let detect = |rect, color| {
+        let (_memory, frame) = paint(PixelFormat::Rgb, size, BLACK, rect, color);
+        detector.detect(&frame).unwrap()
+    };
+    let found = detect(PixelRect::whole(size), WHITE);
+    assert_eq!(found.len(), 300);
+    let mut cells: Vec<(u32, u32)> = found.iter().map(|found| (found.rect.x.round() as u32, found.rect.y.round() as u32)).collect();
+    cells.sort_unstable();
+    cells.dedup();
+    assert_eq!(cells.len(), 300, "no cell twice");
+    let mut ids: Vec<ObjectId> = found.iter().map(|found| found.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 300, "no name twice");
+    assert!(found.iter().all(|found| (found.rect.width - 4.0).abs() < 1e-3 && (found.rect.height - 4.0).abs() < 1e-3));
+    assert_eq!(detect(PixelRect::whole(size), BLACK).len(), 0);
+    assert_eq!(detect(PixelRect { x: 0, y: 0, width: 40, height: 60 }, WHITE).len(), 150);
+    let one = detect(PixelRect { x: 76, y: 56, width: 4, height: 4 }, WHITE);
+    assert_eq!(one.len(), 1);
+    assert!(one[0].rect.iou(&Rect::from_corners(76.0, 56.0, 80.0, 60.0)) > 0.9999, "{:?}", one[0].rect);
+}
+
+#[test]
+fn a_threshold_of_the_caller_takes_the_place_of_the_descriptions() {
+    let size = Size::new(80, 60);
+    let (_memory, frame) = paint(PixelFormat::Rgb, size, BLACK, PixelRect::whole(size), [153; 3]);
+    for (threshold, n_expected) in [(None, 300), (Some(0.59), 300), (Some(0.61), 0)] {
+        let detector = Detector::new(&StageOptions { threshold, ..options("stripes.onnx") }).unwrap();
+        assert_eq!(detector.detect(&frame).unwrap().len(), n_expected, "{threshold:?}");
+    }
+}
+
+/// A border that is brighter than the picture is full of objects: they lie outside the frame, and have no pixels there.
+#[test]
+fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
+    let scratch = Scratch::new("letterbox");
+    let text = std::fs::read_to_string(tiny("stripes.toml")).unwrap();
+    let text = text.replace("resize = \"stretch\"", "resize = \"letterbox\"\npad = 255.0");
+    let description = Some(scratch.file("letterbox.toml", text));
+    let detector = Detector::new(&StageOptions { description, ..options("stripes.onnx") }).unwrap();
+    let classifier = Classifier::new(&options("color.onnx")).unwrap();
+    let size = Size::new(80, 20);
+    let (_memory, frame) = paint(PixelFormat::Nv12, size, BLACK, PixelRect { x: 0, y: 0, width: 4, height: 4 }, WHITE);
+    let found = detector.detect(&frame).unwrap();
+    assert_eq!(found.len(), 201, "ten rows of border, and one cell of the picture");
+    let pixels: Vec<PixelRect> = found.iter().filter_map(|found| found.rect.to_pixels(size)).collect();
+    assert_eq!(pixels, [PixelRect { x: 0, y: 0, width: 4, height: 4 }]);
+    let (sender, receiver) = mpsc::channel();
+    let outside = PixelRect { x: 78, y: 10, width: 4, height: 4 };
+    let regions = [(ObjectId::next(), outside), (ObjectId::next(), pixels[0]), (ObjectId::next(), PixelRect::default())];
+    classifier.submit(frame, 0, regions, Box::new(move |classified| sender.send(classified).unwrap()));
+    let classified = receiver.recv().unwrap();
+    let (error, n_failed) = classified.failed.unwrap();
+    assert_eq!((classified.classifications.len(), n_failed, error.kind()), (1, 2, ErrorKind::Tensor));
+    assert_eq!(classified.classifications[0].0, regions[1].0);
+    assert_eq!(label(&classified.classifications[0].1.outcome), "other");
+}
+
+#[test]
+fn a_value_is_the_expectation_of_the_models_bins() {
+    let classifier = Classifier::new(&options("brightness.onnx")).unwrap();
+    for (gray, expected) in [(0, 0.0), (51, 20.0), (255, 100.0)] {
+        for format in [PixelFormat::Rgb, PixelFormat::Gray8, PixelFormat::Bgrx] {
+            let size = Size::new(31, 9);
+            let (_memory, frame) = match format {
+                PixelFormat::Gray8 => (None, Frame::from_packed(format, size, &[gray; 31 * 9]).unwrap()),
+                _ => {
+                    let (memory, frame) = paint(format, size, [gray; 3], PixelRect::default(), WHITE);
+                    (Some(memory), frame)
+                }
+            };
+            match classifier.classify(&frame).unwrap().unwrap().outcome {
+                Outcome::Value(value) => assert!((value - expected).abs() < 1e-3, "{format} {gray}: {value}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_frame_is_delivered_once_with_its_own_result() {
+    let detector = detector("rectangle.onnx");
+    let (sender, receiver) = mpsc::channel();
+    let n_frames = 300;
+    for number in 0..n_frames {
+        let rect = PixelRect { x: number % 50, y: number % 41, width: 3, height: 5 };
+        let (memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, rect, COLORS[0].1);
+        let sender = sender.clone();
+        let done = move |found: roiflow::runtime::Result<Vec<Detection>>| {
+            // The stage let go of the frame before it told of it.
+            assert_eq!(Arc::strong_count(&memory), 1);
+            memory.lease_write().unwrap();
+            sender.send((number, rect, found.unwrap())).unwrap();
+        };
+        detector.submit(frame, number.into(), Box::new(done));
+    }
+    drop(sender);
+    let delivered: Vec<_> = in_time(move || receiver.iter().collect());
+    let mut numbers: Vec<u32> = delivered.iter().map(|(number, _, _)| *number).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..n_frames).collect::<Vec<_>>());
+    for (number, rect, found) in delivered {
+        assert_eq!(found.iter().map(|found| found.rect).collect::<Vec<_>>(), [rect.to_rect()], "frame {number}");
+    }
+    let stats = detector.stats();
+    assert_eq!((stats.n_runs, stats.n_failed), (n_frames.into(), 0));
+    assert_eq!(stats.steps.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["fill", "infer", "decode"]);
+}
+
+/// All jobs but the first still wait when the stage goes.
+#[test]
+fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
+    let detector = Detector::new(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
+    let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
+    let (entered, has_entered) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let results = Arc::new(Mutex::new(Vec::new()));
+    let note = |number: u32| {
+        let results = results.clone();
+        move |result: roiflow::runtime::Result<Vec<Detection>>| {
+            results.lock().unwrap().push((number, result.map_err(|error| error.kind()).map(|found| found.len())));
+        }
+    };
+    let first = note(0);
+    let done = move |result| {
+        entered.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        first(result);
+    };
+    detector.submit(frame.clone(), 0, Box::new(done));
+    has_entered.recv().unwrap();
+    (1..20).for_each(|number| detector.submit(frame.clone(), number.into(), Box::new(note(number))));
+    in_time(move || drop(detector));
+    let stopped: Vec<_> = (1..20).map(|number| (number, Err(ErrorKind::Stopped))).collect();
+    assert_eq!(*results.lock().unwrap(), stopped);
+    go_on.send(()).unwrap();
+    let noted = results.clone();
+    in_time(move || {
+        while noted.lock().unwrap().len() < 20 {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(results.lock().unwrap()[19], (0, Ok(0)));
+}
+
+/// Drops at any moment of a run: every job is told of once, one way or the other.
+#[test]
+fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
+    let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
+    for n_jobs in 1..40 {
+        let classifier = Classifier::new(&options("color.onnx")).unwrap();
+        let n_delivered = Arc::new(AtomicUsize::new(0));
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..n_jobs {
+            let (n, sender) = (n_delivered.clone(), sender.clone());
+            let regions = [4, 8].map(|width| (ObjectId::next(), PixelRect { x: 0, y: 0, width, height: 8 }));
+            let done = move |classified: roiflow::stages::classifier::Classified| {
+                n.fetch_add(1, Ordering::AcqRel);
+                let n_failed = classified.failed.map_or(0, |(error, n_failed)| {
+                    assert!(matches!(error.kind(), ErrorKind::Stopped | ErrorKind::Canceled), "{error}");
+                    n_failed
+                });
+                sender.send(classified.classifications.len() + n_failed).unwrap();
+            };
+            classifier.submit(frame.clone(), 0, regions, Box::new(done));
+        }
+        drop(sender);
+        in_time(move || drop(classifier));
+        let n_regions: Vec<usize> = in_time(move || receiver.iter().collect());
+        assert_eq!(n_regions, vec![2; n_jobs]);
+        assert_eq!(n_delivered.load(Ordering::Acquire), n_jobs);
+    }
+}
+
+#[test]
+fn a_frame_without_regions_is_done_at_once() {
+    let classifier = Classifier::new(&options("color.onnx")).unwrap();
+    let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
+    let (sender, receiver) = mpsc::channel();
+    classifier.submit(frame, 0, [], Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
+    assert_eq!(receiver.try_recv(), Ok(0));
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+/// A panic in the closure of one frame is no reason to keep the others waiting.
+#[test]
+fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
+    let detector = Detector::new(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
+    let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
+    detector.submit(frame.clone(), 0, Box::new(|_| panic!("in the closure of a frame")));
+    let found = in_time(move || (0..3).map(|_| detector.detect(&frame).unwrap().len()).sum::<usize>());
+    assert_eq!(found, 0);
+}
+
+/// A frame that comes just when the only request becomes idle: it must never hear of a request that is busy.
+#[test]
+fn a_frame_that_comes_between_two_runs_is_not_refused() {
+    let classifier = Classifier::new(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();
+    let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
+    let n_delivered = Arc::new(AtomicUsize::new(0));
+    let refused = Arc::new(Mutex::new(None));
+    for round in 0..20_000 {
+        let (n, refused) = (n_delivered.clone(), refused.clone());
+        let done = move |classified: roiflow::stages::classifier::Classified| {
+            if let Some((error, _)) = classified.failed {
+                *refused.lock().unwrap() = Some(error);
+            }
+            n.fetch_add(1, Ordering::AcqRel);
+        };
+        let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
+        classifier.submit(frame.clone(), round as u64, whole, Box::new(done));
+        while n_delivered.load(Ordering::Acquire) <= round {
+            std::hint::spin_loop();
+        }
+        // The time from an answer to the next frame differs, to meet the moment in which the request becomes idle.
+        (0..round % 40).for_each(|_| std::hint::spin_loop());
+    }
+    assert!(refused.lock().unwrap().is_none(), "{refused:?}");
+}
+
+#[test]
+fn a_stage_takes_only_models_of_its_task() {
+    let error = Detector::new(&options("color.onnx")).unwrap_err();
+    assert!(error.to_string().contains("described as classification") && error.to_string().contains("task = \"detection\""), "{error}");
+    let error = Classifier::new(&options("rectangle.onnx")).unwrap_err();
+    assert!(error.to_string().contains("described as detection") && error.to_string().contains("task = \"classification\""), "{error}");
+}
