@@ -2,6 +2,8 @@
 
 mod harness;
 
+mod classify;
+mod detect;
 mod meta;
 mod overlay;
 mod publish;
