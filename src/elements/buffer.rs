@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use gst_video::VideoFrameExt;
-use gst_video::video_frame::Readable;
+use gst_video::video_frame::{IsVideoFrame, Readable};
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
@@ -54,8 +54,19 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
     let bytes = mapped
         .plane_data(plane_idx as u32)
         .map_err(|_| Error::new(ErrorKind::Shape, format!("the buffer has no plane {plane_idx} of a {size} {format} frame")))?;
-    let plane = MappedPlane { ptr: NonNull::from(bytes).cast(), len: bytes.len(), _mapped: mapped.clone() };
+    // The length that `plane_data` gives is what the caps ask for; a video meta may promise more than the memory holds.
+    let len = bytes.len().min(mapped_bytes(mapped, plane_idx));
+    let plane = MappedPlane { ptr: NonNull::from(bytes).cast(), len, _mapped: mapped.clone() };
     Tensor::foreign(Box::new(plane), format.plane_layout(plane_idx, size, row_stride_bytes)?, 0)
+}
+
+/// How many bytes are mapped from the begin of a plane on.
+fn mapped_bytes(mapped: &gst_video::VideoFrame<Readable>, plane_idx: usize) -> usize {
+    let raw = mapped.as_raw();
+    // One mapping per plane if there is a video meta, else one for all; the others are not initialized.
+    let map = &raw.map[if raw.meta.is_null() { 0 } else { plane_idx }];
+    let skipped = (raw.data[plane_idx] as usize).saturating_sub(map.data as usize);
+    map.size.saturating_sub(skipped)
 }
 
 /// One plane of a mapped buffer.
@@ -85,3 +96,63 @@ unsafe impl ForeignMemory for MappedPlane {
 unsafe impl Send for MappedPlane {}
 // SAFETY: as above.
 unsafe impl Sync for MappedPlane {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size::new(37, 21);
+
+    fn info(format: PixelFormat) -> gst_video::VideoInfo {
+        gst::init().unwrap();
+        gst_video::VideoInfo::builder(format.name().parse().unwrap(), SIZE.width, SIZE.height).build().unwrap()
+    }
+
+    #[test]
+    fn planes_and_regions_lie_inside_the_mapped_buffer() {
+        for format in PixelFormat::ALL {
+            let info = info(format);
+            let buffer = gst::Buffer::with_size(info.size()).unwrap();
+            let whole = frame(&buffer, &info).unwrap();
+            let region = whole.region(crate::frame::PixelRect { x: 3, y: 5, width: 31, height: 13 }).unwrap();
+            let map = buffer.map_readable().unwrap();
+            let memory = map.as_ptr_range();
+            for plane in whole.planes().chain(region.planes()) {
+                let begin = plane.address();
+                let last = begin.wrapping_add(plane.layout().extent_bytes() - 1);
+                assert!(memory.contains(&begin) && memory.contains(&last), "{format}: {begin:?} to {last:?}, {memory:?}");
+            }
+            assert_eq!(whole.planes().next().unwrap().address(), memory.start, "{format}");
+        }
+    }
+
+    #[test]
+    fn the_buffer_is_writable_again_when_the_last_region_is_gone() {
+        let info = info(PixelFormat::Nv12);
+        let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
+        let whole = frame(&buffer, &info).unwrap();
+        let region = whole.region(crate::frame::PixelRect { x: 0, y: 0, width: 8, height: 8 }).unwrap();
+        drop(whole);
+        assert!(buffer.get_mut().is_none(), "the region reads it");
+        drop(region);
+        assert!(buffer.get_mut().is_some());
+    }
+
+    #[test]
+    fn a_short_buffer_is_refused_with_and_without_a_video_meta() {
+        for format in PixelFormat::ALL {
+            let info = info(format);
+            for n_bytes in [0, 1, info.size() / 2, info.size() - 1] {
+                let buffer = gst::Buffer::with_size(n_bytes).unwrap();
+                let error = frame(&buffer, &info).unwrap_err().to_string();
+                assert!(error.contains(&format!("{n_bytes} bytes")) && error.contains(&info.size().to_string()), "{error}");
+            }
+            // The meta lies of a buffer that was cut after it was made.
+            let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
+            let writable = buffer.get_mut().unwrap();
+            gst_video::VideoMeta::add(writable, gst_video::VideoFrameFlags::empty(), info.format(), SIZE.width, SIZE.height).unwrap();
+            writable.set_size(info.size() - info.stride()[0] as usize * 3);
+            frame(&buffer, &info).unwrap_err();
+        }
+    }
+}

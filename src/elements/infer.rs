@@ -8,11 +8,26 @@
 //! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
 //!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.
 //!
-//! Serialized events pass through the window and keep their place. A flush forgets what is in flight; runs that end after it find
-//! nothing. Lock order: none, `Driver`'s locks are held only to look or to put.
+//! Serialized events pass through the window and keep their place; frames leave by the task or not at all.
+//!
+//! # Ends
+//!
+//! - *Flush*: FLUSH_START empties the window, and returns when the task's turn is over; runs that end later find nothing.
+//!   FLUSH_STOP starts the task anew. Upstream sends a sticky event once, so those that were in the window are kept and put on the
+//!   source pad then, as a `queue` does.
+//! - *Downstream's end of stream*: the task drops what lies before the next segment or EOS, and goes on; upstream hears `Eos`
+//!   with its next buffer and sends its own EOS, which passes.
+//! - *An error downstream*: the window is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
+//!   upstream has sent EOS already. Exactly one of them: `Stream::flow` and `Stream::has_eos` change under one lock. NotLinked
+//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation.
+//!
+//! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
+//! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
+//! turn ends, so the task never takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use gst::glib;
@@ -49,8 +64,18 @@ pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;
 
 /// What is in the window.
 enum Item {
-    Frame { buffer: gst::Buffer, results: FrameResults, arrived: Instant },
+    Frame(InferredFrame),
     Event(gst::Event),
+}
+
+struct InferredFrame {
+    buffer: gst::Buffer,
+    results: FrameResults,
+    /// Why this element's own inference failed.
+    failure: Option<Arc<str>>,
+    arrived: Instant,
+    /// From its place in the window to its results; what downstream takes does not count.
+    took: Duration,
 }
 
 /// See the module.
@@ -59,14 +84,24 @@ pub(super) struct Driver {
     window: Window<Item>,
     stage: Mutex<Option<Arc<dyn Stage>>>,
     stream: Mutex<Stream>,
+    /// One thread at a time starts the task anew.
+    opening: Mutex<()>,
     counts: Counts,
 }
 
 /// What is known of the stream; reset on stop.
 struct Stream {
     info: Option<gst_video::VideoInfo>,
-    /// What the source pad's task heard from downstream last.
+    /// What upstream hears with its next buffer.
     flow: Result<gst::FlowSuccess, gst::FlowError>,
+    /// Upstream has sent EOS, so it hears nothing any more.
+    has_eos: bool,
+    /// Tells a turn of the task that a flush came meanwhile.
+    n_flushes: u64,
+    /// Sticky events that were in the window when it was closed, in order.
+    kept: Vec<gst::Event>,
+    /// The thread of the source pad's task.
+    task_thread: Option<ThreadId>,
     capacity: usize,
     /// Reported to the latency query; only ever raised.
     latency: Duration,
@@ -76,7 +111,18 @@ struct Stream {
 
 impl Default for Stream {
     fn default() -> Self {
-        Self { info: None, flow: Ok(gst::FlowSuccess::Ok), capacity: 1, latency: Duration::ZERO, n_frames: 0, warned_of_lost_rois: false }
+        Self {
+            info: None,
+            flow: Err(gst::FlowError::Flushing),
+            has_eos: false,
+            n_flushes: 0,
+            kept: Vec::new(),
+            task_thread: None,
+            capacity: 1,
+            latency: Duration::ZERO,
+            n_frames: 0,
+            warned_of_lost_rois: false,
+        }
     }
 }
 
@@ -92,7 +138,14 @@ struct Counts {
 
 impl Driver {
     pub(super) fn new(cat: gst::DebugCategory) -> Arc<Self> {
-        Arc::new(Self { cat, window: Window::new(1), stage: Mutex::default(), stream: Mutex::default(), counts: Counts::default() })
+        Arc::new(Self {
+            cat,
+            window: Window::new(1),
+            stage: Mutex::default(),
+            stream: Mutex::default(),
+            opening: Mutex::default(),
+            counts: Counts::default(),
+        })
     }
 
     /// Puts a stage to work: warms it up and sizes the window.
@@ -127,67 +180,185 @@ impl Driver {
 
     pub(super) fn sink_chain(self: &Arc<Self>, element: &gst::Element, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let arrived = Instant::now();
-        let Ok(ticket) = self.window.admit() else { return Err(self.flow().err().unwrap_or(gst::FlowError::Flushing)) };
+        self.flow()?;
         let Some(stage) = self.stage.lock().unwrap().clone() else { return Err(gst::FlowError::Flushing) };
-        let (info, frame_number) = {
+        let Some(info) = self.stream.lock().unwrap().info.clone() else {
+            gst::element_error!(
+                element,
+                gst::StreamError::Format,
+                ("expected raw video, got data without usable caps; put a decoder (`decodebin`) and `videoconvert` in front")
+            );
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        // From here on the frame has a place, and every way out has to complete it.
+        let Ok(ticket) = self.window.admit() else { return Err(self.flow().err().unwrap_or(gst::FlowError::Flushing)) };
+        let admitted = Instant::now();
+        self.counts.arrived.fetch_add(1, Ordering::Relaxed);
+        let frame_number = {
             let mut stream = self.stream.lock().unwrap();
             let frame_number = stream.n_frames;
             stream.n_frames += 1;
-            (stream.info.clone(), frame_number)
-        };
-        self.counts.arrived.fetch_add(1, Ordering::Relaxed);
-        let Some(info) = info else {
-            gst::error!(self.cat, obj = element, "a buffer came before caps");
-            return Err(gst::FlowError::NotNegotiated);
+            frame_number
         };
         let size = caps::size(&info);
-        let mut results = meta::read(&buffer, size).unwrap_or_default();
-        if !meta::has_results(&buffer) {
-            results = FrameResults { size, frame_number, ..FrameResults::default() };
+        let mut results = meta::read(&buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        if meta::size_when_attached(&buffer).is_none() {
+            // Nobody has numbered the frame, whoever found something in it.
+            results.frame_number = frame_number;
         }
         if stage.reads_results() {
             self.warn_of_lost_rois(element, &buffer, &results);
         }
-        let frame = match buffer::frame(&buffer, &info) {
-            Ok(frame) => frame,
+        let (driver, earlier) = (self.clone(), results.status.clone());
+        let mapped = buffer::frame(&buffer, &info);
+        let done = move |results: FrameResults| {
+            let failure = match &results.status {
+                InferenceStatus::Failed(reason) if results.status != earlier => Some(reason.clone()),
+                _ => None,
+            };
+            let frame = InferredFrame { buffer, results, failure, arrived, took: admitted.elapsed() };
+            driver.window.complete(ticket, Item::Frame(frame));
+        };
+        match mapped {
+            Ok(frame) => stage.run(frame, results, Box::new(done)),
             Err(error) => {
                 results.status = InferenceStatus::Failed(error.to_string().into());
-                self.window.complete(ticket, Item::Frame { buffer, results, arrived });
-                return self.flow();
+                done(results);
             }
-        };
-        let driver = self.clone();
-        stage.run(frame, results, Box::new(move |results| driver.window.complete(ticket, Item::Frame { buffer, results, arrived })));
+        }
         self.flow()
     }
 
     pub(super) fn sink_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event, srcpad: &gst::Pad) -> bool {
         match event.view() {
             gst::EventView::FlushStart(_) => {
-                self.window.flush();
-                srcpad.push_event(event)
+                self.begin_flush();
+                let pushed = srcpad.push_event(event);
+                // Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
+                let _paused = srcpad.pause_task();
+                pushed
             }
             gst::EventView::FlushStop(_) => {
-                // The task has seen the flush once `stop_task` returns; what it pushes next belongs to the new segment.
-                let _stopped = srcpad.stop_task();
-                self.stream.lock().unwrap().flow = Ok(gst::FlowSuccess::Ok);
+                // Some send it without a FLUSH_START.
+                self.begin_flush();
+                // What comes next belongs to a new segment.
+                self.stream.lock().unwrap().kept.retain(|event| event.type_() != gst::EventType::Segment);
                 let pushed = srcpad.push_event(event);
-                self.window.resume();
-                pushed && start_task(self, srcpad, element)
+                // Also if nobody is linked: the task has to tell upstream so.
+                self.open_again(srcpad, element) && pushed
             }
             gst::EventView::Caps(caps) => {
                 if let Err(error) = self.set_caps(caps.caps()) {
                     gst::element_error!(element, gst::StreamError::Format, ("{error}"));
                     return false;
                 }
-                self.window.push(Item::Event(event)).is_ok()
+                self.enqueue(event)
             }
-            _ if event.is_serialized() => self.window.push(Item::Event(event)).is_ok(),
+            gst::EventView::StreamStart(_) | gst::EventView::Segment(_) => {
+                if !self.enqueue(event) {
+                    return false;
+                }
+                let mut stream = self.stream.lock().unwrap();
+                stream.has_eos = false;
+                if stream.flow == Err(gst::FlowError::Eos) {
+                    stream.flow = Ok(gst::FlowSuccess::Ok);
+                }
+                true
+            }
+            gst::EventView::Eos(_) => {
+                let flow = {
+                    let mut stream = self.stream.lock().unwrap();
+                    stream.has_eos = true;
+                    stream.flow
+                };
+                match flow {
+                    Err(error) if is_fatal(error) => {
+                        post_flow_error(element, error);
+                        false
+                    }
+                    _ => self.enqueue(event),
+                }
+            }
+            _ if event.is_serialized() => self.enqueue(event),
             _ => gst::Pad::event_default(pad, Some(element), event),
         }
     }
 
+    /// Gives an event its place. While the window is closed, a sticky one is kept, for upstream will not send it again.
+    fn enqueue(&self, event: gst::Event) -> bool {
+        loop {
+            if self.window.push(Item::Event(event.clone())).is_ok() {
+                return true;
+            }
+            let mut stream = self.stream.lock().unwrap();
+            if is_open(stream.flow) {
+                continue; // It was opened again meanwhile.
+            }
+            let keep = is_kept(&event);
+            if keep {
+                stream.kept.push(event);
+            }
+            return keep;
+        }
+    }
+
+    fn begin_flush(&self) {
+        let mut stream = self.stream.lock().unwrap();
+        stream.n_flushes += 1;
+        self.close(&mut stream, gst::FlowError::Flushing);
+    }
+
+    /// Closes the window. `stream` is this driver's own.
+    fn close(&self, stream: &mut Stream, why: gst::FlowError) {
+        stream.flow = Err(why);
+        stream.kept.extend(events(self.window.flush()).filter(is_kept));
+    }
+
+    /// Opens the window after a flush, an activation, or when the source pad is linked; does nothing if it is open.
+    fn open_again(self: &Arc<Self>, srcpad: &gst::Pad, element: &gst::Element) -> bool {
+        let is_task = self.stream.lock().unwrap().task_thread == Some(thread::current().id());
+        let _opening = (!is_task).then(|| self.opening.lock().unwrap());
+        let n_flushes = {
+            let stream = self.stream.lock().unwrap();
+            if is_open(stream.flow) {
+                return true;
+            }
+            stream.n_flushes
+        };
+        // A task that is only paused would leak the closure that it is started with again. It can't join itself, though.
+        if !is_task {
+            let _stopped = srcpad.stop_task();
+        }
+        loop {
+            let kept = {
+                let mut stream = self.stream.lock().unwrap();
+                if stream.n_flushes != n_flushes {
+                    return true; // That flush's end opens it.
+                }
+                if stream.kept.is_empty() {
+                    stream.flow = Ok(gst::FlowSuccess::Ok);
+                    stream.has_eos = false;
+                    self.window.resume();
+                    break;
+                }
+                std::mem::take(&mut stream.kept)
+            };
+            self.store(srcpad, kept);
+        }
+        start_task(self, srcpad, element)
+    }
+
+    /// Puts sticky events on the source pad, which passes them on before whatever is pushed next.
+    fn store(&self, srcpad: &gst::Pad, events: impl IntoIterator<Item = gst::Event>) {
+        for event in events {
+            let stored = srcpad.store_sticky_event(&event);
+            gst::log!(self.cat, obj = srcpad, "stored {event:?}: {stored:?}");
+        }
+    }
+
     fn set_caps(&self, caps: &gst::CapsRef) -> stages::Result<()> {
+        // What comes with caps that are refused must not be taken for what came before.
+        self.stream.lock().unwrap().info = None;
         let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| {
             stages::Error::new(
                 stages::ErrorKind::Config,
@@ -205,9 +376,8 @@ impl Driver {
         let serialized = query.is_serialized();
         match query.view_mut() {
             gst::QueryViewMut::AcceptCaps(accept) => {
-                // Formats that are not ours are refused by the caps event, with a sentence that says what to do.
-                let raw = accept.caps().structure(0).is_some_and(|structure| structure.name() == "video/x-raw");
-                accept.set_result(raw);
+                // Caps that are not ours are refused by the caps event, with a sentence that says what to do.
+                accept.set_result(true);
                 true
             }
             gst::QueryViewMut::Allocation(allocation) => {
@@ -268,14 +438,22 @@ impl Driver {
         true
     }
 
+    pub(super) fn src_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event) -> bool {
+        if event.type_() == gst::EventType::Reconfigure && self.flow() == Err(gst::FlowError::NotLinked) {
+            gst::debug!(self.cat, obj = pad, "linked: trying again");
+            self.open_again(pad, element);
+        }
+        gst::Pad::event_default(pad, Some(element), event)
+    }
+
     pub(super) fn src_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool) -> Result<(), gst::LoggableError> {
         if active {
-            self.window.resume();
-            if !start_task(self, pad, element) {
+            self.stream.lock().unwrap().kept.clear();
+            if !self.open_again(pad, element) {
                 return Err(gst::loggable_error!(self.cat, "cannot start the source pad's task"));
             }
         } else {
-            self.window.flush();
+            self.close(&mut self.stream.lock().unwrap(), gst::FlowError::Flushing);
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
         Ok(())
@@ -283,63 +461,99 @@ impl Driver {
 
     /// One turn of the source pad's task.
     fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
-        let Ok(item) = self.window.take(|item| matches!(item, Item::Frame { .. })) else {
-            let _paused = pad.pause_task();
+        let n_flushes = {
+            let mut stream = self.stream.lock().unwrap();
+            stream.task_thread = Some(thread::current().id());
+            stream.n_flushes
+        };
+        let Ok(item) = self.window.take() else {
+            let stream = self.stream.lock().unwrap();
+            // Who opens the window starts the task: it must not pause after that.
+            if !is_open(stream.flow) {
+                let _paused = pad.pause_task();
+            }
             return;
         };
         match item {
             Item::Event(event) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
                 gst::log!(self.cat, obj = pad, "pushing {event:?}");
-                pad.push_event(event);
+                if !pad.push_event(event.clone()) && is_kept(&event) {
+                    let mut stream = self.stream.lock().unwrap();
+                    if stream.n_flushes != n_flushes {
+                        // The pad was flushing and did not store it; it is older than those that were in the window.
+                        stream.kept.insert(0, event);
+                    }
+                }
                 self.window.taken();
                 if is_eos {
                     self.log_totals(element);
                 }
             }
-            Item::Frame { buffer, results, arrived } => {
-                let flow = self.push_frame(pad, element, buffer, results, arrived);
+            Item::Frame(frame) => {
+                let flow = self.push_frame(pad, element, frame);
                 self.window.taken();
-                if let Err(error) = flow {
-                    self.stop_on(pad, element, error);
+                match flow {
+                    Ok(_) => {}
+                    Err(gst::FlowError::Eos) => self.skip_to_segment(pad, n_flushes),
+                    Err(error) => self.stop_on(pad, element, error, n_flushes),
                 }
             }
         }
     }
 
-    fn push_frame(
-        &self,
-        pad: &gst::Pad,
-        element: &gst::Element,
-        mut buffer: gst::Buffer,
-        results: FrameResults,
-        arrived: Instant,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let latency = arrived.elapsed();
+    fn push_frame(&self, pad: &gst::Pad, element: &gst::Element, frame: InferredFrame) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let InferredFrame { mut buffer, results, failure, arrived, took } = frame;
         self.counts.left.fetch_add(1, Ordering::Relaxed);
-        self.counts.latency_ns.fetch_add(latency.as_nanos() as u64, Ordering::Relaxed);
+        self.counts.latency_ns.fetch_add(arrived.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.counts.objects.fetch_add(results.detections.len() as u64, Ordering::Relaxed);
-        match &results.status {
-            InferenceStatus::Failed(reason) => self.warn_of_failure(element, results.frame_number, reason),
-            _ => {
+        match failure {
+            Some(reason) => self.warn_of_failure(element, results.frame_number, &reason),
+            None => {
                 self.counts.inferred.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.raise_latency(element, latency);
+        self.raise_latency(element, took);
         meta::attach(buffer.make_mut(), results);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         pad.push(buffer)
     }
 
+    /// Downstream has enough of this segment: drop the rest of it.
+    fn skip_to_segment(&self, pad: &gst::Pad, n_flushes: u64) {
+        gst::debug!(self.cat, obj = pad, "downstream is at its end of the stream");
+        let begins_or_ends = |item: &Item| {
+            use gst::EventType::{Eos, Segment, StreamStart};
+            matches!(item, Item::Event(event) if matches!(event.type_(), Eos | Segment | StreamStart))
+        };
+        let skipped = {
+            let mut stream = self.stream.lock().unwrap();
+            if stream.n_flushes != n_flushes {
+                return; // That is of before the flush.
+            }
+            let (skipped, found) = self.window.skip_to(begins_or_ends);
+            if !found {
+                stream.flow = Err(gst::FlowError::Eos);
+            }
+            skipped
+        };
+        self.store(pad, events(skipped).filter(is_kept));
+    }
+
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.
-    fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError) {
+    fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError, n_flushes: u64) {
         gst::debug!(self.cat, obj = pad, "downstream says {error:?}");
-        self.stream.lock().unwrap().flow = Err(error);
-        let had_eos = pad.sticky_event::<gst::event::Eos>(0).is_some();
-        self.window.flush();
-        let _paused = pad.pause_task();
-        if matches!(error, gst::FlowError::NotLinked | gst::FlowError::Error | gst::FlowError::NotNegotiated) && had_eos {
-            gst::element_error!(element, gst::StreamError::Failed, ("downstream stopped with {error:?}"));
+        let has_eos = {
+            let mut stream = self.stream.lock().unwrap();
+            if stream.n_flushes != n_flushes {
+                return; // The error is of before the flush.
+            }
+            self.close(&mut stream, error);
+            let _paused = pad.pause_task();
+            stream.has_eos
+        };
+        if has_eos && is_fatal(error) {
+            post_flow_error(element, error);
         }
     }
 
@@ -376,8 +590,6 @@ impl Driver {
     fn raise_latency(&self, element: &gst::Element, measured: Duration) {
         let raised = {
             let mut stream = self.stream.lock().unwrap();
-            // Backpressure of a stream that is not live shows as latency too, but bounded by the window; only what a run itself
-            // takes longer than the warm-up counts.
             let limit = stream.latency + stream.latency / 5;
             let raised = measured > limit && stream.latency > Duration::ZERO;
             if raised {
@@ -425,6 +637,36 @@ fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> b
         }
     };
     pad.start_task(turn).is_ok()
+}
+
+/// Whether the window is open when this is the flow.
+fn is_open(flow: Result<gst::FlowSuccess, gst::FlowError>) -> bool {
+    matches!(flow, Ok(_) | Err(gst::FlowError::Eos))
+}
+
+/// Errors that nobody hears of if upstream sends nothing more.
+fn is_fatal(error: gst::FlowError) -> bool {
+    !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos)
+}
+
+fn post_flow_error(element: &gst::Element, error: gst::FlowError) {
+    gst::element_error!(
+        element,
+        gst::StreamError::Failed,
+        ("the frames in flight are lost: downstream answered {error:?}; link every pad, and see the first error on the bus")
+    );
+}
+
+fn events(items: Vec<Item>) -> impl Iterator<Item = gst::Event> {
+    items.into_iter().filter_map(|item| match item {
+        Item::Event(event) => Some(event),
+        Item::Frame(_) => None,
+    })
+}
+
+/// Whether the event stays true when the frames around it are lost.
+fn is_kept(event: &gst::Event) -> bool {
+    event.is_sticky() && event.type_() != gst::EventType::Eos
 }
 
 fn clock_time(duration: Duration) -> gst::ClockTime {
@@ -476,7 +718,7 @@ where
                 },
             )
         })
-        .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
+        .flags(gst::PadFlags::PROXY_CAPS)
         .build();
     let srcpad = gst::Pad::builder_from_template(src_template)
         .query_function(|pad, parent, query| {
@@ -489,6 +731,9 @@ where
                     imp.driver().src_query(pad, &element, query, &sinkpad)
                 },
             )
+        })
+        .event_function(|pad, parent, event| {
+            T::catch_panic_pad_function(parent, || false, |imp| imp.driver().src_event(pad, imp.obj().upcast_ref(), event))
         })
         .activatemode_function(|pad, parent, mode, active| {
             T::catch_panic_pad_function(

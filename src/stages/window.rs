@@ -1,8 +1,8 @@
 //! Frames in flight: bounded, and their results leave in arrival order.
 //!
 //! One thread admits (and blocks while the window is full: that is the backpressure), any thread completes, one thread takes.
-//! Items that need no work, such as events, go in complete and keep their place. Flushing forgets everything and makes admission and taking
-//! return at once; a completion that comes after it finds nothing and is dropped.
+//! Items that need no work, such as events, go in complete and keep their place. Flushing empties the window and makes admission
+//! and taking return at once; a completion that comes after it finds nothing and is dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
@@ -19,10 +19,8 @@ pub struct Window<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    /// `None` is a frame in flight.
-    entries: VecDeque<Option<T>>,
-    n_in_flight: usize,
-    /// Admitted, and not yet taken.
+    entries: VecDeque<Entry<T>>,
+    /// Frames among the entries.
     n_frames: usize,
     capacity: usize,
     /// Of the first entry.
@@ -30,6 +28,25 @@ struct State<T> {
     flushing: bool,
     /// What `take` gave out and whose `taken` has not come yet.
     n_out: usize,
+}
+
+#[derive(Debug)]
+enum Entry<T> {
+    /// Admitted, and not complete yet.
+    InFlight,
+    /// Admitted, and complete.
+    Frame(T),
+    /// Pushed.
+    Event(T),
+}
+
+impl<T> State<T> {
+    fn pop_front(&mut self) -> Option<Entry<T>> {
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        self.n_frames -= usize::from(!matches!(entry, Entry::Event(_)));
+        Some(entry)
+    }
 }
 
 /// The place of a frame in the window.
@@ -45,7 +62,6 @@ impl<T> Window<T> {
     pub fn new(capacity: usize) -> Self {
         let state = State {
             entries: VecDeque::with_capacity(capacity + MAX_COMPLETE),
-            n_in_flight: 0,
             n_frames: 0,
             capacity: capacity.max(1),
             first: 0,
@@ -65,8 +81,7 @@ impl<T> Window<T> {
         if state.flushing {
             return Err(Flushing);
         }
-        state.entries.push_back(None);
-        state.n_in_flight += 1;
+        state.entries.push_back(Entry::InFlight);
         state.n_frames += 1;
         Ok(Ticket(state.first + state.entries.len() as u64 - 1))
     }
@@ -76,9 +91,8 @@ impl<T> Window<T> {
         let mut state = self.state.lock().unwrap();
         let place = ticket.0.checked_sub(state.first).and_then(|place| usize::try_from(place).ok());
         let late = match place.and_then(|place| state.entries.get_mut(place)) {
-            Some(entry @ None) => {
-                *entry = Some(item);
-                state.n_in_flight -= 1;
+            Some(entry @ Entry::InFlight) => {
+                *entry = Entry::Frame(item);
                 None
             }
             _ => Some(item),
@@ -99,29 +113,25 @@ impl<T> Window<T> {
         if state.flushing {
             return Err(Flushing);
         }
-        state.entries.push_back(Some(item));
+        state.entries.push_back(Entry::Event(item));
         drop(state);
         self.changed.notify_all();
         Ok(())
     }
 
-    /// The oldest item, as soon as it is complete; `is_frame` tells whether it was admitted as a frame. Say
-    /// [`Window::taken`] when it is dealt with.
+    /// The oldest item, as soon as it is complete. Say [`Window::taken`] when it is dealt with.
     ///
     /// # Errors
     /// [`Flushing`] if it is flushing, or begins to.
-    pub fn take(&self, is_frame: impl Fn(&T) -> bool) -> Result<T, Flushing> {
+    pub fn take(&self) -> Result<T, Flushing> {
         let state = self.state.lock().unwrap();
-        let mut state = self.changed.wait_while(state, |state| !state.flushing && !matches!(state.entries.front(), Some(Some(_)))).unwrap();
+        let waits = |state: &mut State<T>| !state.flushing && matches!(state.entries.front(), None | Some(Entry::InFlight));
+        let mut state = self.changed.wait_while(state, waits).unwrap();
         if state.flushing {
             return Err(Flushing);
         }
-        let item = state.entries.pop_front().flatten().expect("waited for it");
-        state.first += 1;
+        let Some(Entry::Frame(item) | Entry::Event(item)) = state.pop_front() else { unreachable!("waited for a complete one") };
         state.n_out += 1;
-        if is_frame(&item) {
-            state.n_frames -= 1;
-        }
         drop(state);
         self.changed.notify_all();
         Ok(item)
@@ -141,23 +151,45 @@ impl<T> Window<T> {
     /// [`Flushing`] if it is flushing, or begins to.
     pub fn drain(&self) -> Result<(), Flushing> {
         let state = self.state.lock().unwrap();
-        let busy = |state: &mut State<T>| !state.flushing && !(state.entries.is_empty() && state.n_out == 0);
+        let busy = |state: &mut State<T>| !state.flushing && (!state.entries.is_empty() || state.n_out > 0);
         let state = self.changed.wait_while(state, busy).unwrap();
         if state.flushing { Err(Flushing) } else { Ok(()) }
     }
 
-    /// Forgets everything, and lets nothing in or out until [`Window::resume`].
-    pub fn flush(&self) {
+    /// Empties the window, and lets nothing in or out until [`Window::resume`]. Returns the complete items that were in it,
+    /// oldest first; frames in flight are forgotten.
+    pub fn flush(&self) -> Vec<T> {
         let mut state = self.state.lock().unwrap();
         state.flushing = true;
-        state.first += state.entries.len() as u64;
-        state.n_in_flight = 0;
-        state.n_frames = 0;
         state.n_out = 0;
-        let forgotten: Vec<Option<T>> = state.entries.drain(..).collect();
+        let forgotten = Self::pop_until(&mut state, |_| false);
         drop(state);
         self.changed.notify_all();
-        drop(forgotten);
+        forgotten
+    }
+
+    /// Removes what lies before the oldest event that `is_last` wants, or everything if there is none, and lets the window go
+    /// on. Returns the complete items that were removed, oldest first, and whether there was such an event.
+    pub fn skip_to(&self, is_last: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
+        let mut state = self.state.lock().unwrap();
+        let skipped = Self::pop_until(&mut state, is_last);
+        let found = !state.entries.is_empty();
+        drop(state);
+        self.changed.notify_all();
+        (skipped, found)
+    }
+
+    fn pop_until(state: &mut State<T>, is_last: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut popped = Vec::new();
+        while let Some(front) = state.entries.front() {
+            if matches!(front, Entry::Event(event) if is_last(event)) {
+                break;
+            }
+            if let Some(Entry::Frame(item) | Entry::Event(item)) = state.pop_front() {
+                popped.push(item);
+            }
+        }
+        popped
     }
 
     /// Opens the window.
@@ -190,8 +222,6 @@ mod tests {
         window
     }
 
-    const FRAME: fn(&&'static str) -> bool = |item| item.starts_with("frame");
-
     #[test]
     fn items_leave_in_arrival_order_whatever_ends_first() {
         let window = window(3);
@@ -201,7 +231,7 @@ mod tests {
         window.complete(third, "frame 3");
         window.complete(second, "frame 2");
         window.complete(first, "frame 1");
-        let left: Vec<_> = (0..4).map(|_| window.take(FRAME).unwrap()).collect();
+        let left: Vec<_> = (0..4).map(|_| window.take().unwrap()).collect();
         assert_eq!(left, ["frame 1", "frame 2", "event", "frame 3"]);
         assert_eq!(window.n_frames(), 0);
     }
@@ -213,9 +243,9 @@ mod tests {
         let other = { Arc::clone(&window) };
         let blocked = std::thread::spawn(move || other.admit().map(|ticket| other.complete(ticket, "frame 2")));
         window.complete(first, "frame 1");
-        assert_eq!(window.take(FRAME), Ok("frame 1"));
+        assert_eq!(window.take(), Ok("frame 1"));
         blocked.join().unwrap().unwrap();
-        assert_eq!(window.take(FRAME), Ok("frame 2"));
+        assert_eq!(window.take(), Ok("frame 2"));
     }
 
     #[test]
@@ -223,14 +253,44 @@ mod tests {
         let window = window(1);
         let ticket = window.admit().unwrap();
         let other = Arc::clone(&window);
-        let blocked = std::thread::spawn(move || (other.admit(), other.take(FRAME)));
+        let blocked = std::thread::spawn(move || (other.admit(), other.take()));
         window.flush();
         assert_eq!(blocked.join().unwrap(), (Err(Flushing), Err(Flushing)));
         window.resume();
         let next = window.admit().unwrap();
         window.complete(ticket, "frame of before");
         window.complete(next, "frame 2");
-        assert_eq!(window.take(FRAME), Ok("frame 2"));
+        assert_eq!(window.take(), Ok("frame 2"));
+    }
+
+    #[test]
+    fn flushing_gives_back_what_was_complete() {
+        let window = window(3);
+        let (first, _in_flight) = (window.admit().unwrap(), window.admit().unwrap());
+        window.push("event").unwrap();
+        window.complete(first, "frame 1");
+        assert_eq!(window.flush(), ["frame 1", "event"]);
+        assert_eq!(window.n_frames(), 0);
+    }
+
+    #[test]
+    fn skipping_stops_at_the_event_and_later_frames_keep_their_places() {
+        let window = window(4);
+        let (first, second) = (window.admit().unwrap(), window.admit().unwrap());
+        window.push("caps").unwrap();
+        window.push("segment").unwrap();
+        let third = window.admit().unwrap();
+        window.complete(second, "frame 2");
+        assert_eq!(window.skip_to(|event| *event == "segment"), (vec!["frame 2", "caps"], true));
+        window.complete(first, "frame of before");
+        window.complete(third, "frame 3");
+        assert_eq!((window.take(), window.take()), (Ok("segment"), Ok("frame 3")));
+        let last = window.admit().unwrap();
+        assert_eq!(window.skip_to(|_| true), (vec![], false));
+        window.complete(last, "frame 4");
+        assert_eq!(window.n_frames(), 0);
+        window.push("event").unwrap();
+        assert_eq!(window.take(), Ok("event"));
     }
 
     #[test]
@@ -240,7 +300,7 @@ mod tests {
         let other = Arc::clone(&window);
         let drained = std::thread::spawn(move || other.drain());
         window.complete(ticket, "frame 1");
-        window.take(FRAME).unwrap();
+        window.take().unwrap();
         assert!(!drained.is_finished());
         window.taken();
         drained.join().unwrap().unwrap();

@@ -1,14 +1,16 @@
 //! Runs a pipeline to its end without sleeping, and reaches into it where buffers pass.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 use gstreamer as gst;
+use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
-use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, Rect, Size};
+use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
 
 /// Nothing here takes a second; a pipeline that takes this long hangs.
-const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(30);
+pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(30);
 
 /// How a pipeline ended and what it said on the way.
 #[derive(Debug, Default)]
@@ -128,4 +130,133 @@ pub fn face(id: i32, rect: Rect) -> Detection {
 
 pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> FrameResults {
     FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections }
+}
+
+/// The path of one of the models of `assets/tiny`.
+pub fn tiny(model: &str) -> String {
+    format!("{}/assets/tiny/{model}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `roidetect` with a tiny model, as text.
+pub fn detect(model: &str, properties: &str) -> String {
+    format!("roidetect model={} {properties}", tiny(&format!("{model}.onnx")))
+}
+
+/// `roiclassify` with a tiny model, as text.
+pub fn classify(model: &str, properties: &str) -> String {
+    format!("roiclassify model={} {properties}", tiny(&format!("{model}.onnx")))
+}
+
+/// Frames come at this pace.
+pub const FRAME_TIME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
+
+/// Stamps a frame with its place in the stream.
+pub fn stamp(mut buffer: gst::Buffer, n: u64) -> gst::Buffer {
+    let writable = buffer.make_mut();
+    writable.set_pts(FRAME_TIME * n);
+    writable.set_duration(FRAME_TIME);
+    buffer
+}
+
+pub fn caps(format: &str, size: Size) -> gst::Caps {
+    gst::Caps::builder("video/x-raw")
+        .field("format", format)
+        .field("width", size.width as i32)
+        .field("height", size.height as i32)
+        .field("framerate", gst::Fraction::new(25, 1))
+        .build()
+}
+
+/// A black RGB picture with one rectangle of a color in it.
+pub fn picture(size: Size, rect: PixelRect, color: [u8; 3]) -> gst::Buffer {
+    let stride = (size.width as usize * 3).next_multiple_of(4);
+    let mut bytes = vec![0; stride * size.height as usize];
+    for row in bytes.chunks_mut(stride).skip(rect.y as usize).take(rect.height as usize) {
+        for pixel in row[..size.width as usize * 3].chunks_exact_mut(3).skip(rect.x as usize).take(rect.width as usize) {
+            pixel.copy_from_slice(&color);
+        }
+    }
+    gst::Buffer::from_mut_slice(bytes)
+}
+
+/// Gives `appsrc name=source` its frames, and the end of the stream.
+pub fn feed(pipeline: &gst::Pipeline, caps: &gst::Caps, buffers: impl IntoIterator<Item = gst::Buffer>) {
+    let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
+    source.set_format(gst::Format::Time);
+    source.set_caps(Some(caps));
+    for (buffer, n) in buffers.into_iter().zip(0..) {
+        source.push_buffer(stamp(buffer, n)).unwrap();
+    }
+    source.end_of_stream().unwrap();
+}
+
+/// What came with the detections of a frame, in short.
+pub fn labels(results: &FrameResults) -> Vec<String> {
+    let said = |classification: &Classification| match &classification.outcome {
+        Outcome::Label { label, .. } => label.as_deref().unwrap_or("?").to_owned(),
+        Outcome::Value(value) => value.to_string(),
+        _ => unreachable!("no other outcome is known to these tests"),
+    };
+    results.detections.iter().flat_map(|detection| detection.classifications.iter().map(said)).collect()
+}
+
+pub fn assert_near(actual: Rect, expected: Rect, tolerance: f32, what: &str) {
+    let sides = |rect: Rect| [rect.x, rect.y, rect.x_max(), rect.y_max()];
+    let off = sides(actual).iter().zip(sides(expected)).any(|(actual, expected)| (actual - expected).abs() > tolerance);
+    assert!(!off, "{what}: expected {expected:?}, got {actual:?}");
+}
+
+/// A folder of one test alone, removed at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roiflow test {} {test}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.0.join(name), contents).unwrap();
+        self.file(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes a clip of `n_frames` frames with a rectangle that wanders, and returns where it was in each.
+pub fn make_clip(path: &str, n_frames: u64, muxer: &str) -> Vec<PixelRect> {
+    const SIZE: Size = Size::new(256, 192);
+    let encoder = "x264enc bitrate=4000 key-int-max=10 speed-preset=ultrafast";
+    let line = format!("appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! {encoder} ! {muxer} ! filesink name=file");
+    let pipeline = pipeline(&line);
+    pipeline.by_name("file").unwrap().set_property("location", path);
+    let rects: Vec<PixelRect> = (0..n_frames as u32).map(|n| PixelRect { x: n * 4 % 160, y: n * 6 % 96, width: 80, height: 72 }).collect();
+    feed(&pipeline, &caps("RGB", SIZE), rects.iter().map(|rect| picture(SIZE, *rect, [255, 0, 0])));
+    assert_eq!(run(&pipeline).error, None);
+    rects
+}
+
+/// Runs the calling test again in a process of its own, where nothing else uses memory or threads; true inside it.
+pub fn is_alone() -> bool {
+    const ALONE: &str = "ROIFLOW_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let name = std::thread::current().name().expect("the test runner names its threads").to_owned();
+    let test = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(test).args(["--exact", &name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains("1 passed"), "{name} was not found");
+    println!("{}", text(&output.stderr));
+    false
 }

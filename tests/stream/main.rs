@@ -4,6 +4,8 @@
 mod cli;
 mod harness;
 
+mod classify;
+mod detect;
 mod meta;
 mod overlay;
 mod pipelines;

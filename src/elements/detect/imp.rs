@@ -165,7 +165,8 @@ impl Stage for DetectStage {
         let frame_number = results.frame_number;
         let finish = move |detected: stages::Result<Vec<Detection>>| {
             match detected {
-                Ok(detections) => results.detections = detections,
+                // Beside what detectors before this one found.
+                Ok(detections) => results.detections.extend(detections),
                 Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
             }
             done(results);

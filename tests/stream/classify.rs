@@ -1,0 +1,183 @@
+//! `roiclassify` says what is in each region, and ties it to the region that it was said of.
+
+use gstreamer as gst;
+use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
+use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Rect, Size};
+
+use crate::harness::{Arrived, attach, caps, classify, collect, detect, feed, labels, on_buffers, picture, pipeline, results, run};
+
+const SIZE: Size = Size::new(64, 48);
+const COLORS: [(&str, [u8; 3]); 3] = [("red", [255, 0, 0]), ("green", [0, 255, 0]), ("blue", [0, 0, 255])];
+
+/// Vertical bars: red, green, blue, black, 16 pixels each.
+fn bars() -> gst::Buffer {
+    let row = (0..SIZE.width as usize).flat_map(|x| COLORS.get(x / 16).map_or([0; 3], |(_, color)| *color));
+    let row: Vec<u8> = row.collect();
+    gst::Buffer::from_mut_slice(row.repeat(SIZE.height as usize))
+}
+
+fn object(id: i32, label: &str, rect: Rect) -> Detection {
+    Detection { id: ObjectId(id), parent: None, rect, confidence: 0.5, label_id: 0, label: Some(label.into()), classifications: vec![] }
+}
+
+fn bar(id: i32, bar: usize, label: &str) -> Detection {
+    object(id, label, Rect { x: bar as f32 * 16.0, y: 8.0, width: 16.0, height: 32.0 })
+}
+
+/// Frames of bars with these objects through `middle`.
+fn through(format: PixelFormat, middle: &str, n_frames: u64, objects: fn(u64) -> Vec<Detection>) -> Vec<Arrived> {
+    let line =
+        format!("appsrc name=source ! videoconvert ! video/x-raw,format={format} ! identity name=attach ! {middle} ! fakesink name=sink");
+    let pipeline = pipeline(&line);
+    attach(&pipeline, move |n| results(SIZE, n, objects(n)));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..n_frames).map(|_| bars()));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]), "{format}: {middle}");
+    std::mem::take(&mut *arrived.lock().unwrap())
+}
+
+#[test]
+fn every_region_gets_its_own_color_in_every_format() {
+    for format in PixelFormat::ALL {
+        let arrived = through(format, &classify("color", ""), 3, |_| (0..4).map(|n| bar(n + 1, n as usize, "bar")).collect());
+        assert_eq!(arrived.len(), 3);
+        for arrived in &arrived {
+            let results = arrived.results().unwrap();
+            let expected = if format == PixelFormat::Gray8 { ["other"; 4] } else { ["red", "green", "blue", "other"] };
+            assert_eq!(labels(&results), expected, "{format}");
+            for detection in &results.detections {
+                let classification = &detection.classifications[0];
+                assert_eq!((&*classification.name, &*classification.model), ("color", "color"));
+                let Outcome::Label { confidence, .. } = classification.outcome else { panic!("{classification:?}") };
+                assert!(confidence > 0.6, "{format}: {classification:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_are_tied_to_their_object_by_its_id() {
+    // All at one place but one, in another order in every frame.
+    let objects = |n: u64| -> Vec<Detection> {
+        let mut objects = vec![bar(11, 0, "a"), bar(12, 0, "b"), bar(13, 2, "c"), bar(14, 0, "d")];
+        objects.rotate_left(n as usize % 4);
+        objects
+    };
+    let middle = format!("{} ! {}", classify("color", "nireq=4"), classify("brightness", "nireq=3"));
+    for arrived in through(PixelFormat::Rgb, &middle, 12, objects) {
+        let results = arrived.results().unwrap();
+        for detection in &results.detections {
+            let color = if detection.id.0 == 13 { "blue" } else { "red" };
+            let one = roiflow::frame::FrameResults { detections: vec![detection.clone()], ..results.clone() };
+            assert_eq!(labels(&one)[0], color, "{detection:?}");
+            assert_eq!(detection.classifications.len(), 2, "both models, in the order of the elements");
+            assert_eq!(&*detection.classifications[1].name, "brightness");
+        }
+        let params: Vec<usize> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.params().count()).collect();
+        assert_eq!(params, [3; 4], "foreign readers see the detection and both answers");
+    }
+}
+
+#[test]
+fn only_objects_of_the_named_classes_are_classified() {
+    let objects = |_| vec![bar(1, 0, "car"), bar(2, 1, "person"), bar(3, 2, "tree"), Detection { label: None, ..bar(4, 0, "") }];
+    for (class, expected) in
+        [("person", vec!["green"]), ("car, tree", vec!["red", "blue"]), ("none", vec![]), ("", vec!["red", "green", "blue", "red"])]
+    {
+        let middle = format!("{} object-class=\"{class}\"", classify("color", ""));
+        let arrived = through(PixelFormat::Rgb, &middle, 1, objects);
+        let results = arrived[0].results().unwrap();
+        assert_eq!((labels(&results), results.detections.len()), (expected.into_iter().map(String::from).collect(), 4), "{class}");
+    }
+}
+
+#[test]
+fn regions_of_another_detector_are_classified_and_numbered() {
+    let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {} ! fakesink name=sink", classify("color", "")));
+    on_buffers(&pipeline, "attach", "src", |_, buffer| {
+        let buffer = buffer.make_mut();
+        RoiMeta::add(buffer, "bar", (16, 0, 16, 48)).set_id(5);
+        RoiMeta::add(buffer, "bar", (32, 0, 16, 48));
+    });
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| bars()));
+    assert_eq!(run(&pipeline).error, None);
+    for (arrived, n) in arrived.lock().unwrap().iter().zip(0..) {
+        let results = arrived.results().unwrap();
+        assert_eq!((results.frame_number, labels(&results)), (n, vec!["green".to_owned(), "blue".to_owned()]));
+        assert_eq!(results.detections[0].id.0, 5);
+        let said: Vec<String> =
+            arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.param("color").unwrap().get::<String>("label").unwrap()).collect();
+        assert_eq!(said, ["green", "blue"], "on the other detector's own metas");
+    }
+}
+
+#[test]
+fn wild_boxes_are_passed_on_and_cut_at_the_frame() {
+    let objects = |_| {
+        let rect = |x, y, width, height| Rect { x, y, width, height };
+        vec![
+            object(1, "half outside", rect(-100.0, -100.0, 116.0, 300.0)),
+            object(2, "outside", rect(500.0, 0.0, 10.0, 10.0)),
+            object(3, "empty", rect(16.0, 8.0, 0.0, 10.0)),
+            object(4, "not a number", rect(f32::NAN, 8.0, 16.0, 10.0)),
+            object(5, "endless", rect(0.0, 0.0, f32::INFINITY, 10.0)),
+            object(6, "negative", rect(30.0, 30.0, -10.0, -10.0)),
+            object(7, "one pixel", rect(17.0, 9.0, 1.0, 1.0)),
+            object(8, "less than a pixel", rect(40.2, 9.2, 0.1, 0.1)),
+            object(9, "odd", rect(33.0, 7.0, 13.0, 11.0)),
+        ]
+    };
+    for format in [PixelFormat::Rgb, PixelFormat::Nv12, PixelFormat::I420] {
+        let arrived = through(format, &classify("color", ""), 2, objects);
+        assert_eq!(arrived.len(), 2);
+        for arrived in &arrived {
+            let results = arrived.results().unwrap();
+            assert_eq!(results.status, InferenceStatus::Inferred);
+            let classified: Vec<i32> =
+                results.detections.iter().filter(|detection| !detection.classifications.is_empty()).map(|found| found.id.0).collect();
+            assert_eq!(classified, [1, 7, 8, 9], "{format}: those with a pixel in the frame");
+            assert_eq!(labels(&results), ["red", "green", "blue", "blue"], "{format}");
+        }
+    }
+}
+
+#[test]
+fn frames_without_objects_pass_in_order_between_those_with_many() {
+    let objects =
+        |n: u64| -> Vec<Detection> { if n % 3 == 0 { (1..=40).map(|id| bar(id, id as usize % 3, "bar")).collect() } else { vec![] } };
+    for nireq in [1, 2, 5, 16] {
+        let arrived = through(PixelFormat::Rgb, &classify("color", &format!("nireq={nireq}")), 30, objects);
+        let numbers: Vec<u64> = arrived.iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
+        assert_eq!(numbers, (0..30).collect::<Vec<_>>(), "nireq={nireq}");
+        for (arrived, n) in arrived.iter().zip(0..) {
+            assert_eq!(labels(&arrived.results().unwrap()).len(), if n % 3 == 0 { 40 } else { 0 });
+        }
+    }
+}
+
+#[test]
+fn a_cascade_finds_the_box_and_names_its_color() {
+    let line = format!("appsrc name=source ! {} ! {} ! fakesink name=sink", detect("rectangle", ""), classify("color", ""));
+    let pipeline = pipeline(&line);
+    let arrived = collect(&pipeline, "sink", "sink");
+    let frame = |n: usize| picture(SIZE, PixelRect { x: n as u32 % 7 * 4, y: 9, width: 20, height: 24 }, COLORS[n % 3].1);
+    feed(&pipeline, &caps("RGB", SIZE), (0..21).map(frame));
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = arrived.lock().unwrap();
+    assert_eq!(arrived.len(), 21);
+    for (n, arrived) in arrived.iter().enumerate() {
+        let results = arrived.results().unwrap();
+        assert_eq!(labels(&results), [COLORS[n % 3].0], "frame {n}");
+    }
+}
+
+#[test]
+fn an_answer_below_the_threshold_is_left_out() {
+    let half = |_| vec![object(1, "red and green", Rect { x: 8.0, y: 0.0, width: 16.0, height: 48.0 }), bar(2, 2, "bar")];
+    let arrived = through(PixelFormat::Rgb, &classify("color", "threshold=0.99"), 1, half);
+    let results = arrived[0].results().unwrap();
+    assert_eq!((labels(&results), results.detections.len()), (vec!["blue".to_owned()], 2));
+    assert_eq!(results.detections[1].classifications.len(), 1);
+}
