@@ -145,7 +145,9 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     assert!(said.contains("by interrupt") && !said.contains("CRITICAL") && !said.contains("incomplete"), "{said}");
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
-    assert_eq!(lines(&again).len(), lines(&json).len(), "the video plays, and has every frame");
+    let (n_results, n_played) = (lines(&json).len(), lines(&again).len());
+    // How long the very last frame lasts the muxer had to guess, and a reader may cut it off.
+    assert!(n_played == n_results || n_played + 1 == n_results, "the video plays, and has every frame: {n_played} of {n_results}");
 }
 
 #[test]
