@@ -219,7 +219,7 @@ fn to_gray(pixels: &mut [Pixel], rounded: bool) {
 
 /// Rounds a value in `0..=255` half up. Truncation after the sum is `floor` there, and needs no call on any processor.
 #[inline(always)]
-pub(super) fn round(value: f32) -> f32 {
+fn round(value: f32) -> f32 {
     (value + 0.5) as i32 as f32
 }
 

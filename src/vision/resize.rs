@@ -10,7 +10,7 @@ use super::color::Pixel;
 pub(super) struct Tap {
     pub(super) first: u32,
     pub(super) second: u32,
-    /// `0..1`; where it is 0, `second` is `first`, so that nobody fetches what does not count.
+    /// `0..=1`; what is certain not to count is not fetched: there, `second` is `first`.
     pub(super) weight: f32,
 }
 
@@ -26,6 +26,16 @@ impl Tap {
             return Self { first, second: first, weight: 0.0 };
         }
         Self { first, second: first + 1, weight }
+    }
+
+    /// As [`Tap::at`] for [`mix_whole`]: the weight is a whole number of steps, taken from the position in single precision as
+    /// OpenCV does. At an edge it counts although both samples are one: each of the two terms is cut.
+    pub(super) fn whole_at(scaled_idx: u64, extent: u32, scaled_extent: u32) -> Self {
+        let Self { first, second, .. } = Self::at(scaled_idx, extent, scaled_extent);
+        let step = f64::from(extent) / f64::from(scaled_extent);
+        let position = ((scaled_idx as f64 + 0.5) * step - 0.5) as f32;
+        let fraction = if first == second { position - position.floor() } else { position - first as f32 };
+        Self { first, second, weight: (fraction * WEIGHT_STEPS).round_ties_even() / WEIGHT_STEPS }
     }
 }
 
@@ -48,10 +58,12 @@ const SPARSE_FROM: usize = 4;
 
 impl ColumnPlan {
     /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture.
-    pub(super) fn set(&mut self, visible: Range<usize>, offset: i64, extent: u32, scaled_extent: u32) {
+    ///
+    /// `tap` is [`Tap::at`] or [`Tap::whole_at`].
+    pub(super) fn set(&mut self, tap: fn(u64, u32, u32) -> Tap, visible: Range<usize>, offset: i64, extent: u32, scaled_extent: u32) {
         self.taps.clear();
         self.listed.clear();
-        let taps = visible.map(|column| Tap::at((column as i64 - offset) as u64, extent, scaled_extent));
+        let taps = visible.map(|column| tap((column as i64 - offset) as u64, extent, scaled_extent));
         self.taps.extend(taps);
         let first = self.taps.first().map_or(0, |tap| tap.first);
         let n_span = self.taps.last().map_or(0, |tap| tap.second + 1 - first) as usize;
@@ -69,6 +81,18 @@ impl ColumnPlan {
             self.n_pixels = n_span;
         }
     }
+}
+
+/// Eight-bit pictures are mixed in whole numbers as OpenCV does it: weights are whole steps of this many to one.
+const WEIGHT_STEPS: f32 = 2048.0;
+
+/// A whole number from two values of rows that were mixed of whole numbers with weights in whole steps: each term is cut to
+/// quarters, and their sum is rounded half up. (`VResizeLinear` for 8 bits in OpenCV's `resize.cpp`; the sums of a row keep seven
+/// of their eleven bits after the point.)
+pub(super) fn mix_whole(first: f32, second: f32, weight: f32) -> f32 {
+    let second_steps = (weight * WEIGHT_STEPS) as u32;
+    let quarters = |value: f32, steps: u32| ((value * (WEIGHT_STEPS / 16.0)) as u32 * steps) >> 16;
+    ((quarters(first, WEIGHT_STEPS as u32 - second_steps) + quarters(second, second_steps) + 2) >> 2) as f32
 }
 
 /// Mixes pixels of one source row to three rows, one per color, each as long as `taps`.
@@ -118,13 +142,42 @@ mod tests {
     }
 
     #[test]
+    fn eight_bit_mixes_cut_their_terms_to_quarters() {
+        #[derive(Debug)]
+        struct Case(f32, f32, f32, f32);
+        let cases = [
+            Case(0.0, 0.0, 0.5, 0.0),
+            Case(255.0, 255.0, 0.0, 255.0),
+            Case(255.0, 255.0, 777.0 / 2048.0, 255.0),
+            Case(7.0, 9.0, 0.5, 8.0),
+            Case(7.0, 8.0, 0.5, 8.0),
+            // 7.5 is rounded up, but here both terms lose a part of a quarter.
+            Case(7.1875, 7.8125, 0.5, 7.0),
+            Case(10.0, 20.0, 1.0, 20.0),
+        ];
+        for case in cases {
+            assert_eq!(mix_whole(case.0, case.1, case.2), case.3, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn whole_weights_count_beyond_the_edges() {
+        let at = |scaled_idx| Tap::whole_at(scaled_idx, 2, 4);
+        assert_eq!(
+            [0, 1, 2, 3].map(|idx| (at(idx).first, at(idx).second, at(idx).weight)),
+            [(0, 0, 0.75), (0, 1, 0.25), (0, 1, 0.75), (1, 1, 0.25)]
+        );
+        assert_eq!(Tap::whole_at(0, 3, 7).weight, (5.0_f32 / 7.0 * 2048.0).round() / 2048.0);
+    }
+
+    #[test]
     fn a_plan_converts_neighbors_or_only_what_is_sampled() {
         let mut plan = ColumnPlan::default();
-        plan.set(0..2, 0, 64, 2);
+        plan.set(Tap::at, 0..2, 0, 64, 2);
         assert_eq!((plan.listed.as_slice(), plan.n_pixels), (&[15, 16, 47, 48][..], 4));
         assert_eq!((plan.taps[1].first, plan.taps[1].second), (2, 3));
         // The middle of a cropped picture: its left and right are not converted.
-        plan.set(0..2, -3, 8, 8);
+        plan.set(Tap::at, 0..2, -3, 8, 8);
         assert_eq!((plan.listed.len(), plan.first, plan.n_pixels), (0, 3, 2));
         assert_eq!((plan.taps[0].first, plan.taps[1].first), (0, 1));
     }

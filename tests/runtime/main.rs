@@ -1,6 +1,6 @@
 //! Tests that need no GStreamer: the request runtime, the devices, vision.
 
-// mod bad_models;
+mod bad_models;
 mod device_suite;
 mod golden_fill;
 mod models;

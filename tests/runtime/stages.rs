@@ -102,12 +102,6 @@ fn label(outcome: &Outcome) -> &str {
 
 #[test]
 fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
-    #[derive(Debug)]
-    struct Case {
-        format: PixelFormat,
-        size: Size,
-        rect: PixelRect,
-    }
     let (detector, classifier) = (detector("rectangle.onnx"), Classifier::new(&options("color.onnx")).unwrap());
     let rects = [[0, 0, 64, 64], [10, 20, 30, 12], [7, 3, 11, 21], [1, 63, 1, 1], [62, 0, 2, 63], [33, 31, 4, 5]];
     let mut failures = Vec::new();
@@ -119,13 +113,13 @@ fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
                 if format.is_subsampled() && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
                     continue; // The edge of a chroma sample would lie inside a pixel of the input.
                 }
-                let case = Case { format, size: Size::new(64 * factor_x, 64 * factor_y), rect };
+                let size = Size::new(64 * factor_x, 64 * factor_y);
                 for (name, color) in COLORS {
-                    let (_memory, frame) = paint(format, case.size, BLACK, rect, color);
+                    let (_memory, frame) = paint(format, size, BLACK, rect, color);
                     let found = detector.detect(&frame).unwrap();
-                    let rects: Vec<Rect> = found.iter().map(|detection| detection.rect).collect();
-                    if rects != Vec::from_iter(expected_rect(format, rect)) {
-                        failures.push(format!("{case:?} {name}: found {rects:?}"));
+                    let places: Vec<Rect> = found.iter().map(|detection| detection.rect).collect();
+                    if places != Vec::from_iter(expected_rect(format, rect)) {
+                        failures.push(format!("{name} {rect} in {size} {format}: found {places:?}"));
                     }
                     for Detection { rect, confidence, label: found, .. } in found {
                         assert_eq!((confidence, found.as_deref()), (1.0, Some("rectangle")));
@@ -133,7 +127,7 @@ fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
                         let said = classifier.classify(&region).unwrap().unwrap();
                         assert_eq!((&*said.name, &*said.model), ("color", "color"));
                         if label(&said.outcome) != name {
-                            failures.push(format!("{case:?} {name}: named {:?}", said.outcome));
+                            failures.push(format!("{name} {rect:?} in {size} {format}: named {:?}", said.outcome));
                         }
                     }
                 }

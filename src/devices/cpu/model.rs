@@ -56,7 +56,7 @@ impl OnnxFile {
         let folder = self.path.parent().and_then(Path::to_str);
         // Shapes that exporters write beside the graph are often wrong or of another batch; the engine finds them itself.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
-        let parsed = reader.parse(&self.proto, folder).map_err(|error| self.refused(&error))?;
+        let parsed = calm(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
             return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.path.display())));
         }
@@ -81,6 +81,14 @@ impl OnnxFile {
             ),
         )
     }
+}
+
+/// What the engine does with a file that it did not expect may be a panic: here it is an error like the others.
+fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(TractError::msg(format!("the engine panicked: {}", said.unwrap_or("(no message)"))))
+    })
 }
 
 /// An error with its causes, outermost first, each said once.
@@ -200,7 +208,7 @@ impl Plans {
             return Ok(plan.clone());
         }
         // Compiled under the lock: other requests would only compile the same.
-        let plan = self.compile(shapes).map_err(|error| self.file.refused(&error))?;
+        let plan = calm(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
         if by_shapes.len() == MAX_PLANS {
             by_shapes.remove(0);
         }

@@ -98,28 +98,27 @@ impl DeviceRequest for CpuRequest {
 
     fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let (n_rows, shapes) = self.turns(io)?;
-        if self.running.as_ref().is_none_or(|(known, _)| *known != shapes) {
-            let plan: Plan = self.plans.get(&shapes)?;
-            self.running = Some((shapes.clone(), plan.spawn().map_err(device_error)?));
-        }
+        // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
+        let mut state = match self.running.take() {
+            Some((known, state)) if known == shapes => state,
+            _ => {
+                let plan: Plan = self.plans.get(&shapes)?;
+                plan.spawn().map_err(device_error)?
+            }
+        };
         for row_idx in 0..n_rows.unwrap_or(1) {
             let mut inputs: TVec<TValue> = tvec![];
             for (input_idx, shape) in shapes.iter().enumerate() {
                 let batched = self.inputs[input_idx].shape.dims().first() == Some(&Dim::Dynamic);
                 inputs.push(self.turn_input(input_idx, shape, (batched && n_rows != Some(1)).then_some(row_idx), io)?);
             }
-            let (_, state) = self.running.as_mut().expect("set above");
             let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 if cancel.is_canceled() {
                     return Err(TractError::msg("canceled"));
                 }
                 tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
             });
-            let outputs = ran.map_err(|error| {
-                // A turn that broke off still holds its values; a new state starts clean.
-                self.running = None;
-                cancel.check().err().unwrap_or_else(|| device_error(error))
-            })?;
+            let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
             for (output_idx, output) in outputs.iter().enumerate() {
                 let mut shape = output.shape().to_vec();
                 match (n_rows, shape.first_mut()) {
@@ -138,6 +137,7 @@ impl DeviceRequest for CpuRequest {
                 }
             }
         }
+        self.running = Some((shapes, state));
         Ok(())
     }
 }

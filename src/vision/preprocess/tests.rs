@@ -124,9 +124,17 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
             if preprocess.color == ChannelOrder::Bgr { color[2 - channel] } else { color[channel] }
         };
         let (fx, fy) = (sx - sx.floor(), sy - sy.floor());
-        let line = |row: f64| sample(sx.floor(), row) * (1.0 - fx) + sample(sx.floor() + 1.0, row) * fx;
-        let mixed = line(sy.floor()) * (1.0 - fy) + line(sy.floor() + 1.0) * fy;
-        if round { (mixed + 0.5).floor() } else { mixed }
+        if round {
+            // Eleven bits of weight, of which the sum of a row keeps seven; see `resize::mix_whole`.
+            let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
+            let whole = |column: f64, row: f64| sample(column, row) as u64;
+            let line = |row: f64| whole(sx.floor(), row) * (2048 - steps(fx)) + whole(sx.floor() + 1.0, row) * steps(fx);
+            let term = |row: f64, steps: u64| ((line(row) >> 4) * steps) >> 16;
+            ((term(sy.floor(), 2048 - steps(fy)) + term(sy.floor() + 1.0, steps(fy)) + 2) >> 2) as f64
+        } else {
+            let line = |row: f64| sample(sx.floor(), row) * (1.0 - fx) + sample(sx.floor() + 1.0, row) * fx;
+            line(sy.floor()) * (1.0 - fy) + line(sy.floor() + 1.0) * fy
+        }
     };
     (pixel - f64::from(preprocess.mean[channel])) / f64::from(preprocess.scale[channel])
 }

@@ -4,7 +4,9 @@ Run in this folder: python3 make_fill.py (needs numpy only). Deliberately one pi
   - a source pixel becomes r, g, b in 0..255; subsampled formats take the chroma sample x >> 1, y >> 1 of the whole frame;
     matrix and range as ITU-R BT.601 / 709 / 2020; clamped, not rounded; gray is luma alone;
   - an input pixel is the bilinear mix at (x + 0.5) * s - 0.5, s = region extent / scaled extent, region edges replicated;
-  - rounding "u8" rounds half up after the conversion and after the resize (and after the weighing to gray, if any);
+  - rounding "u8" rounds half up after the conversion (and after the weighing to gray, if any) and resizes in whole numbers as
+    OpenCV's INTER_LINEAR does: weights in steps of 1/2048, the sums of two columns without their last four bits, the terms of
+    two rows cut to quarters, their sum rounded half up;
   - the value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
 Frames and expected values lie in data.bin one after the other; cases.json says where.
 """
@@ -110,7 +112,16 @@ def fill(case, data):
                         sample = channels(case, data, x0 + column, y0 + row)
                         pixel = [p + wx * wy * s for p, s in zip(pixel, sample)]
                 if case["rounding"] == "u8":
-                    pixel = [round_half_up(p) for p in pixel]
+                    kx, ky = round(2048 * fx), round(2048 * fy)
+                    pixel = [2] * n_channels
+                    for dy, wy in ((0, 2048 - ky), (1, ky)):
+                        sums = [0] * n_channels
+                        for dx, wx in ((0, 2048 - kx), (1, kx)):
+                            column, row = min(max(ix + dx, 0), w - 1), min(max(iy + dy, 0), h - 1)
+                            sample = channels(case, data, x0 + column, y0 + row)
+                            sums = [total + wx * int(s) for total, s in zip(sums, sample)]
+                        pixel = [p + (((total >> 4) * wy) >> 16) for p, total in zip(pixel, sums)]
+                    pixel = [p >> 2 for p in pixel]
             else:
                 pixel = [case["pad"]] * n_channels
             for c in range(n_channels):

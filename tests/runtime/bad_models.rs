@@ -1,0 +1,297 @@
+//! Models and descriptions that are wrong: the error says what was found, what was expected, and what to do.
+
+use std::path::PathBuf;
+
+use roiflow::devices;
+use roiflow::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use roiflow::stages::spec::load_model;
+use roiflow::stages::{Classifier, Detector, StageOptions};
+
+use crate::support::{Scratch, real, tiny};
+
+/// Collects what does not hold, so that a table shows all its failures.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    /// `result` is an error of this kind whose sentence has all these parts.
+    fn check<T>(&mut self, case: &str, result: Result<T>, kind: ErrorKind, parts: &[&str]) {
+        let Err(error) = result else { return self.0.push(format!("{case}: no error")) };
+        let said = error.to_string();
+        eprintln!("{case}: {said}");
+        let missing: Vec<_> = parts.iter().filter(|part| !said.contains(**part)).collect();
+        if error.kind() != kind || !missing.is_empty() {
+            self.0.push(format!("{case}: expected {kind:?} with {missing:?}, got {error:?}"));
+        }
+    }
+}
+
+impl Drop for Failures {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(self.0.is_empty(), "{}", self.0.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_says_what_it_is_and_what_is_read() {
+    let scratch = Scratch::new("bad-files");
+    let whole = std::fs::read(tiny("stripes.onnx")).unwrap();
+    let mut failures = Failures::default();
+    let mut check = |case: &str, path: PathBuf, kind: ErrorKind, parts: &[&str]| {
+        let name = path.display().to_string();
+        let parts: Vec<&str> = [&[&*name], parts].concat();
+        let core = devices::core();
+        let compiled = core.read_model(&path).and_then(|model| core.compile_model(&model, "CPU", &Config::default()));
+        failures.check(case, compiled, kind, &parts);
+    };
+    check("missing", scratch.path().join("missing.onnx"), ErrorKind::Io, &["cannot read model", "No such file", "check the path"]);
+    check("folder", scratch.path().to_owned(), ErrorKind::Io, &["cannot read model", "not a file", "check the path"]);
+    let no_model = ["is not an ONNX model", "reads ONNX"];
+    check("text", scratch.file("text.onnx", "once upon a time, there was no model"), ErrorKind::Model, &no_model);
+    check("toml", scratch.file("stripes.toml", std::fs::read(tiny("stripes.toml")).unwrap()), ErrorKind::Model, &no_model);
+    check("empty", scratch.file("empty.onnx", ""), ErrorKind::Model, &no_model);
+    check("zeros", scratch.file("zeros.onnx", [0; 400]), ErrorKind::Model, &no_model);
+    check("cut in the middle", scratch.file("cut.onnx", &whole[..whole.len() / 2]), ErrorKind::Model, &no_model);
+    check("cut at the end", scratch.file("end.onnx", &whole[..whole.len() - 3]), ErrorKind::Model, &no_model);
+    let unsupported = ["FancyOp", "node `", "device CPU", "OpenVINO", "ONNX Runtime"];
+    check("unsupported", tiny("unsupported.onnx"), ErrorKind::Model, &unsupported);
+}
+
+/// Every beginning of a model file, and every file with a byte changed, is a model or an error; never a panic.
+#[test]
+fn no_broken_file_panics() {
+    let whole = std::fs::read(tiny("double.onnx")).unwrap();
+    let scratch = Scratch::new("broken-files");
+    let core = devices::core();
+    let compile = |bytes: &[u8]| {
+        let path = scratch.file("broken.onnx", bytes);
+        core.read_model(&path).and_then(|model| core.compile_model(&model, "CPU", &Config::default())).map(drop)
+    };
+    compile(&whole).unwrap();
+    (0..whole.len()).for_each(|n_bytes| drop(compile(&whole[..n_bytes])));
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        for value in [0, 0x7f, 0x80, 0xff] {
+            changed[at] = value;
+            drop(compile(&changed));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_device_names_the_known_ones() {
+    let core = devices::core();
+    let model = core.read_model(tiny("double.onnx")).unwrap();
+    let mut failures = Failures::default();
+    let known = ["`GPU`", "CPU", "NULL"];
+    failures.check("core", core.compile_model(&model, "GPU", &Config::default()), ErrorKind::NotFound, &known);
+    let options = StageOptions { model: tiny("color.onnx"), device: Some("GPU".to_owned()), ..StageOptions::default() };
+    failures.check("stage", Classifier::new(&options), ErrorKind::NotFound, &known);
+    let ports = Model::from_ports(ModelInfo::default());
+    let said = ["device CPU", "ports alone"];
+    failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &said);
+}
+
+/// A description of `rectangle.onnx`, in parts that a case changes.
+const DETECTOR: &str = r#"
+version = 1
+task = "detection"
+[input]
+color = "rgb"
+layout = "nhwc"
+resize = "stretch"
+[output]
+decoder = "ultraface"
+threshold = 0.5
+labels = ["rectangle"]
+"#;
+
+/// The same of `color.onnx`.
+const CLASSIFIER: &str = r#"
+version = 1
+task = "classification"
+[input]
+color = "rgb"
+layout = "nchw"
+[output]
+decoder = "classes"
+activation = "none"
+labels = ["red", "green", "blue", "other"]
+"#;
+
+#[test]
+fn a_wrong_description_says_both_sides() {
+    #[derive(Debug)]
+    struct Case {
+        name: &'static str,
+        model: &'static str,
+        from: &'static str,
+        to: &'static str,
+        kind: ErrorKind,
+        said: &'static [&'static str],
+    }
+    let detector = |name, from, to, said| Case { name, model: "rectangle.onnx", from, to, kind: ErrorKind::Config, said };
+    let classifier = |name, from, to, said| Case { name, model: "color.onnx", from, to, kind: ErrorKind::Config, said };
+    let cases = [
+        detector("no TOML", "version = 1", "version 1", &["line 2", "expected"]),
+        detector("unknown key", "resize = ", "rezise = ", &["unknown field `rezise`", "`resize`"]),
+        detector("unknown table", "[output]", "[outputs]", &["unknown field `outputs`", "`output`"]),
+        detector("no version", "version = 1\n", "", &["missing field `version`"]),
+        detector("wrong version", "version = 1", "version = 2", &["expected `version = 1`, got 2"]),
+        detector(
+            "unknown task",
+            "\"detection\"",
+            "\"segmentation\"",
+            &["unknown variant `segmentation`", "`detection`", "`classification`"],
+        ),
+        detector("no decoder", "decoder = \"ultraface\"\n", "", &["missing field `decoder`"]),
+        detector(
+            "unknown decoder",
+            "\"ultraface\"",
+            "\"ultrafase\"",
+            &["`ultrafase`", "ultraface, yolox, ssd", "did you mean `ultraface`?"],
+        ),
+        detector("decoder of the other task", "\"ultraface\"", "\"classes\"", &["`classes` for detection", "ultraface, yolox, ssd"]),
+        detector(
+            "decoder that contradicts the model",
+            "\"ultraface\"",
+            "\"yolox\"",
+            &["decoder `yolox` contradicts the model", "[1, 84, 5 + classes]", "`boxes` [1, 1, 6]"],
+        ),
+        detector("decoder of a list", "\"ultraface\"", "\"ssd\"", &["decoder `ssd` contradicts", "[1, 1, N, 7]", "`boxes` [1, 1, 6]"]),
+        detector("foreign key", "threshold = 0.5", "activation = \"none\"", &["`activation`", "does not go with decoder `ultraface`"]),
+        detector("threshold too large", "threshold = 0.5", "threshold = 50.0", &["`threshold`: expected 0 to 1, got 50"]),
+        detector("threshold below zero", "threshold = 0.5", "threshold = -0.1", &["`threshold`: expected 0 to 1, got -0.1"]),
+        detector("threshold that is no number", "threshold = 0.5", "threshold = nan", &["`threshold`: expected 0 to 1, got NaN"]),
+        detector("threshold as text", "threshold = 0.5", "threshold = \"half\"", &["threshold", "invalid type", "half"]),
+        detector("overlap too large", "threshold = 0.5", "iou-threshold = 1.5", &["`iou-threshold`: expected 0 to 1, got 1.5"]),
+        detector("too many labels", "[\"rectangle\"]", "[\"background\", \"rectangle\"]", &["expected 1 labels", "got 2"]),
+        detector("unknown color", "\"rgb\"", "\"yuv\"", &["unknown variant `yuv`", "`rgb`", "`bgr`", "`gray`"]),
+        detector(
+            "layout that contradicts the input",
+            "\"nhwc\"",
+            "\"nchw\"",
+            &["contradicts the model's input", "[N, C, H, W]", "[1, 64, 64, 3]"],
+        ),
+        detector("color that contradicts the input", "\"rgb\"", "\"gray\"", &["contradicts the model's input", "C = 1", "[1, 64, 64, 3]"]),
+        detector("size that contradicts the input", "resize =", "size = [32, 64]\nresize =", &["`size = [32, 64]`", "[1, 64, 64, 3]"]),
+        detector("a mean of two numbers", "resize =", "mean = [1.0, 2.0]\nresize =", &["mean", "3 numbers", "got 2"]),
+        detector("a scale of zero", "resize =", "scale = [1.0, 0.0, 1.0]\nresize =", &["`scale`", "other than 0, got 0"]),
+        detector("a mean that is no number", "resize =", "mean = [nan, 0.0, 0.0]\nresize =", &["mean", "finite"]),
+        detector("labels twice", "labels =", "labels-file = \"labels.txt\"\nlabels =", &["both `labels` and `labels-file`", "one of them"]),
+        Case {
+            kind: ErrorKind::Io,
+            ..detector(
+                "labels file that is missing",
+                "labels = [\"rectangle\"]",
+                "labels-file = \"nowhere.txt\"",
+                &["cannot read labels file", "nowhere.txt", "one label per line"],
+            )
+        },
+        classifier("too few labels", ", \"other\"]", "]", &["expected 4 labels", "got 3"]),
+        classifier(
+            "unknown decoder",
+            "\"classes\"",
+            "\"clases\"",
+            &["`clases` for classification", "classes, expectation", "did you mean `classes`?"],
+        ),
+        classifier("nothing like it", "\"classes\"", "\"ultraface\"", &["`ultraface` for classification", "classes, expectation"]),
+        classifier("no weights", "\"classes\"", "\"expectation\"", &["`expectation` needs `weights`"]),
+        classifier(
+            "too few weights",
+            "\"classes\"",
+            "\"expectation\"\nweights = [0.0, 50.0, 100.0]",
+            &["decoder `expectation` contradicts the model", "3", "[?, 4]"],
+        ),
+        classifier(
+            "foreign weights",
+            "activation =",
+            "weights = [1.0]\nactivation =",
+            &["`weights`", "does not go with decoder `classes`"],
+        ),
+        classifier("foreign key", "activation =", "max-boxes = 3\nactivation =", &["`max-boxes`", "does not go with decoder `classes`"]),
+        classifier("unknown tensor", "activation =", "tensor = \"logits\"\nactivation =", &["`tensor = \"logits\"`", "`probabilities`"]),
+        classifier("unknown activation", "\"none\"", "\"relu\"", &["unknown variant `relu`", "`softmax`"]),
+        classifier("threshold out of range", "activation =", "threshold = 1.01\nactivation =", &["`threshold`: expected 0 to 1, got 1.01"]),
+    ];
+    let scratch = Scratch::new("bad-descriptions");
+    let mut failures = Failures::default();
+    for case in &cases {
+        let text = if case.model == "rectangle.onnx" { DETECTOR } else { CLASSIFIER };
+        assert!(text.contains(case.from), "{case:?}");
+        let path = scratch.file("description.toml", text.replacen(case.from, case.to, 1));
+        let parts: Vec<&str> = [&[path.to_str().unwrap()], case.said].concat();
+        let options = StageOptions { model: tiny(case.model), description: Some(path.clone()), ..StageOptions::default() };
+        let refused: Option<Error> = match case.model {
+            "rectangle.onnx" => Detector::new(&options).err(),
+            _ => Classifier::new(&options).err(),
+        };
+        failures.check(case.name, refused.map_or(Ok(()), Err), case.kind, &parts);
+    }
+}
+
+#[test]
+fn the_descriptions_that_the_cases_change_are_right() {
+    let scratch = Scratch::new("good-descriptions");
+    for (model, text) in [("rectangle.onnx", DETECTOR), ("color.onnx", CLASSIFIER)] {
+        let description = Some(scratch.file("description.toml", text));
+        load_model(&StageOptions { model: tiny(model), description, ..StageOptions::default() }).unwrap();
+    }
+}
+
+#[test]
+fn a_missing_description_names_the_file_to_write() {
+    let scratch = Scratch::new("no-description");
+    let model = scratch.file("model.onnx", std::fs::read(tiny("color.onnx")).unwrap());
+    let mut failures = Failures::default();
+    let options = StageOptions { model: model.clone(), ..StageOptions::default() };
+    let beside = model.with_extension("toml").display().to_string();
+    failures.check("none", Classifier::new(&options), ErrorKind::Config, &["has no description", "not guessed", &beside, "README"]);
+    let named = StageOptions { description: Some(scratch.path().join("nowhere.toml")), ..options.clone() };
+    failures.check("named", Classifier::new(&named), ErrorKind::Io, &["cannot read model description", "nowhere.toml", "check the path"]);
+    scratch.file("model.toml", CLASSIFIER);
+    Classifier::new(&options).unwrap();
+}
+
+/// What the caller says instead of the description is checked like the description.
+#[test]
+fn a_callers_own_choice_is_checked_as_well() {
+    let scratch = Scratch::new("bad-options");
+    let options = StageOptions { model: tiny("rectangle.onnx"), ..StageOptions::default() };
+    let mut failures = Failures::default();
+    let mut check =
+        |case: &str, options: StageOptions, kind: ErrorKind, parts: &[&str]| failures.check(case, Detector::new(&options), kind, parts);
+    let range = ["expected 0 to 1, got"];
+    check("threshold", StageOptions { threshold: Some(2.0), ..options.clone() }, ErrorKind::Config, &range);
+    check("overlap", StageOptions { iou_threshold: Some(f32::NAN), ..options.clone() }, ErrorKind::Config, &range);
+    let labels = Some(vec!["a".to_owned(), "b".to_owned()]);
+    check("labels", StageOptions { labels, ..options.clone() }, ErrorKind::Config, &["expected 1 labels", "got 2"]);
+    let labels_file = Some(scratch.file("labels.txt", "one\ntwo\nthree\n\n"));
+    check("labels file", StageOptions { labels_file, ..options.clone() }, ErrorKind::Config, &["expected 1 labels", "got 3"]);
+    let labels_file = Some(scratch.file("labels.bin", [0xff, 0xfe, 0]));
+    check("no text", StageOptions { labels_file, ..options }, ErrorKind::Io, &["cannot read labels file", "UTF-8", "one label per line"]);
+}
+
+#[test]
+fn models_with_several_inputs_or_outputs_say_what_is_missing() {
+    let scratch = Scratch::new("several-ports");
+    let mut failures = Failures::default();
+    let description = Some(scratch.file("add.toml", CLASSIFIER));
+    let options = StageOptions { model: tiny("add.onnx"), description, ..StageOptions::default() };
+    failures.check("two inputs", Classifier::new(&options), ErrorKind::Config, &["one input", "add.onnx", "has 2"]);
+    let Some(model) = real("models/vehicle-attributes-recognition-barrier-0039.onnx") else { return };
+    let description = Some(scratch.file("vehicle.toml", CLASSIFIER.replace("labels = [\"red\", \"green\", \"blue\", \"other\"]", "")));
+    let options = StageOptions { model, description, ..StageOptions::default() };
+    failures.check("two outputs", Classifier::new(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
+}
+
+/// A device that reads no files runs a model that another one read: zeros are no objects.
+#[test]
+fn a_detector_on_the_null_device_finds_nothing() {
+    let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };
+    let detector = Detector::new(&options).unwrap();
+    let frame = roiflow::frame::Frame::from_packed(roiflow::frame::PixelFormat::Gray8, roiflow::frame::Size::new(8, 8), &[255; 64]);
+    assert_eq!(detector.detect(&frame.unwrap()).unwrap(), []);
+}
