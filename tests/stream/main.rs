@@ -4,6 +4,7 @@ mod harness;
 
 mod classify;
 mod detect;
+mod flow;
 mod meta;
 mod overlay;
 mod publish;
