@@ -372,12 +372,17 @@ impl Driver {
     fn set_caps(&self, caps: &gst::CapsRef) -> runtime::Result<()> {
         // What comes with caps that are refused must not be taken for what came before.
         self.stream.lock().unwrap().info = None;
-        let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| {
+        let refused = || {
             runtime::Error::new(
                 runtime::ErrorKind::Config,
-                format!("expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front"),
+                format!(
+                    "expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front (`gldownload`, `vapostproc` or \
+                     the like if the frames are in a device's memory)"
+                ),
             )
-        })?;
+        };
+        // A video info can be made of encoded video and of frames on a device as well.
+        let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
         }

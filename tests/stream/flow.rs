@@ -691,8 +691,9 @@ fn resident_memory_is_flat_over_ten_thousand_frames() {
         return;
     }
     let line = format!(
-        "videotestsrc num-buffers=10000 pattern=white ! video/x-raw,format=RGB,width=64,height=48 ! {} ! roioverlay ! fakesink name=sink",
-        detect("stripes", "")
+        "videotestsrc num-buffers=10000 pattern=ball ! video/x-raw,format=GRAY8,width=320,height=240 ! {} ! {} ! roioverlay ! fakesink name=sink",
+        detect("stripes", ""),
+        classify("color", "")
     );
     let pipeline = pipeline(&line);
     let resident = Arc::new(Mutex::new(Vec::new()));

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod bad_input;
 mod classify;
 mod detect;
 mod flow;
