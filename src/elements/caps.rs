@@ -18,6 +18,14 @@ pub fn raw_video() -> gst::Caps {
         .build()
 }
 
+/// Whether the frames are neither encoded nor in the memory of a device.
+pub fn is_raw_in_system_memory(caps: &gst::CapsRef) -> bool {
+    let is_raw = caps.structure(0).is_some_and(|structure| structure.name() == "video/x-raw");
+    let is_foreign = |feature: &str| feature.starts_with("memory:") && feature != "memory:SystemMemory";
+    let is_elsewhere = caps.features(0).is_some_and(|features| features.iter().any(|feature| is_foreign(feature)));
+    is_raw && !is_elsewhere
+}
+
 /// The format of the frames; `None` if it is not one of ours.
 pub fn pixel_format(info: &gst_video::VideoInfo) -> Option<PixelFormat> {
     PixelFormat::from_name(info.format().to_str())

@@ -12,7 +12,8 @@
 //!
 //! # Ends
 //!
-//! - *Flush*: FLUSH_START empties the window, and returns when the task's turn is over; runs that end later find nothing.
+//! - *Flush*: FLUSH_START empties the window, and returns when the task's turn is over. Runs that have not begun are dropped, so
+//!   that flushes in a row pile nothing up; those that end later find nothing.
 //!   FLUSH_STOP starts the task anew. Upstream sends a sticky event once, so those that were in the window are kept and put on the
 //!   source pad then, as a `queue` does.
 //! - *Downstream's end of stream*: the task drops what lies before the next segment or EOS, and goes on; upstream hears `Eos`
@@ -48,6 +49,9 @@ pub(super) trait Stage: Send + Sync {
 
     /// Runs once on a black frame, to warm up, and tells how long a frame takes then.
     fn warm_up(&self) -> stages::Result<Duration>;
+
+    /// Drops the frames whose run has not begun; their `done` is called.
+    fn drop_pending(&self);
 
     /// How many frames can run at once.
     fn n_requests(&self) -> usize;
@@ -303,15 +307,24 @@ impl Driver {
     }
 
     fn begin_flush(&self) {
-        let mut stream = self.stream.lock().unwrap();
-        stream.n_flushes += 1;
-        self.close(&mut stream, gst::FlowError::Flushing);
+        let forgotten = {
+            let mut stream = self.stream.lock().unwrap();
+            stream.n_flushes += 1;
+            self.close(&mut stream, gst::FlowError::Flushing)
+        };
+        drop(forgotten);
+        let stage = self.stage.lock().unwrap().clone();
+        if let Some(stage) = stage {
+            stage.drop_pending();
+        }
     }
 
-    /// Closes the window. `stream` is this driver's own.
-    fn close(&self, stream: &mut Stream, why: gst::FlowError) {
+    /// Closes the window. `stream` is this driver's own. What was in the window is for the caller to drop, without the lock.
+    fn close(&self, stream: &mut Stream, why: gst::FlowError) -> Vec<Item> {
         stream.flow = Err(why);
-        stream.kept.extend(events(self.window.flush()).filter(is_kept));
+        let forgotten = self.window.flush();
+        stream.kept.extend(kept_of(&forgotten));
+        forgotten
     }
 
     /// Opens the window after a flush, an activation, or when the source pad is linked; does nothing if it is open.
@@ -359,12 +372,17 @@ impl Driver {
     fn set_caps(&self, caps: &gst::CapsRef) -> stages::Result<()> {
         // What comes with caps that are refused must not be taken for what came before.
         self.stream.lock().unwrap().info = None;
-        let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| {
+        let refused = || {
             stages::Error::new(
                 stages::ErrorKind::Config,
-                format!("expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front"),
+                format!(
+                    "expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front (`gldownload`, `vapostproc` or \
+                     the like if the frames are in a device's memory)"
+                ),
             )
-        })?;
+        };
+        // A video info can be made of encoded video and of frames on a device as well.
+        let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
         }
@@ -453,7 +471,7 @@ impl Driver {
                 return Err(gst::loggable_error!(self.cat, "cannot start the source pad's task"));
             }
         } else {
-            self.close(&mut self.stream.lock().unwrap(), gst::FlowError::Flushing);
+            self.begin_flush();
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
         Ok(())
@@ -537,21 +555,22 @@ impl Driver {
             }
             skipped
         };
-        self.store(pad, events(skipped).filter(is_kept));
+        self.store(pad, kept_of(&skipped));
     }
 
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.
     fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError, n_flushes: u64) {
         gst::debug!(self.cat, obj = pad, "downstream says {error:?}");
-        let has_eos = {
+        let (has_eos, forgotten) = {
             let mut stream = self.stream.lock().unwrap();
             if stream.n_flushes != n_flushes {
                 return; // The error is of before the flush.
             }
-            self.close(&mut stream, error);
+            let forgotten = self.close(&mut stream, error);
             let _paused = pad.pause_task();
-            stream.has_eos
+            (stream.has_eos, forgotten)
         };
+        drop(forgotten);
         if has_eos && is_fatal(error) {
             post_flow_error(element, error);
         }
@@ -657,10 +676,10 @@ fn post_flow_error(element: &gst::Element, error: gst::FlowError) {
     );
 }
 
-fn events(items: Vec<Item>) -> impl Iterator<Item = gst::Event> {
-    items.into_iter().filter_map(|item| match item {
-        Item::Event(event) => Some(event),
-        Item::Frame(_) => None,
+fn kept_of(items: &[Item]) -> impl Iterator<Item = gst::Event> {
+    items.iter().filter_map(|item| match item {
+        Item::Event(event) if is_kept(event) => Some(event.clone()),
+        _ => None,
     })
 }
 

@@ -91,6 +91,11 @@ impl Classifier {
         }
     }
 
+    /// Drops the regions whose run has not begun: they fail.
+    pub fn drop_pending(&self) {
+        self.dispatcher.drop_pending();
+    }
+
     /// How many runs are possible at once.
     pub fn n_requests(&self) -> usize {
         self.dispatcher.n_requests()

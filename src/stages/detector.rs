@@ -56,6 +56,11 @@ impl Detector {
         super::classifier::wait_for(|done| self.submit(frame.clone(), 0, done))
     }
 
+    /// Drops the frames whose run has not begun: they fail.
+    pub fn drop_pending(&self) {
+        self.dispatcher.drop_pending();
+    }
+
     /// How many runs are possible at once.
     pub fn n_requests(&self) -> usize {
         self.dispatcher.n_requests()

@@ -118,7 +118,7 @@ impl ModelSpec {
         let input_size = preprocess
             .input_size(&input_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
-            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}")))?;
+            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let labels = written.output.labels(options, path)?;

@@ -9,8 +9,8 @@ use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
 use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
 
-/// Nothing here takes a second; a pipeline that takes this long hangs.
-pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(30);
+/// Nothing here takes ten seconds, on a busy machine neither; a pipeline that takes this long hangs.
+pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
 
 /// How a pipeline ended and what it said on the way.
 #[derive(Debug, Default)]

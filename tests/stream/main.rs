@@ -4,8 +4,10 @@
 mod cli;
 mod harness;
 
+mod bad_input;
 mod classify;
 mod detect;
+mod flow;
 mod meta;
 mod overlay;
 mod pipelines;

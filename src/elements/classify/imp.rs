@@ -206,6 +206,10 @@ impl Stage for ClassifyStage {
         Ok(begin.elapsed())
     }
 
+    fn drop_pending(&self) {
+        self.classifier.drop_pending();
+    }
+
     fn n_requests(&self) -> usize {
         self.classifier.n_requests()
     }

@@ -182,6 +182,10 @@ impl Stage for DetectStage {
         Ok(begin.elapsed())
     }
 
+    fn drop_pending(&self) {
+        self.0.drop_pending();
+    }
+
     fn n_requests(&self) -> usize {
         self.0.n_requests()
     }

@@ -1,0 +1,740 @@
+//! Nothing hangs, nothing is lost, nothing is reordered: end of stream, flushes, seeks, stops, caps, events, errors downstream,
+//! queries, pools, memory and threads.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_app as gst_app;
+use roiflow::frame::{PixelRect, Size};
+
+use crate::harness::{
+    FRAME_TIME, Folder, TIMEOUT, assert_near, caps, classify, collect, detect, is_alone, make_clip, on_buffers, picture, pipeline, run,
+    stamp,
+};
+
+const SIZE: Size = Size::new(64, 48);
+const OTHER_SIZE: Size = Size::new(128, 96);
+
+fn black(n: u64) -> gst::Buffer {
+    stamp(picture(SIZE, PixelRect { x: 0, y: 0, width: 0, height: 0 }, [0; 3]), n)
+}
+
+/// An element between two pads of the test.
+struct Rig {
+    element: gst::Element,
+    source: gst::Pad,
+    sink: gst::Pad,
+    bus: gst::Bus,
+    seen: Receiver<String>,
+    answer: Arc<Mutex<Answer>>,
+}
+
+/// What the sink does with a buffer.
+type Answer = Box<dyn FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> + Send>;
+
+impl Rig {
+    fn new(line: &str) -> Self {
+        roiflow::elements::register_static().unwrap();
+        let element = gst::parse::launch(line).unwrap();
+        let (sender, seen) = channel();
+        let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(Box::new(|_| Ok(gst::FlowSuccess::Ok))));
+        let (of_events, of_chain) = (sender.clone(), answer.clone());
+        let sink = gst::Pad::builder(gst::PadDirection::Sink)
+            .chain_function(move |pad, _, buffer| {
+                let caps = pad.current_caps().map_or("no caps".to_owned(), |caps| size_of(&caps));
+                let n = buffer.pts().unwrap() / FRAME_TIME;
+                let answer = (of_chain.lock().unwrap())(pad);
+                if answer.is_ok() {
+                    let _ = sender.send(format!("frame {n} of {caps}"));
+                }
+                answer
+            })
+            .event_function(move |_, _, event| {
+                let _ = of_events.send(described(&event));
+                true
+            })
+            .query_function(|_, _, query| match query.view_mut() {
+                gst::QueryViewMut::AcceptCaps(accept) => {
+                    accept.set_result(true);
+                    true
+                }
+                _ => false,
+            })
+            .build();
+        let source = gst::Pad::builder(gst::PadDirection::Src).build();
+        let bus = gst::Bus::new();
+        element.set_bus(Some(&bus));
+        sink.set_active(true).unwrap();
+        source.set_active(true).unwrap();
+        source.link(&element.static_pad("sink").unwrap()).unwrap();
+        let rig = Self { element, source, sink, bus, seen, answer };
+        rig.element.set_state(gst::State::Playing).unwrap();
+        rig
+    }
+
+    /// Linked and with a stream begun.
+    fn begun(line: &str) -> Self {
+        let rig = Self::new(line);
+        rig.link();
+        rig.begin();
+        rig.expect(&["stream-start", "caps 64x48", "segment"]);
+        rig
+    }
+
+    fn link(&self) {
+        self.element.static_pad("src").unwrap().link(&self.sink).unwrap();
+    }
+
+    fn begin(&self) {
+        self.event(gst::event::StreamStart::new("stream"));
+        self.event(gst::event::Caps::new(&caps("RGB", SIZE)));
+        self.segment();
+    }
+
+    fn segment(&self) {
+        self.event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
+    }
+
+    fn event(&self, event: gst::Event) {
+        assert!(self.source.push_event(event.clone()), "{event:?}");
+    }
+
+    fn frame(&self, n: u64) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.source.push(black(n))
+    }
+
+    fn answer(&self, answer: impl FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> + Send + 'static) {
+        *self.answer.lock().unwrap() = Box::new(answer);
+    }
+
+    fn next(&self) -> String {
+        self.seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")
+    }
+
+    fn expect(&self, expected: &[&str]) {
+        let seen: Vec<String> = expected.iter().map(|_| self.next()).collect();
+        assert_eq!(seen, expected);
+    }
+
+    fn refusal(&self) -> gst::FlowError {
+        refusal(&self.source)
+    }
+
+    fn error(&self) -> String {
+        let message = self.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]).expect("an error is posted in time");
+        let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
+        error.error().to_string()
+    }
+
+    fn has_error(&self) -> bool {
+        self.bus.pop_filtered(&[gst::MessageType::Error]).is_some()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.element.set_state(gst::State::Null).unwrap();
+        let _ = self.sink.set_active(false);
+        let _ = self.source.set_active(false);
+    }
+}
+
+/// Pushes frames until the element says no.
+fn refusal(source: &gst::Pad) -> gst::FlowError {
+    (0..1000).find_map(|n| source.push(black(n)).err()).expect("a refusal downstream comes back")
+}
+
+fn size_of(caps: &gst::CapsRef) -> String {
+    roiflow::elements::caps::size_in_caps(caps).unwrap().to_string()
+}
+
+fn described(event: &gst::Event) -> String {
+    match event.view() {
+        gst::EventView::Caps(caps) => format!("caps {}", size_of(caps.caps())),
+        gst::EventView::CustomDownstream(custom) => custom.structure().unwrap().name().to_string(),
+        _ => event.type_().name().to_string(),
+    }
+}
+
+/// How many frames fit in the window of `nireq` requests.
+fn window(nireq: usize) -> usize {
+    nireq + 2
+}
+
+#[test]
+fn serialized_events_keep_their_place() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=4"));
+    let custom = |name: &str| gst::event::CustomDownstream::new(gst::Structure::new_empty(name));
+    let mut tags = gst::TagList::new();
+    tags.get_mut().unwrap().add::<gst::tags::Title>(&"title", gst::TagMergeMode::Append);
+    for round in 0..20 {
+        rig.frame(round * 4).unwrap();
+        rig.event(custom("first"));
+        rig.frame(round * 4 + 1).unwrap();
+        rig.frame(round * 4 + 2).unwrap();
+        rig.event(gst::event::Gap::builder(FRAME_TIME * round).duration(FRAME_TIME).build());
+        rig.event(gst::event::Tag::new(tags.clone()));
+        rig.event(custom("second"));
+        rig.frame(round * 4 + 3).unwrap();
+        let frame = |n| format!("frame {} of 64x48", round * 4 + n);
+        let expected = [&*frame(0), "first", &*frame(1), &*frame(2), "gap", "tag", "second", &*frame(3)];
+        rig.expect(&expected);
+    }
+    rig.event(gst::event::Eos::new());
+    rig.expect(&["eos"]);
+}
+
+#[test]
+fn end_of_stream_comes_after_all_frames() {
+    let rig = Rig::begun(&detect("stripes", "nireq=8"));
+    for n in 0..30 {
+        rig.frame(n).unwrap();
+    }
+    rig.event(gst::event::Eos::new());
+    for n in 0..30 {
+        rig.expect(&[&format!("frame {n} of 64x48")]);
+    }
+    rig.expect(&["eos"]);
+}
+
+#[test]
+fn a_flush_forgets_frames_but_not_what_stays_true() {
+    let rig = Rig::begun(&detect("stripes", "nireq=4"));
+    let mut tags = gst::TagList::new();
+    tags.get_mut().unwrap().add::<gst::tags::Title>(&"title", gst::TagMergeMode::Append);
+    for round in 0..200_u64 {
+        let size = if round % 2 == 0 { OTHER_SIZE } else { SIZE };
+        let n_frames = round % 5;
+        for n in 0..n_frames {
+            rig.frame(n).unwrap();
+        }
+        // Upstream sends these once; the flush comes right behind them.
+        rig.event(gst::event::Caps::new(&caps("RGB", size)));
+        rig.event(gst::event::Tag::new(tags.clone()));
+        rig.event(gst::event::FlushStart::new());
+        rig.event(gst::event::FlushStop::new(true));
+        rig.segment();
+        let rect = PixelRect { x: 0, y: 0, width: 0, height: 0 };
+        rig.source.push(stamp(picture(size, rect, [0; 3]), 1000 + round)).unwrap();
+        let expected = format!("frame {} of {size}", 1000 + round);
+        let mut flushed = false;
+        loop {
+            let seen = rig.next();
+            if seen == expected {
+                break;
+            }
+            flushed |= seen == "flush-stop";
+            assert!(!(flushed && seen.starts_with("frame")), "round {round}: {seen} after the flush");
+            assert!(!seen.contains("no caps"), "round {round}");
+        }
+        assert!(flushed, "round {round}: a frame of after the flush came before it");
+        let tag = rig.sink.sticky_event::<gst::event::Tag>(0).expect("the tags are still there");
+        assert_eq!(tag.tag().get::<gst::tags::Title>().unwrap().get(), "title");
+    }
+}
+
+#[test]
+fn a_flush_wakes_upstream_and_the_stream_goes_on() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=2"));
+    // Downstream blocks, as a sink does in PAUSED, until it is flushed.
+    let (blocked, is_blocked) = channel();
+    rig.answer(move |pad| {
+        let _ = blocked.send(());
+        while !pad.pad_flags().contains(gst::PadFlags::FLUSHING) {
+            std::thread::yield_now();
+        }
+        Err(gst::FlowError::Flushing)
+    });
+    let source = rig.source.clone();
+    let pushing = std::thread::spawn(move || refusal(&source));
+    is_blocked.recv_timeout(TIMEOUT.into()).unwrap();
+    rig.event(gst::event::FlushStart::new());
+    assert_eq!(pushing.join().unwrap(), gst::FlowError::Flushing);
+    rig.answer(|_| Ok(gst::FlowSuccess::Ok));
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.frame(5).unwrap();
+    rig.expect(&["flush-start", "flush-stop", "segment", "frame 5 of 64x48"]);
+}
+
+#[test]
+fn a_flush_from_the_thread_that_pushes_downstream_does_not_hang() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=2"));
+    // As when an application seeks in the callback of its sink.
+    let source = rig.source.clone();
+    let mut n_seeks = 0;
+    rig.answer(move |_| {
+        n_seeks += 1;
+        if n_seeks <= 3 {
+            assert!(source.push_event(gst::event::FlushStart::new()));
+            assert!(source.push_event(gst::event::FlushStop::new(true)));
+            return Err(gst::FlowError::Flushing);
+        }
+        Ok(gst::FlowSuccess::Ok)
+    });
+    for round in 0..3 {
+        rig.frame(round).unwrap();
+        rig.expect(&["flush-start", "flush-stop"]);
+        rig.segment();
+        rig.expect(&["segment"]);
+    }
+    rig.frame(9).unwrap();
+    rig.expect(&["frame 9 of 64x48"]);
+    assert!(!rig.has_error());
+}
+
+#[test]
+fn a_flush_stop_alone_does_not_hang() {
+    let rig = Rig::begun(&detect("rectangle", ""));
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.frame(3).unwrap();
+    rig.expect(&["flush-stop", "segment", "frame 3 of 64x48"]);
+}
+
+#[test]
+fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
+    let rig = Rig::new(&detect("rectangle", "nireq=1"));
+    rig.begin();
+    let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
+    let _nobody_took_it = rig.source.push_event(gst::event::FlushStop::new(true));
+    rig.segment();
+    assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
+}
+
+#[test]
+fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
+    let rig = Rig::new(&detect("rectangle", "nireq=1"));
+    rig.begin();
+    assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
+    rig.event(gst::event::Caps::new(&caps("RGB", OTHER_SIZE)));
+    rig.event(gst::event::Caps::new(&caps("RGB", SIZE)));
+    rig.link();
+    rig.frame(7).unwrap();
+    rig.expect(&["stream-start", "caps 64x48", "segment", "frame 7 of 64x48"]);
+    assert!(!rig.has_error(), "upstream heard of it");
+}
+
+#[test]
+fn upstream_hears_the_end_of_the_stream_and_may_begin_another() {
+    for nireq in [1, 4] {
+        let rig = Rig::begun(&detect("rectangle", &format!("nireq={nireq}")));
+        rig.answer(|_| Err(gst::FlowError::Eos));
+        assert_eq!(rig.refusal(), gst::FlowError::Eos);
+        rig.event(gst::event::Eos::new());
+        rig.expect(&["eos"]);
+        rig.answer(|_| Ok(gst::FlowSuccess::Ok));
+        rig.event(gst::event::StreamStart::new("another"));
+        rig.event(gst::event::Caps::new(&caps("RGB", SIZE)));
+        rig.segment();
+        rig.frame(5).unwrap();
+        rig.expect(&["stream-start", "caps 64x48", "segment", "frame 5 of 64x48"]);
+        assert!(!rig.has_error());
+    }
+}
+
+#[test]
+fn a_segment_that_waits_behind_the_end_of_another_begins_anew() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=4"));
+    let (let_go, gate) = channel();
+    let mut ended = false;
+    rig.answer(move |_| {
+        if std::mem::replace(&mut ended, true) {
+            return Ok(gst::FlowSuccess::Ok);
+        }
+        gate.recv().unwrap();
+        Err(gst::FlowError::Eos)
+    });
+    rig.frame(0).unwrap();
+    rig.frame(1).unwrap();
+    rig.event(gst::event::Caps::new(&caps("RGB", OTHER_SIZE)));
+    rig.event(gst::event::Caps::new(&caps("RGB", SIZE)));
+    rig.segment();
+    rig.frame(2).unwrap();
+    let_go.send(()).unwrap();
+    assert_eq!(rig.next(), "caps 64x48", "frame 1 is dropped with the rest of its segment, its caps are not");
+    rig.expect(&["segment", "frame 2 of 64x48"]);
+    rig.frame(3).unwrap();
+    rig.expect(&["frame 3 of 64x48"]);
+}
+
+#[test]
+fn an_error_downstream_is_heard_upstream_or_on_the_bus() {
+    for error in [gst::FlowError::Error, gst::FlowError::NotNegotiated, gst::FlowError::NotLinked, gst::FlowError::NotSupported] {
+        let rig = Rig::begun(&detect("rectangle", "nireq=2"));
+        rig.answer(move |_| Err(error));
+        assert_eq!(rig.refusal(), error);
+        assert!(!rig.has_error(), "{error:?}: upstream says it");
+        assert!(!rig.source.push_event(gst::event::Eos::new()));
+        assert!(rig.error().contains(&format!("{error:?}")), "after its end, upstream hears nothing");
+
+        let rig = Rig::begun(&detect("rectangle", "nireq=2"));
+        let (let_go, gate) = channel();
+        rig.answer(move |_| {
+            let _ = gate.recv();
+            Err(error)
+        });
+        rig.frame(0).unwrap();
+        rig.frame(1).unwrap();
+        rig.event(gst::event::Eos::new());
+        let_go.send(()).unwrap();
+        assert!(rig.error().contains(&format!("{error:?}")));
+    }
+}
+
+#[test]
+fn a_buffer_without_caps_is_an_error_and_blocks_nothing() {
+    let rig = Rig::new(&detect("rectangle", "nireq=1"));
+    rig.link();
+    rig.event(gst::event::StreamStart::new("stream"));
+    rig.segment();
+    for n in 0..10 {
+        assert_eq!(rig.frame(n), Err(gst::FlowError::NotNegotiated));
+    }
+    assert!(rig.error().contains("put a decoder"));
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.begin();
+    rig.frame(11).unwrap();
+    rig.event(gst::event::Eos::new());
+    let mut last = Vec::new();
+    while last.last().is_none_or(|seen| seen != "eos") {
+        last.push(rig.next());
+    }
+    assert!(last.ends_with(&["caps 64x48".into(), "segment".into(), "frame 11 of 64x48".into(), "eos".into()]), "{last:?}");
+}
+
+#[test]
+fn pipelines_end_whatever_happens_downstream() {
+    let source = "videotestsrc num-buffers=40 ! video/x-raw,format=RGB,width=64,height=48";
+    let detect = detect("rectangle", "nireq=4");
+    for (rest, error) in [
+        ("identity error-after=5 ! fakesink", Some("Failed after iterations as requested")),
+        ("identity eos-after=5 ! fakesink", None),
+        ("identity ! fakesink num-buffers=7", None),
+        ("fakesink", None),
+    ] {
+        let ending = run(&pipeline(&format!("{source} ! {detect} ! {rest}")));
+        assert_eq!(ending.error.is_some(), error.is_some(), "{rest}: {ending:?}");
+        assert!(ending.error.unwrap_or_default().contains(error.unwrap_or_default()), "{rest}");
+    }
+    for n_frames in [1, 2, 40] {
+        let line = format!("videotestsrc num-buffers={n_frames} ! video/x-raw,format=RGB,width=64,height=48 ! {detect}");
+        assert!(run(&pipeline(&line)).error.is_some(), "{n_frames} frames into a pad that is not linked");
+    }
+}
+
+#[test]
+fn caps_that_change_in_mid_stream_stay_with_their_frames() {
+    let line = format!(
+        "appsrc name=source format=time ! {} ! {} ! fakesink name=sink",
+        detect("rectangle", "nireq=4"),
+        classify("color", "nireq=2")
+    );
+    let pipeline = pipeline(&line);
+    let arrived = collect(&pipeline, "sink", "sink");
+    let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
+    let cases = [("RGB", SIZE), ("BGR", SIZE), ("RGB", OTHER_SIZE), ("RGB", Size::new(256, 192))];
+    let rect = |size: Size| PixelRect { x: size.width / 4, y: size.height / 8 * 2, width: size.width / 2, height: size.height / 4 };
+    for round in 0..40_usize {
+        let (format, size) = cases[round % cases.len()];
+        let buffer = stamp(picture(size, rect(size), [255, 0, 0]), round as u64);
+        source.push_sample(&gst::Sample::builder().caps(&caps(format, size)).buffer(&buffer).build()).unwrap();
+    }
+    source.end_of_stream().unwrap();
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = arrived.lock().unwrap();
+    assert_eq!(arrived.len(), 40);
+    for (round, arrived) in arrived.iter().enumerate() {
+        let (format, size) = cases[round % cases.len()];
+        assert_eq!(arrived.caps.structure(0).unwrap().get::<&str>("format").unwrap(), format, "frame {round}");
+        assert_eq!((arrived.size(), arrived.buffer.pts()), (size, Some(FRAME_TIME * round as u64)));
+        let results = arrived.results().unwrap();
+        assert_eq!(results.size, size);
+        assert_near(results.detections[0].rect, rect(size).to_rect(), 0.01, &format!("frame {round}"));
+        assert_eq!(crate::harness::labels(&results), [if format == "RGB" { "red" } else { "blue" }], "frame {round}");
+    }
+}
+
+#[test]
+fn seeks_neither_hang_nor_reorder() {
+    let folder = Folder::new("seek");
+    make_clip(&folder.file("clip.mkv"), 50, "matroskamux");
+    let line = format!(
+        "filesrc location=\"{}\" ! decodebin ! videoconvert ! {} ! {} ! fakesink name=sink",
+        folder.file("clip.mkv"),
+        detect("rectangle", "nireq=4"),
+        classify("color", "")
+    );
+    let pipeline = pipeline(&line);
+    let (sender, passed) = channel();
+    on_buffers(&pipeline, "sink", "sink", move |_, buffer| {
+        let _ = sender.send(buffer.pts().unwrap());
+    });
+    pipeline.set_state(gst::State::Playing).unwrap();
+    for round in 0..25_u64 {
+        // Somewhere in the stream, the pipeline is asked to go elsewhere.
+        for _ in 0..round % 7 + 1 {
+            passed.recv_timeout(TIMEOUT.into()).expect("frames keep coming");
+        }
+        pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, FRAME_TIME * (round % 3 * 10)).unwrap();
+        while passed.try_recv().is_ok() {}
+    }
+    let message = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Eos, gst::MessageType::Error]);
+    assert_eq!(message.expect("the stream ends").type_(), gst::MessageType::Eos);
+    pipeline.set_state(gst::State::Null).unwrap();
+    let times: Vec<gst::ClockTime> = passed.try_iter().collect();
+    assert!(times.len() >= 50, "the last seek went to the begin: {}", times.len());
+    let last = &times[times.len() - 50..];
+    assert!(last.windows(2).all(|pair| pair[0] < pair[1]), "{last:?}");
+}
+
+#[test]
+fn a_stop_in_mid_stream_returns_at_once() {
+    let line = format!(
+        "videotestsrc ! video/x-raw,format=NV12,width=320,height=240 ! {} ! {} ! roioverlay ! fakesink name=sink",
+        detect("stripes", ""),
+        classify("color", "")
+    );
+    let begin = Instant::now();
+    for n_frames in 0..50 {
+        let pipeline = pipeline(&line);
+        let (sender, passed) = channel();
+        on_buffers(&pipeline, "sink", "sink", move |_, _| {
+            let _ = sender.send(());
+        });
+        pipeline.set_state(gst::State::Playing).unwrap();
+        for _ in 0..n_frames % 5 {
+            passed.recv_timeout(TIMEOUT.into()).unwrap();
+        }
+        pipeline.set_state(gst::State::Null).unwrap();
+    }
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn one_pipeline_may_be_started_again_and_again() {
+    let line = format!(
+        "videotestsrc num-buffers=5 ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink name=sink",
+        detect("rectangle", "name=detect")
+    );
+    let pipeline = pipeline(&line);
+    let arrived = collect(&pipeline, "sink", "sink");
+    for round in 1..=50 {
+        // READY keeps the model, NULL does not; every third time in mid-stream.
+        if round % 3 == 0 {
+            pipeline.set_state(gst::State::Playing).unwrap();
+            pipeline.set_state(if round % 2 == 0 { gst::State::Ready } else { gst::State::Null }).unwrap();
+            continue;
+        }
+        arrived.lock().unwrap().clear();
+        let ending = run(&pipeline);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        let numbers: Vec<u64> = arrived.lock().unwrap().iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4], "round {round}");
+    }
+    let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
+    assert_eq!(stats.get::<u64>("failed").unwrap(), 0, "{stats}");
+}
+
+#[test]
+fn the_latency_of_a_live_pipeline_is_told() {
+    for (source, live) in [("videotestsrc is-live=true", true), ("videotestsrc", false)] {
+        let line =
+            format!("{source} ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink name=sink", detect("rectangle", "name=detect"));
+        let pipeline = pipeline(&line);
+        let (sender, passed) = channel();
+        on_buffers(&pipeline, "sink", "sink", move |_, _| {
+            let _ = sender.send(());
+        });
+        pipeline.set_state(gst::State::Playing).unwrap();
+        passed.recv_timeout(TIMEOUT.into()).unwrap();
+        let latency_at = |pad: &str| {
+            let mut query = gst::query::Latency::new();
+            let pad = pipeline.by_name("detect").unwrap().static_pad(pad).unwrap();
+            assert!(if pad.direction() == gst::PadDirection::Src { pad.query(&mut query) } else { pad.peer_query(&mut query) });
+            query.result()
+        };
+        let (before, after) = (latency_at("sink"), latency_at("src"));
+        assert_eq!((before.0, after.0), (live, live));
+        assert!(after.1 > before.1, "{after:?} behind the element, {before:?} before it");
+        assert!(after.1 < before.1 + gst::ClockTime::from_seconds(1), "{after:?}");
+        pipeline.set_state(gst::State::Null).unwrap();
+    }
+}
+
+#[test]
+fn a_slow_sink_does_not_raise_the_latency() {
+    let line = format!(
+        "videotestsrc num-buffers=20 ! video/x-raw,format=RGB,width=64,height=48,framerate=50/1 ! {} ! fakesink sync=true",
+        detect("rectangle", "name=detect nireq=8")
+    );
+    let pipeline = pipeline(&line);
+    assert_eq!(run(&pipeline).error, None);
+    let element = pipeline.by_name("detect").unwrap();
+    let bus_said = pipeline.bus().unwrap().pop_filtered(&[gst::MessageType::Latency]);
+    assert!(bus_said.is_none_or(|message| message.src() != Some(element.upcast_ref())));
+}
+
+#[test]
+fn upstream_is_asked_for_the_buffers_that_the_window_holds() {
+    let n_more = window(4) as u32;
+    let ask = |downstream: Option<(u32, u32)>| {
+        let rig = Rig::begun(&detect("rectangle", "nireq=4"));
+        rig.sink.set_active(false).unwrap();
+        // SAFETY: nothing streams; the pad is not active.
+        unsafe {
+            rig.sink.set_query_function(move |_, _, query| match (query.view_mut(), downstream) {
+                (gst::QueryViewMut::Allocation(allocation), Some((min, max))) => {
+                    allocation.add_allocation_pool(None::<&gst::BufferPool>, 9216, min, max);
+                    true
+                }
+                _ => false,
+            });
+        }
+        rig.sink.set_active(true).unwrap();
+        let mut query = gst::query::Allocation::new(Some(&caps("RGB", SIZE)), true);
+        assert!(rig.source.peer_query(&mut query));
+        query.allocation_pools().map(|(_, size, min, max)| (size, min, max)).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(None), [(9216, n_more, 0)]);
+    assert_eq!(ask(Some((2, 0))), [(9216, 2 + n_more, 0)]);
+    assert_eq!(ask(Some((2, 5))), [(9216, 2 + n_more, 5 + n_more)]);
+}
+
+#[test]
+fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
+    for nireq in [1, 4, 16] {
+        let line = format!(
+            "appsrc name=source format=time ! {} ! {} ! fakesink",
+            detect("rectangle", &format!("nireq={nireq}")),
+            classify("color", "")
+        );
+        let pipeline = pipeline(&line);
+        let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
+        source.set_caps(Some(&caps("RGB", SIZE)));
+        let feeding = std::thread::spawn(move || {
+            let pool = gst::BufferPool::new();
+            let mut config = pool.config();
+            config.set_params(Some(&caps("RGB", SIZE)), SIZE.width * SIZE.height * 3, 4, 4);
+            pool.set_config(config).unwrap();
+            pool.set_active(true).unwrap();
+            for n in 0..100 {
+                // Blocks until one of the four comes back.
+                let mut buffer = pool.acquire_buffer(None).unwrap();
+                buffer.get_mut().unwrap().memset(.., 0).unwrap();
+                source.push_buffer(stamp(buffer, n)).unwrap();
+            }
+            source.end_of_stream().unwrap();
+            pool
+        });
+        assert_eq!(run(&pipeline).error, None, "nireq={nireq}");
+        feeding.join().unwrap().set_active(false).unwrap();
+    }
+}
+
+#[test]
+fn pixels_stay_where_they_are_from_source_to_overlay() {
+    let line = format!(
+        "videotestsrc num-buffers=20 ! video/x-raw,format=NV12,width=320,height=240 ! identity name=in ! {} ! {} ! roioverlay ! fakesink name=sink",
+        detect("stripes", "nireq=4"),
+        classify("color", "")
+    );
+    let pipeline = pipeline(&line);
+    let addresses = |element: &str| {
+        let addresses = Arc::new(Mutex::new(Vec::new()));
+        let seen = addresses.clone();
+        on_buffers(&pipeline, element, "sink", move |_, buffer| {
+            seen.lock().unwrap().push(buffer.map_readable().unwrap().as_ptr() as usize);
+        });
+        addresses
+    };
+    let (before, after) = (addresses("in"), addresses("sink"));
+    assert_eq!(run(&pipeline).error, None);
+    assert_eq!(before.lock().unwrap().len(), 20);
+    assert_eq!(*before.lock().unwrap(), *after.lock().unwrap());
+}
+
+#[test]
+fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
+    if !is_alone() {
+        return;
+    }
+    let n_threads = |nireq: usize| {
+        let line = format!(
+            "videotestsrc num-buffers=60 ! video/x-raw,format=RGB,width=64,height=48 ! {} ! {} ! fakesink name=sink",
+            detect("rectangle", &format!("nireq={nireq}")),
+            classify("color", &format!("nireq={nireq}"))
+        );
+        let pipeline = pipeline(&line);
+        let most = Arc::new(Mutex::new(0));
+        let seen = most.clone();
+        on_buffers(&pipeline, "sink", "sink", move |_, _| {
+            let mut most = seen.lock().unwrap();
+            *most = std::fs::read_dir("/proc/self/task").unwrap().count().max(*most);
+        });
+        assert_eq!(run(&pipeline).error, None);
+        *most.lock().unwrap()
+    };
+    n_threads(1);
+    let counts = [1, 4, 64, 512].map(n_threads);
+    eprintln!("threads with 1, 4, 64 and 512 requests: {counts:?}");
+    assert_eq!(counts, [counts[0]; 4]);
+}
+
+#[test]
+fn resident_memory_is_flat_over_ten_thousand_frames() {
+    if !is_alone() {
+        return;
+    }
+    let line = format!(
+        "videotestsrc num-buffers=10000 pattern=ball ! video/x-raw,format=GRAY8,width=320,height=240 ! {} ! {} ! roioverlay ! fakesink name=sink",
+        detect("stripes", ""),
+        classify("color", "")
+    );
+    let pipeline = pipeline(&line);
+    let resident = Arc::new(Mutex::new(Vec::new()));
+    let seen = resident.clone();
+    on_buffers(&pipeline, "sink", "sink", move |n, _| {
+        if n % 1000 == 999 {
+            seen.lock().unwrap().push(resident_kib());
+        }
+    });
+    assert_eq!(run(&pipeline).error, None);
+    let resident = resident.lock().unwrap();
+    eprintln!("resident KiB every 1000 frames: {resident:?}");
+    assert_eq!(resident.len(), 10);
+    let growth = resident[9].saturating_sub(resident[1]);
+    assert!(growth < 8 * 1024, "{growth} KiB more: {resident:?}");
+}
+
+#[test]
+fn resident_memory_is_flat_over_a_thousand_flushes() {
+    if !is_alone() {
+        return;
+    }
+    let rig = Rig::begun(&detect("rectangle", "nireq=2"));
+    let mut resident = Vec::new();
+    for round in 0..1000 {
+        rig.frame(round).unwrap();
+        rig.event(gst::event::FlushStart::new());
+        rig.event(gst::event::FlushStop::new(true));
+        rig.segment();
+        // Every new turn of the task is said on the bus.
+        while rig.bus.pop().is_some() {}
+        if round % 100 == 99 {
+            resident.push(resident_kib());
+        }
+    }
+    eprintln!("resident KiB every 100 flushes: {resident:?}");
+    assert!(resident[9].saturating_sub(resident[1]) < 2 * 1024, "{resident:?}");
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
