@@ -4,7 +4,7 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] (how results travel with a buffer), [`caps`] and `buffer` (how a buffer becomes
-//! a frame), `infer` (the driver of the inference elements), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
+//! a frame), `infer` with `pads` and `settings` (the driver of the inference elements), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
@@ -15,7 +15,9 @@ pub mod detect;
 mod infer;
 pub mod meta;
 pub mod overlay;
+mod pads;
 pub mod publish;
+mod settings;
 
 use std::sync::OnceLock;
 

@@ -8,7 +8,9 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use crate::elements::infer::{self, Done, Driver, InferenceElement, ModelSettings, Stage};
+use crate::elements::infer::{self, Done, Driver, Stage};
+use crate::elements::pads::{self, InferenceElement};
+use crate::elements::settings::{ModelSettings, post_load_error};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
 use crate::stages::{Detector, StageStats};
@@ -45,7 +47,7 @@ impl ObjectSubclass for RoiDetect {
     type ParentType = gst::Element;
 
     fn new() -> Self {
-        let (sinkpad, srcpad) = infer::pads::<Self>();
+        let (sinkpad, srcpad) = pads::pads::<Self>();
         Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), state: Mutex::default() }
     }
 }
@@ -106,7 +108,7 @@ impl ElementImpl for RoiDetect {
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(infer::pad_templates);
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(pads::pad_templates);
         &TEMPLATES
     }
 
@@ -114,7 +116,7 @@ impl ElementImpl for RoiDetect {
         if transition == gst::StateChange::ReadyToPaused
             && let Err(error) = self.start()
         {
-            infer::post_load_error(self.obj().upcast_ref(), &error);
+            post_load_error(self.obj().upcast_ref(), &error);
             return Err(gst::StateChangeError);
         }
         let changed = self.parent_change_state(transition)?;

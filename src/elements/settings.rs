@@ -1,0 +1,113 @@
+//! The properties that all inference elements have, and what the user asked with them.
+//!
+//! Knows what a stage can be asked. Knows no pads and no buffers.
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use crate::stages;
+
+/// Posts what loading a stage said.
+pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
+    use stages::ErrorKind;
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::Io => gst::element_error!(element, gst::ResourceError::NotFound, ("{text}")),
+        ErrorKind::Config | ErrorKind::NotFound => gst::element_error!(element, gst::ResourceError::Settings, ("{text}")),
+        _ => gst::element_error!(element, gst::LibraryError::Init, ("{text}")),
+    }
+}
+
+/// Properties that all inference elements have, and what the user asked with them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ModelSettings {
+    pub(super) options: stages::StageOptions,
+}
+
+impl ModelSettings {
+    pub(super) fn properties() -> Vec<glib::ParamSpec> {
+        let text = |name: &'static str, nick: &'static str, blurb: &'static str| {
+            glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
+        };
+        vec![
+            text("model", "Model", "Path of the model file (ONNX). Changes take effect on the way to PAUSED"),
+            text("description", "Description", "Path of the model's description; default: the file beside the model with the ending .toml"),
+            text("labels", "Labels", "Names of the classes, separated by commas; instead of the description's"),
+            text("labels-file", "Labels file", "Path of a text file with one label per line; instead of the description's"),
+            glib::ParamSpecString::builder("device")
+                .nick("Device")
+                .blurb("Name of the device that runs the model; `roiflow devices` lists them")
+                .default_value(Some(stages::spec::DEFAULT_DEVICE))
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecFloat::builder("threshold")
+                .nick("Threshold")
+                .blurb("Results with less confidence are left out, 0 to 1; -1: what the description says")
+                .minimum(-1.0)
+                .maximum(1.0)
+                .default_value(-1.0)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecUInt::builder("nireq")
+                .nick("Number of inference requests")
+                .blurb("How many runs are possible at once; 0: what the device likes best")
+                .maximum(1024)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                .nick("Statistics")
+                .blurb("Frames, objects, runs, and time per step since the element was made")
+                .read_only()
+                .build(),
+        ]
+    }
+
+    /// Takes a property; false if it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let text = || value.get::<Option<String>>().expect("a string property").filter(|text| !text.is_empty());
+        let options = &mut self.options;
+        match name {
+            "model" => options.model = text().unwrap_or_default().into(),
+            "description" => options.description = text().map(Into::into),
+            "labels" => options.labels = text().map(|text| text.split(',').map(|label| label.trim().to_owned()).collect()),
+            "labels-file" => options.labels_file = text().map(Into::into),
+            "device" => options.device = text(),
+            "threshold" => options.threshold = fraction(value),
+            "iou-threshold" => options.iou_threshold = fraction(value),
+            "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The value of a property; `None` if it is not one of these.
+    pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
+        let options = &self.options;
+        let path = |path: &std::path::Path| path.to_str().filter(|path| !path.is_empty()).map(str::to_owned).to_value();
+        Some(match name {
+            "model" => path(&options.model),
+            "description" => options.description.as_deref().map_or_else(|| None::<String>.to_value(), path),
+            "labels" => options.labels.as_ref().map(|labels| labels.join(",")).to_value(),
+            "labels-file" => options.labels_file.as_deref().map_or_else(|| None::<String>.to_value(), path),
+            "device" => options.device.as_deref().unwrap_or(stages::spec::DEFAULT_DEVICE).to_value(),
+            "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
+            "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
+            "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
+            _ => return None,
+        })
+    }
+
+    /// The options, if they name a model.
+    pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
+        if self.options.model.as_os_str().is_empty() {
+            let message = format!("`{}` has no model: set the property `model` to the path of a model file", element.name());
+            return Err(stages::Error::new(stages::ErrorKind::Config, message));
+        }
+        Ok(&self.options)
+    }
+}
+
+fn fraction(value: &glib::Value) -> Option<f32> {
+    Some(value.get::<f32>().expect("a float property")).filter(|&fraction| fraction >= 0.0)
+}
