@@ -14,12 +14,13 @@ use roiflow::pipeline::{Spec, Stream};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let description = arguments.next().ok_or("usage: stream PIPELINE PICTURE...")?;
+    let pictures: Vec<String> = arguments.collect();
     let stream = Stream::open(&Spec::read(Path::new(&description))?, &[])?;
 
     // The sender may block while the pipeline is full, so it has a thread of its own.
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        for (picture_idx, path) in arguments.enumerate() {
+        for (picture_idx, path) in pictures.iter().enumerate() {
             let picture = image::open(path)?.into_rgb8();
             let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw())?;
             sender.push(&frame, Some(Duration::from_secs(picture_idx as u64)))?;

@@ -1,7 +1,7 @@
 //! From a description file to a running pipeline.
 //!
 //! [`spec`] is the file as written, [`graph`] its gst-launch line taken apart, [`plan`] the file as understood: parameters
-//! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`run`] plays it to its end, [`stats`]
+//! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@run`] plays it to its end, [`stats`]
 //! measures it meanwhile. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
 //!
 //! Knows the elements by their names and properties. Knows no requests and no pixels but those it hands over.

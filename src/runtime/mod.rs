@@ -23,7 +23,7 @@
 //! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
 //!   by the run and freed when the device returns.
 //!
-//! Reading order: [`core`](self::core), [`model`], [`compiled`], [`request`], [`state`], [`steps`], [`executor`],
+//! Reading order: [`mod@core`], [`model`], [`compiled`], [`request`], `state`, [`steps`], [`executor`],
 //! [`request_pool`], [`device`], [`config`], [`profile`].
 //!
 //! Knows tensors. Knows no device, no picture, no GStreamer.

@@ -1,7 +1,7 @@
 //! A model put to work: frame in, results out. The one place where pixels meet requests.
 //!
 //! - [`spec`] turns a model file and its description into a [`ModelSpec`] that is checked against the model's ports.
-//! - [`image_input`](image::image_input) makes a frame, or a region of one, the input of a request.
+//! - [`image_input`] makes a frame, or a region of one, the input of a request.
 //! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests; results come by a callback that must not block.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!

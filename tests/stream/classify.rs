@@ -103,7 +103,7 @@ fn regions_of_another_detector_are_classified_and_numbered() {
     let arrived = collect(&pipeline, "sink", "sink");
     feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| bars()));
     assert_eq!(run(&pipeline).error, None);
-    for (arrived, n) in arrived.lock().unwrap().iter().zip(0..) {
+    for (arrived, n) in arrived.lock().unwrap().iter().zip(0_u64..) {
         let results = arrived.results().unwrap();
         assert_eq!((results.frame_number, labels(&results)), (n, vec!["green".to_owned(), "blue".to_owned()]));
         assert_eq!(results.detections[0].id.0, 5);
@@ -145,14 +145,15 @@ fn wild_boxes_are_passed_on_and_cut_at_the_frame() {
 
 #[test]
 fn frames_without_objects_pass_in_order_between_those_with_many() {
-    let objects =
-        |n: u64| -> Vec<Detection> { if n % 3 == 0 { (1..=40).map(|id| bar(id, id as usize % 3, "bar")).collect() } else { vec![] } };
+    let objects = |n: u64| -> Vec<Detection> {
+        if n.is_multiple_of(3) { (1..=40).map(|id| bar(id, id as usize % 3, "bar")).collect() } else { vec![] }
+    };
     for nireq in [1, 2, 5, 16] {
         let arrived = through(PixelFormat::Rgb, &classify("color", &format!("nireq={nireq}")), 30, objects);
         let numbers: Vec<u64> = arrived.iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
         assert_eq!(numbers, (0..30).collect::<Vec<_>>(), "nireq={nireq}");
-        for (arrived, n) in arrived.iter().zip(0..) {
-            assert_eq!(labels(&arrived.results().unwrap()).len(), if n % 3 == 0 { 40 } else { 0 });
+        for (arrived, n) in arrived.iter().zip(0_u64..) {
+            assert_eq!(labels(&arrived.results().unwrap()).len(), if n.is_multiple_of(3) { 40 } else { 0 });
         }
     }
 }
