@@ -1,5 +1,6 @@
 //! Tests that need no GStreamer: the request runtime, the devices, vision.
 
+mod allocations;
 mod bad_models;
 mod device_suite;
 mod golden_fill;

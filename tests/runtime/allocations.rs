@@ -1,0 +1,86 @@
+//! What the way of a frame to the engine allocates: nothing that grows with the frame or the region.
+//!
+//! The allocator of this test program counts, per thread; a synchronous run does all its work on the caller's thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use roiflow::devices::null::{NullDevice, Script};
+use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
+use roiflow::runtime::{Config, Core, Model, ModelInfo, PartialShape, Port};
+use roiflow::stages::image_input;
+use roiflow::tensor::{ElementType, Memory, Shape};
+use roiflow::vision::Preprocess;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: passes everything on to the system's allocator; the counters are plain cells without destructors.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.set(LARGEST.get().max(layout.size()));
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise about `layout`, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `alloc` above with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The number of allocations and the largest one, in bytes.
+fn allocations(act: impl FnOnce()) -> (usize, usize) {
+    LARGEST.set(0);
+    COUNT.set(0);
+    act();
+    (COUNT.get(), LARGEST.get())
+}
+
+fn frame_of(size: Size) -> Frame {
+    let (width, height) = (size.width as usize, size.height as usize);
+    let memory = Memory::zeroed(width * height * 3 / 2);
+    let places =
+        [PlanePlace { offset_bytes: 0, row_stride_bytes: width }, PlanePlace { offset_bytes: width * height, row_stride_bytes: width }];
+    Frame::over(&memory, PixelFormat::Nv12, size, &places, Colorimetry::default()).unwrap()
+}
+
+#[test]
+fn a_region_of_a_frame_is_made_without_allocating() {
+    let frame = frame_of(Size::new(1920, 1080));
+    let mut region = None;
+    let made = allocations(|| region = Some(frame.region(PixelRect { x: 301, y: 99, width: 300, height: 300 })));
+    assert_eq!(made, (0, 0));
+    region.unwrap().unwrap();
+}
+
+#[test]
+fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_is_none() {
+    let port = |name: &str, shape: Shape| Port { names: vec![name.into()], element: ElementType::F32, shape: PartialShape::from(shape) };
+    let info = ModelInfo {
+        inputs: vec![port("picture", Shape::from([1, 3, 224, 224]))],
+        outputs: vec![port("scores", Shape::from([1, 2]))],
+        ..ModelInfo::default()
+    };
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(Script::default()))));
+    let request = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap().create_infer_request().unwrap();
+    let frame = frame_of(Size::new(1920, 1080));
+    let region = frame.region(PixelRect { x: 301, y: 99, width: 300, height: 300 }).unwrap();
+    request.set_input((), image_input(region, Preprocess::default())).unwrap();
+
+    let (_, first) = allocations(|| request.infer(()).unwrap());
+    let row_bytes = 300 * 4 * size_of::<f32>();
+    assert!(first <= row_bytes, "the first run allocated {first} bytes at once: expected at most a row of the region, {row_bytes}");
+    let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
+    assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
+}
