@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Rect, Size};
 
@@ -13,8 +13,8 @@ pub struct ObjectId(pub i32);
 impl ObjectId {
     /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
     pub fn next() -> Self {
-        static NEXT: AtomicI32 = AtomicI32::new(0);
-        Self((NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self((NEXT.fetch_add(1, Ordering::Relaxed) % i32::MAX as u32) as i32 + 1)
     }
 }
 
