@@ -145,14 +145,15 @@ fn wild_boxes_are_passed_on_and_cut_at_the_frame() {
 
 #[test]
 fn frames_without_objects_pass_in_order_between_those_with_many() {
-    let objects =
-        |n: u64| -> Vec<Detection> { if n % 3 == 0 { (1..=40).map(|id| bar(id, id as usize % 3, "bar")).collect() } else { vec![] } };
+    let objects = |n: u64| -> Vec<Detection> {
+        if n.is_multiple_of(3) { (1..=40).map(|id| bar(id, id as usize % 3, "bar")).collect() } else { vec![] }
+    };
     for nireq in [1, 2, 5, 16] {
         let arrived = through(PixelFormat::Rgb, &classify("color", &format!("nireq={nireq}")), 30, objects);
         let numbers: Vec<u64> = arrived.iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
         assert_eq!(numbers, (0..30).collect::<Vec<_>>(), "nireq={nireq}");
-        for (arrived, n) in arrived.iter().zip(0..) {
-            assert_eq!(labels(&arrived.results().unwrap()).len(), if n % 3 == 0 { 40 } else { 0 });
+        for (arrived, n) in arrived.iter().zip(0_u64..) {
+            assert_eq!(labels(&arrived.results().unwrap()).len(), if n.is_multiple_of(3) { 40 } else { 0 });
         }
     }
 }
