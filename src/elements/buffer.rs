@@ -55,13 +55,13 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
         .plane_data(plane_idx as u32)
         .map_err(|_| Error::new(ErrorKind::Shape, format!("the buffer has no plane {plane_idx} of a {size} {format} frame")))?;
     // The length that `plane_data` gives is what the caps ask for; a video meta may promise more than the memory holds.
-    let len = bytes.len().min(mapped_bytes(mapped, plane_idx));
+    let len = bytes.len().min(mapped_bytes(mapped.as_ref(), plane_idx));
     let plane = MappedPlane { ptr: NonNull::from(bytes).cast(), len, _mapped: mapped.clone() };
     Tensor::foreign(Box::new(plane), format.plane_layout(plane_idx, size, row_stride_bytes)?, 0)
 }
 
 /// How many bytes are mapped from the begin of a plane on.
-fn mapped_bytes(mapped: &gst_video::VideoFrame<Readable>, plane_idx: usize) -> usize {
+pub fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
     // One mapping per plane if there is a video meta, else one for all; the others are not initialized.
     let map = &raw.map[if raw.meta.is_null() { 0 } else { plane_idx }];

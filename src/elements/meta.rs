@@ -101,7 +101,7 @@ fn read_foreign(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
             let number = |name: &str| detection.and_then(|structure| structure.get::<f64>(name).ok());
             let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
             Detection {
-                id: if roi.id() > 0 { ObjectId(roi.id()) } else { ObjectId::next() },
+                id: if roi.id() > 0 { ObjectId(roi.id()) } else { unused_id(buffer) },
                 parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
                 rect: pixel_rect(&roi).to_rect(),
                 confidence: number("confidence").unwrap_or(1.0) as f32,
@@ -112,6 +112,16 @@ fn read_foreign(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
         })
         .collect();
     (!detections.is_empty()).then_some(FrameResults { size, frame_number: 0, status: InferenceStatus::Inferred, detections })
+}
+
+/// A new id that no ROI meta of the buffer has: another detector numbers its objects as it likes.
+fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
+    loop {
+        let id = ObjectId::next();
+        if roi_of(buffer, id).is_none() {
+            return id;
+        }
+    }
 }
 
 fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {

@@ -7,7 +7,7 @@ use roiflow::frame::{InferenceStatus, PixelFormat, PixelRect, Rect, Size};
 use serde_json::Value;
 
 use crate::harness::{
-    Arrived, FRAME_TIME, Folder, assert_near, caps, classify, collect, detect, feed, make_clip, picture, pipeline, run, stamp, tiny,
+    Arrived, FRAME_TIME, Folder, assert_near, caps, classify, collect, detect, feed, init, make_clip, picture, pipeline, run, stamp, tiny,
 };
 
 /// The rectangle detector sees 64x64: every fourth column, every third row, so edges at multiples of both are found exactly.
@@ -135,6 +135,7 @@ fn white_frame_has_300_objects(format: PixelFormat, size: Size) {
 
 #[test]
 fn a_short_buffer_goes_on_as_failed_with_a_warning() {
+    init();
     let frame = || gst::Buffer::from_slice([128_u8; 64 * 64 * 3]);
     let cut_after_its_meta = || {
         let mut buffer = frame();
@@ -157,6 +158,7 @@ fn a_short_buffer_goes_on_as_failed_with_a_warning() {
 #[test]
 fn a_failure_is_warned_of_by_the_element_that_failed_only() {
     let middle = format!("{} ! identity ! {}", detect("stripes", ""), detect("stripes", "name=second"));
+    init();
     let buffers = [gst::Buffer::new()];
     let (arrived, warnings) = through(&middle, &caps("RGB", Size::new(64, 64)), buffers, 1);
     // The second element fails for the same reason: nothing new to say.

@@ -11,8 +11,8 @@ use gstreamer_app as gst_app;
 use roiflow::frame::{PixelRect, Size};
 
 use crate::harness::{
-    FRAME_TIME, Folder, TIMEOUT, assert_near, caps, classify, collect, detect, is_alone, make_clip, on_buffers, picture, pipeline, run,
-    stamp,
+    FRAME_TIME, Folder, TIMEOUT, assert_near, caps, classify, collect, detect, init, is_alone, make_clip, on_buffers, picture, pipeline,
+    run, stamp,
 };
 
 const SIZE: Size = Size::new(64, 48);
@@ -37,7 +37,7 @@ type Answer = Box<dyn FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowErro
 
 impl Rig {
     fn new(line: &str) -> Self {
-        roiflow::elements::register_static().unwrap();
+        init();
         let element = gst::parse::launch(line).unwrap();
         let (sender, seen) = channel();
         let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(Box::new(|_| Ok(gst::FlowSuccess::Ok))));

@@ -168,6 +168,21 @@ fn regions_of_another_detector_are_read_and_taken_over() {
 }
 
 #[test]
+fn an_id_that_is_given_is_none_of_another_detector() {
+    let mut buffer = buffer();
+    let buffer = buffer.get_mut().unwrap();
+    let next = ObjectId::next().0;
+    for (id, x) in (next..next + 50).zip(0..) {
+        RoiMeta::add(buffer, "car", (x, 0, 1, 1)).set_id(id);
+    }
+    RoiMeta::add(buffer, "car", (50, 0, 1, 1));
+    let mut ids: Vec<i32> = meta::read(buffer, SIZE).unwrap().detections.iter().map(|detection| detection.id.0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 51);
+}
+
+#[test]
 fn a_frame_without_objects_has_results_all_the_same() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 3, vec![]));

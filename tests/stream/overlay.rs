@@ -1,8 +1,11 @@
 //! The overlay changes the pixels of boxes and captions, and no others.
 
+use gstreamer as gst;
+use gstreamer_video as gst_video;
+use roiflow::elements::meta;
 use roiflow::frame::{PixelFormat, Rect, Size};
 
-use crate::harness::{Arrived, Ending, attach, collect, face, pipeline, results, run};
+use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
 /// One frame through the overlay: as it came, as it left.
 fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
@@ -122,5 +125,30 @@ fn a_crop_behind_the_detector_is_warned_of_once() {
         let Ending { warnings, error } = run(&pipeline);
         assert_eq!((error, warnings.len()), (None, n_warnings), "{crop}: {warnings:?}");
         assert!(warnings.iter().all(|warning| warning.contains("320x240") && warning.contains("280x240")), "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_short_frame_passes_unless_there_is_something_to_draw() {
+    let size = Size::new(64, 64);
+    for has_meta in [false, true] {
+        for (boxes, words) in [(vec![], None), (vec![face(1, Rect { x: 8.0, y: 8.0, width: 40.0, height: 50.0 })], Some("64x64"))] {
+            let line = format!("appsrc name=source ! {} ! identity name=attach ! roioverlay ! fakesink", detect("rectangle", ""));
+            let pipeline = pipeline(&line);
+            on_buffers(&pipeline, "attach", "src", move |n, buffer| {
+                meta::attach(buffer.make_mut(), results(size, n, boxes.clone()));
+            });
+            let mut buffer = gst::Buffer::with_size(64 * 64 * 3).unwrap();
+            let writable = buffer.get_mut().unwrap();
+            if has_meta {
+                gst_video::VideoMeta::add(writable, gst_video::VideoFrameFlags::empty(), gst_video::VideoFormat::Rgb, 64, 64).unwrap();
+            }
+            writable.set_size(2000);
+            feed(&pipeline, &caps("RGB", size), [buffer]);
+            let ending = run(&pipeline);
+            assert_eq!(ending.warnings.len(), 1, "the detector's: {ending:?}");
+            assert_eq!(ending.error.is_some(), words.is_some(), "{ending:?}");
+            assert!(ending.error.unwrap_or_default().contains(words.unwrap_or_default()));
+        }
     }
 }

@@ -17,7 +17,7 @@ use gstreamer_base as gst_base;
 use gstreamer_video as gst_video;
 
 use super::draw::{Area, Canvas, Font, PALETTE, Plane, text_color};
-use crate::elements::{caps, meta};
+use crate::elements::{buffer, caps, meta};
 use crate::frame::{Colorimetry, Detection, FrameResults, Outcome, PixelFormat, Size};
 
 static CAT: LazyLock<gst::DebugCategory> =
@@ -208,6 +208,10 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
         .filter(|attached_size| !state.warned_of_lost_rois && *attached_size != size && meta::has_lost_rois(buffer, &results));
     state.warned_of_lost_rois |= lost_from.is_some();
 
+    if results.detections.is_empty() {
+        // Not mapped either, so that a frame that is too short, and was marked failed for it, passes.
+        return Ok(lost_from.map(|attached_size| (attached_size, size)));
+    }
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, &state.info).map_err(|error| {
         gst::error_msg!(
             gst::ResourceError::Write,
@@ -219,8 +223,13 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     for (stride, bytes) in strides.iter_mut().zip(frame.plane_stride()) {
         *stride = usize::try_from(*bytes).unwrap_or(0);
     }
+    // A video meta may promise more than the memory holds.
+    let lengths = [0, 1, 2].map(|plane_idx| if plane_idx < format.n_planes() { buffer::mapped_bytes(&frame, plane_idx) } else { 0 });
     let [a, b, c, _] = frame.planes_data_mut();
-    let planes = [(a, strides[0]), (b, strides[1]), (c, strides[2])].map(|(bytes, row_stride_bytes)| Plane { bytes, row_stride_bytes });
+    let planes = [(a, 0), (b, 1), (c, 2)].map(|(bytes, plane_idx)| {
+        let n_bytes = bytes.len().min(lengths[plane_idx]);
+        Plane { bytes: &mut bytes[..n_bytes], row_stride_bytes: strides[plane_idx] }
+    });
     let mut canvas = Canvas::new(format, size, colorimetry, planes).ok_or_else(|| {
         gst::error_msg!(gst::StreamError::Format, ("expected rows of a {format} frame of {size}, got strides of {strides:?} bytes"))
     })?;
