@@ -650,7 +650,12 @@ fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> b
     let (driver, weak_pad, weak_element) = (Arc::downgrade(driver), pad.downgrade(), element.downgrade());
     let turn = move || {
         if let (Some(driver), Some(pad), Some(element)) = (driver.upgrade(), weak_pad.upgrade(), weak_element.upgrade()) {
-            driver.src_task(&pad, &element);
+            // A panic must not unwind into C: it ends the stream with an error, as in a pad function.
+            let turned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| driver.src_task(&pad, &element)));
+            if turned.is_err() {
+                gst::element_error!(element, gst::LibraryError::Failed, ("a bug in `{}`: its source pad's task panicked", element.name()));
+                let _paused = pad.pause_task();
+            }
         }
     };
     pad.start_task(turn).is_ok()

@@ -141,6 +141,13 @@ fn play(
             gst::MessageView::Error(error) => return Err(told(plan, error)),
             gst::MessageView::Warning(warning) => {
                 let text = warning.error().message().to_owned();
+                // The parser's words for: the source has no pad that fits, now or later.
+                if text.starts_with("Delayed linking failed") {
+                    let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+                    return Err(Error::failed(format!(
+                        "cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it"
+                    )));
+                }
                 tracing::debug!(element = %source_name(&message), "{text}");
                 if !warnings.contains(&text) {
                     warnings.push(text);

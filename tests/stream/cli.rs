@@ -177,6 +177,11 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no pictures"]);
     std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();
     check_fails(&["run", &colors, "--input", &folder.file("text.mp4")], 1, &["cannot play", "text.mp4"]);
+    crate::harness::run(&crate::harness::pipeline(&format!(
+        "audiotestsrc num-buffers=20 ! wavenc ! filesink location={}",
+        folder.file("sound.wav")
+    )));
+    check_fails(&["run", &colors, "--input", &folder.file("sound.wav")], 1, &["sound.wav", "expected a file or stream with video"]);
     check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
 }
 
