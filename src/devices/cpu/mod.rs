@@ -5,8 +5,10 @@
 //!   larger batch runs row by row: a symbolic batch is two to five times slower, or fails.
 //! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
 //!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
+//! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `denormals`.
 //! - Cancel is looked at between nodes.
 
+mod denormals;
 mod model;
 mod request;
 

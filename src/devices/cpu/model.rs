@@ -9,6 +9,7 @@ use tract_onnx::tract_core::internal::Op;
 use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
 use tract_onnx::tract_core::plan::SimplePlan;
 
+use super::denormals::FlushDenormals;
 use super::request::CpuRequest;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
@@ -217,6 +218,8 @@ impl Plans {
     }
 
     fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
+        // Weights are multiplied here already, where constants are folded.
+        let _flushed = FlushDenormals::enter();
         let mut model = self.parsed.clone();
         for (input_idx, (shape, port)) in shapes.iter().zip(&self.file.info.inputs).enumerate() {
             let datum = datum_of(port.element).map_err(TractError::msg)?;

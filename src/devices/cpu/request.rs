@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
 
+use super::denormals::FlushDenormals;
 use super::model::{Plan, Plans, datum_of};
 use crate::runtime::device::DeviceRequest;
 use crate::runtime::steps::DeviceIo;
@@ -112,12 +113,14 @@ impl DeviceRequest for CpuRequest {
                 let batched = self.inputs[input_idx].shape.dims().first() == Some(&Dim::Dynamic);
                 inputs.push(self.turn_input(input_idx, shape, (batched && n_rows != Some(1)).then_some(row_idx), io)?);
             }
+            let flushed = FlushDenormals::enter();
             let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 if cancel.is_canceled() {
                     return Err(TractError::msg("canceled"));
                 }
                 tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
             });
+            drop(flushed);
             let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
             for (output_idx, output) in outputs.iter().enumerate() {
                 let mut shape = output.shape().to_vec();
