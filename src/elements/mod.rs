@@ -4,7 +4,7 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] (how results travel with a buffer), [`caps`] and `buffer` (how a buffer becomes
-//! a frame), `infer` with `pads` and `settings` (the driver of the inference elements), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
+//! a frame), `infer` with `pads`, `settings` and `lifecycle` (the driver of the inference elements), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
@@ -13,6 +13,7 @@ pub mod caps;
 pub mod classify;
 pub mod detect;
 mod infer;
+mod lifecycle;
 pub mod meta;
 pub mod overlay;
 mod pads;

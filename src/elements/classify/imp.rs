@@ -9,8 +9,9 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use crate::elements::infer::{self, Done, Driver, Stage};
+use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
-use crate::elements::settings::{ModelSettings, post_load_error};
+use crate::elements::settings::ModelSettings;
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, PixelRect};
 use crate::stages;
 use crate::stages::classifier::Classified;
@@ -27,19 +28,13 @@ struct Settings {
     object_classes: Vec<String>,
 }
 
-/// Exists from the first PAUSED to NULL: a stage, and what it was made of.
-struct State {
-    stage: Arc<dyn Stage>,
-    made_of: Settings,
-}
-
 /// The element's inside.
 pub struct RoiClassify {
     sinkpad: gst::Pad,
     srcpad: gst::Pad,
     driver: Arc<Driver>,
     settings: Mutex<Settings>,
-    state: Mutex<Option<State>>,
+    stage: KeptStage<Settings>,
 }
 
 #[glib::object_subclass]
@@ -50,7 +45,7 @@ impl ObjectSubclass for RoiClassify {
 
     fn new() -> Self {
         let (sinkpad, srcpad) = pads::pads::<Self>();
-        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), state: Mutex::default() }
+        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), stage: KeptStage::default() }
     }
 }
 
@@ -116,23 +111,10 @@ impl ElementImpl for RoiClassify {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        if transition == gst::StateChange::ReadyToPaused
-            && let Err(error) = self.start()
-        {
-            post_load_error(self.obj().upcast_ref(), &error);
-            return Err(gst::StateChangeError);
-        }
-        let changed = self.parent_change_state(transition)?;
-        match transition {
-            gst::StateChange::PausedToReady => self.driver.end_stream(),
-            gst::StateChange::ReadyToNull => {
-                self.driver.release();
-                let state = self.state.lock().unwrap().take();
-                drop(state);
-            }
-            _ => {}
-        }
-        Ok(changed)
+        let element = self.obj();
+        let load = |settings: &Settings| self.load(settings);
+        let parent = || self.parent_change_state(transition);
+        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
 }
 
@@ -143,23 +125,10 @@ impl InferenceElement for RoiClassify {
 }
 
 impl RoiClassify {
-    /// Makes the stage, unless the one of the last stream still fits, and warms it up.
-    fn start(&self) -> stages::Result<()> {
-        let element = self.obj();
-        let settings = self.settings.lock().unwrap().clone();
-        let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
-        let stage: Arc<dyn Stage> = match reused {
-            Some(state) => state.stage,
-            None => {
-                self.driver.release();
-                let options = settings.model.checked(element.upcast_ref())?;
-                let classifier = Classifier::new(options)?;
-                Arc::new(ClassifyStage { classifier, object_classes: settings.object_classes.clone() })
-            }
-        };
-        self.driver.prepare(element.upcast_ref(), stage.clone())?;
-        *self.state.lock().unwrap() = Some(State { stage, made_of: settings });
-        Ok(())
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
+        let options = settings.model.checked(self.obj().upcast_ref())?;
+        let classifier = Classifier::new(options)?;
+        Ok(Arc::new(ClassifyStage { classifier, object_classes: settings.object_classes.clone() }))
     }
 }
 

@@ -9,8 +9,9 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use crate::elements::infer::{self, Done, Driver, Stage};
+use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
-use crate::elements::settings::{ModelSettings, post_load_error};
+use crate::elements::settings::ModelSettings;
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
 use crate::stages::{Detector, StageStats};
@@ -25,19 +26,13 @@ struct Settings {
     model: ModelSettings,
 }
 
-/// Exists from the first PAUSED to NULL: a stage, and what it was made of.
-struct State {
-    stage: Arc<dyn Stage>,
-    made_of: Settings,
-}
-
 /// The element's inside.
 pub struct RoiDetect {
     sinkpad: gst::Pad,
     srcpad: gst::Pad,
     driver: Arc<Driver>,
     settings: Mutex<Settings>,
-    state: Mutex<Option<State>>,
+    stage: KeptStage<Settings>,
 }
 
 #[glib::object_subclass]
@@ -48,7 +43,7 @@ impl ObjectSubclass for RoiDetect {
 
     fn new() -> Self {
         let (sinkpad, srcpad) = pads::pads::<Self>();
-        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), state: Mutex::default() }
+        Self { sinkpad, srcpad, driver: Driver::new(*CAT), settings: Mutex::default(), stage: KeptStage::default() }
     }
 }
 
@@ -113,23 +108,10 @@ impl ElementImpl for RoiDetect {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        if transition == gst::StateChange::ReadyToPaused
-            && let Err(error) = self.start()
-        {
-            post_load_error(self.obj().upcast_ref(), &error);
-            return Err(gst::StateChangeError);
-        }
-        let changed = self.parent_change_state(transition)?;
-        match transition {
-            gst::StateChange::PausedToReady => self.driver.end_stream(),
-            gst::StateChange::ReadyToNull => {
-                self.driver.release();
-                let state = self.state.lock().unwrap().take();
-                drop(state);
-            }
-            _ => {}
-        }
-        Ok(changed)
+        let element = self.obj();
+        let load = |settings: &Settings| self.load(settings);
+        let parent = || self.parent_change_state(transition);
+        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
 }
 
@@ -140,22 +122,9 @@ impl InferenceElement for RoiDetect {
 }
 
 impl RoiDetect {
-    /// Makes the stage, unless the one of the last stream still fits, and warms it up.
-    fn start(&self) -> stages::Result<()> {
-        let element = self.obj();
-        let settings = self.settings.lock().unwrap().clone();
-        let reused = self.state.lock().unwrap().take().filter(|state| state.made_of == settings);
-        let stage: Arc<dyn Stage> = match reused {
-            Some(state) => state.stage,
-            None => {
-                self.driver.release();
-                let options = settings.model.checked(element.upcast_ref())?;
-                Arc::new(DetectStage(Detector::new(options)?))
-            }
-        };
-        self.driver.prepare(element.upcast_ref(), stage.clone())?;
-        *self.state.lock().unwrap() = Some(State { stage, made_of: settings });
-        Ok(())
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
+        let options = settings.model.checked(self.obj().upcast_ref())?;
+        Ok(Arc::new(DetectStage(Detector::new(options)?)))
     }
 }
 
