@@ -8,7 +8,7 @@ use super::device::{DeviceModel, DeviceStep};
 use super::executor::{Executor, Executors, Inline};
 use super::request_pool::RequestPool;
 use super::steps::{Body, InputSlot, OutputSlot, RunIo, Step, StepTask};
-use super::{InferRequest, Inputs, ModelInfo, Port, Result};
+use super::{Config, InferRequest, Inputs, ModelInfo, Port, Result};
 use crate::tensor::Tensor;
 
 /// A compiled model. Cheap to clone; makes any number of independent requests.
@@ -26,12 +26,14 @@ pub(crate) struct CompiledShared {
     steps: Vec<DeviceStep>,
     device: String,
     name: String,
+    /// What the caller asked for.
+    config: Config,
 }
 
 impl CompiledModel {
-    pub(crate) fn new(device: &str, name: String, model: Arc<dyn DeviceModel>, executors: Executors) -> Self {
+    pub(crate) fn new(device: &str, name: String, model: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
         let (info, steps) = (model.info().clone(), model.steps());
-        Self::from_shared(Arc::new(CompiledShared { model, info, executors, steps, device: device.to_owned(), name }))
+        Self::from_shared(Arc::new(CompiledShared { model, info, executors, steps, device: device.to_owned(), name, config }))
     }
 
     pub(crate) fn from_shared(shared: Arc<CompiledShared>) -> Self {
@@ -63,9 +65,9 @@ impl CompiledModel {
         &self.shared.name
     }
 
-    /// How many requests keep the device busy.
+    /// How many requests to run at once: as many as [`Config::n_requests`] says, else as many as keep the device busy.
     pub fn optimal_number_of_requests(&self) -> usize {
-        self.shared.model.optimal_number_of_requests()
+        self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
     }
 
     /// A new request with tensors of its own.

@@ -47,7 +47,7 @@ impl Classifier {
             );
             return Err(Error::new(ErrorKind::Config, message));
         };
-        let n_requests = options.n_requests.unwrap_or_else(|| model.optimal_number_of_requests()).max(1);
+        let n_requests = model.optimal_number_of_requests();
         let dispatcher = Dispatcher::new(&model, n_requests, spec.input_shape, &spec.preprocess, || {
             decode(decoder.clone(), output_idx, threshold, &spec)
         })?;
