@@ -29,6 +29,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tracing", &["tensor", "frame", "vision", "runtime", "devices", "stages", "elements", "pipeline", "cli"]),
     ("ndarray", &["tensor", "runtime"]),
     ("half", &["tensor"]),
+    ("rustix", &["tensor", "devices/cpu"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
     ("tract_onnx", &["devices/cpu"]),
     ("serde", &["stages", "elements/publish", "pipeline", "cli"]),

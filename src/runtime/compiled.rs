@@ -88,7 +88,7 @@ impl CompiledModel {
         let mut outputs = Vec::with_capacity(shared.info.outputs.len());
         for port in &shared.info.outputs {
             let shape = port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
-            outputs.push(OutputSlot { port: port.clone(), tensor: Tensor::new(port.element, shape)?, lease: None });
+            outputs.push(OutputSlot { port: port.clone(), tensor: Tensor::new(port.element, shape)?, lease: None, remote: None });
         }
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.

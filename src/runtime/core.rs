@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::{Device, DeviceInfo};
 use super::executor::Executors;
-use super::{CompiledModel, Config, Error, ErrorKind, Model, Result};
+use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -60,12 +60,32 @@ impl Core {
     /// # Errors
     /// `NotFound` if there is no such device; what the device says if it can't run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
-        let found = self.devices.iter().find(|known| known.name() == device).ok_or_else(|| {
-            let names: Vec<&str> = self.devices.iter().map(|device| device.name()).collect();
-            Error::new(ErrorKind::NotFound, format!("no device `{device}`: expected one of {}", names.join(", ")))
-        })?;
+        let found = self.device(device)?;
         let compiled = found.compile(model, config, &self.executors)?;
         Ok(CompiledModel::new(found.name(), model.name(), compiled, config.clone(), self.executors.clone()))
+    }
+
+    /// The memory of the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
+    pub fn default_context(&self, device: &str) -> Result<RemoteContext> {
+        self.device(device)?.default_context()
+    }
+
+    /// Memory of another kind, or of its own, for the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
+    pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
+        self.device(device)?.create_context(params)
+    }
+
+    fn device(&self, name: &str) -> Result<&Arc<dyn Device>> {
+        self.devices.iter().find(|known| known.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = self.devices.iter().map(|device| device.name()).collect();
+            Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", names.join(", ")))
+        })
     }
 
     /// The executors that all models of this core share.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::executor::{Executor, Executors};
 use super::steps::{CancelToken, DeviceIo};
-use super::{Config, Model, ModelInfo, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -40,6 +40,29 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `Model` if the device can't run it; the message names the operator or port.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
+
+    /// The device's own memory.
+    ///
+    /// # Errors
+    /// `Unsupported` if it has none.
+    fn default_context(&self) -> Result<RemoteContext> {
+        let message = format!(
+            "device {} has no memory of its own: it runs on plain tensors, and on shared memory (ContextParams::SharedMemory)",
+            self.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// Memory as `params` say.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't use such memory.
+    fn create_context(&self, params: &ContextParams) -> Result<RemoteContext> {
+        match params {
+            ContextParams::SharedMemory => RemoteContext::shared_memory(self.name()),
+            ContextParams::DeviceMemory { .. } => self.default_context(),
+        }
+    }
 }
 
 /// One step that a device declares.
@@ -82,4 +105,10 @@ pub trait DeviceRequest: Send {
     /// # Errors
     /// `Canceled` where the device notices `cancel`, `Device` where it fails.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
+
+    /// Whether the device runs on this tensor in a device's memory ([`Tensor::is_remote`]): in general, if it is its own. Such a
+    /// tensor has no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].
+    fn accepts_remote(&self, _tensor: &Tensor) -> bool {
+        false
+    }
 }

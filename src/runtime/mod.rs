@@ -24,7 +24,7 @@
 //!   by the run and freed when the device returns.
 //!
 //! Reading order: [`mod@core`], [`model`], [`compiled`], [`request`], `state`, [`steps`], [`executor`],
-//! [`request_pool`], [`device`], [`config`], [`profile`].
+//! [`request_pool`], [`device`], [`config`], [`profile`], [`remote`].
 //!
 //! Knows tensors. Knows no device, no picture, no GStreamer.
 
@@ -38,6 +38,7 @@ pub mod error;
 pub mod executor;
 pub mod model;
 pub mod profile;
+pub mod remote;
 pub mod request;
 pub mod request_pool;
 mod state;
@@ -50,6 +51,7 @@ pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
 pub use model::{Dim, Model, ModelInfo, PartialShape, Port, PortKey};
 pub use profile::StepTime;
+pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, Inputs, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
 pub use steps::{CancelToken, FillInput, RunContext};

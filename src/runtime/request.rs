@@ -255,10 +255,12 @@ impl InferRequest {
     /// Makes `tensor` the input; no copy. The request leases its memory while it runs.
     ///
     /// # Errors
-    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
+    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Unsupported` if it lies in memory that the device can't
+    /// use, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
         let replaced = self.with_body(|body| {
+            body.check_memory("input", &body.io.inputs[input_idx].port, tensor)?;
             let slot = &mut body.io.inputs[input_idx];
             check_fits("input", &slot.port, tensor.element(), &tensor.shape())?;
             slot.own = false;
@@ -275,6 +277,7 @@ impl InferRequest {
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
         let replaced = self.with_body(|body| {
+            body.check_memory("output", &body.io.outputs[output_idx].port, tensor)?;
             let slot = &mut body.io.outputs[output_idx];
             check_fits("output", &slot.port, tensor.element(), &tensor.shape())?;
             Ok(std::mem::replace(&mut slot.tensor, tensor.clone()))

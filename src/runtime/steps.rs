@@ -12,7 +12,7 @@ use super::device::DeviceRequest;
 use super::executor::Executor;
 use super::sync::{AtomicBool, Ordering};
 use super::{Error, ErrorKind, Port, Result, StepTime};
-use crate::tensor::{Bytes, BytesMut, Element, Shape, Tensor};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, Shape, Tensor};
 
 /// Writes an input just before the device reads it. `stages` implements it for frames.
 pub trait FillInput: Send {
@@ -87,9 +87,13 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Tensor`] if the elements are not `T`, or the user's own output tensor has gaps.
+    /// [`ErrorKind::Tensor`] if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let bytes = self.body.outputs[output_idx].lease.as_ref().expect("a run leases its outputs");
+        let slot = &self.body.outputs[output_idx];
+        let Some(bytes) = &slot.lease else {
+            let place = slot.tensor.remote_place().unwrap_or_default();
+            return Err(Error::new(ErrorKind::Tensor, format!("output {}: it lies in {place}, which the host can't see", slot.port)));
+        };
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }
 }
@@ -123,9 +127,13 @@ impl DeviceIo<'_> {
     }
 
     /// The bytes of an input, for the length of the run. Any strides.
+    ///
+    /// # Panics
+    /// If it lies in a device's memory: a device that accepts such tensors looks at [`DeviceIo::input_tensor`] first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[input_idx].lease {
             Some(InputLease::Read(bytes)) => bytes,
+            Some(InputLease::Remote(_)) => panic!("input {} lies in a device's memory", self.io.inputs[input_idx].port),
             _ => unreachable!("inputs are readable once the first step ended"),
         }
     }
@@ -143,6 +151,23 @@ impl DeviceIo<'_> {
             slot.lease = Some(slot.tensor.bytes_mut().map_err(named)?);
         }
         Ok(slot.lease.as_mut().expect("set above"))
+    }
+
+    /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
+    ///
+    /// # Errors
+    /// As [`DeviceIo::output`].
+    pub fn output_tensor(&mut self, output_idx: usize, shape: &[usize]) -> Result<&Tensor> {
+        if self.io.outputs[output_idx].remote.is_none() {
+            self.output(output_idx, shape)?;
+        } else if *self.io.outputs[output_idx].tensor.shape() != *shape {
+            let slot = &mut self.io.outputs[output_idx];
+            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
+            slot.remote = None;
+            slot.tensor.set_shape(shape).map_err(named)?;
+            slot.remote = Some(slot.tensor.lease_for_device(true).map_err(named)?);
+        }
+        Ok(&self.io.outputs[output_idx].tensor)
     }
 }
 
@@ -185,6 +210,8 @@ impl fmt::Debug for InputSlot {
 pub(crate) enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
+    /// In a device's memory: there are no bytes to look at.
+    Remote(#[allow(dead_code, reason = "held for its drop")] DeviceLease),
 }
 
 /// An output of a request.
@@ -193,6 +220,8 @@ pub(crate) struct OutputSlot {
     pub(crate) port: Port,
     pub(crate) tensor: Tensor,
     pub(crate) lease: Option<BytesMut>,
+    /// Instead of `lease`, in a device's memory.
+    pub(crate) remote: Option<DeviceLease>,
 }
 
 /// The tensors of a request, and the leases of a run on them.
@@ -205,7 +234,7 @@ pub(crate) struct RunIo {
 impl RunIo {
     pub(crate) fn release(&mut self) {
         self.inputs.iter_mut().for_each(|slot| slot.lease = None);
-        self.outputs.iter_mut().for_each(|slot| slot.lease = None);
+        self.outputs.iter_mut().for_each(|slot| (slot.lease, slot.remote) = (None, None));
     }
 }
 
@@ -233,6 +262,19 @@ impl Body {
         prepared
     }
 
+    /// The device can run on the memory that this tensor lies in.
+    pub(crate) fn check_memory(&self, kind: &str, port: &Port, tensor: &Tensor) -> Result<()> {
+        match tensor.remote_place() {
+            Some(place) if !self.device.accepts_remote(tensor) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{kind} {port}: this device can't use {place}; copy the tensor to a host tensor, or to one of the device's own context"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn lease_all(&mut self) -> Result<()> {
         for (input_idx, slot) in self.io.inputs.iter_mut().enumerate() {
             if let Some(fill) = &mut slot.fill {
@@ -246,6 +288,11 @@ impl Body {
                 }
                 let bytes = slot.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("input {}", slot.port)))?;
                 slot.lease = Some(InputLease::Fill(bytes));
+            } else if slot.tensor.is_remote() {
+                let lease =
+                    slot.tensor.lease_for_device(false).map_err(|error| Error::from(error).context(format!("input {}", slot.port)))?;
+                check_fits("input", &slot.port, slot.tensor.element(), &slot.tensor.shape())?;
+                slot.lease = Some(InputLease::Remote(lease));
             } else {
                 let bytes = slot.tensor.bytes().map_err(|error| Error::from(error).context(format!("input {}", slot.port)))?;
                 check_fits("input", &slot.port, slot.tensor.element(), bytes.layout().shape())?;
@@ -253,6 +300,14 @@ impl Body {
             }
         }
         for slot in &mut self.io.outputs {
+            if slot.tensor.is_remote() {
+                slot.remote =
+                    Some(slot.tensor.lease_for_device(true).map_err(|error| Error::from(error).context(format!("output {}", slot.port)))?);
+                if slot.port.shape.to_static().is_some() {
+                    check_fits("output", &slot.port, slot.tensor.element(), &slot.tensor.shape())?;
+                }
+                continue;
+            }
             let bytes = slot.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("output {}", slot.port)))?;
             if let Some(shape) = slot.port.shape.to_static()
                 && shape != *bytes.layout().shape()

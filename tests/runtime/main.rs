@@ -7,5 +7,7 @@ mod golden_fill;
 mod models;
 mod reference;
 mod request;
+#[cfg(target_os = "linux")]
+mod shared;
 mod stages;
 mod support;
