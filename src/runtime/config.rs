@@ -5,4 +5,7 @@
 pub struct Config {
     /// How many requests the caller means to run at once; `None` lets the device decide.
     pub n_requests: Option<usize>,
+    /// Time each node of the model, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Costs some tenths of
+    /// a microsecond per node, and nothing when off.
+    pub profiling: bool,
 }

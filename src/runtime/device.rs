@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::executor::{Executor, Executors};
 use super::steps::{CancelToken, DeviceIo};
-use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -111,4 +111,20 @@ pub trait DeviceRequest: Send {
     fn accepts_remote(&self, _tensor: &Tensor) -> bool {
         false
     }
+
+    /// What each node of the model did in the latest run.
+    ///
+    /// # Errors
+    /// `Config` if the model was compiled without [`Config::profiling`], `Unsupported` if the engine does not tell.
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        Err(Error::new(ErrorKind::Unsupported, "this device does not tell the times of nodes; `step_times` tells those of steps"))
+    }
+}
+
+/// The error of a device that could tell the times of nodes and was not asked to when the model was compiled.
+pub fn profiling_is_off() -> Error {
+    Error::new(
+        ErrorKind::Config,
+        "the times of nodes were not taken: compile the model with `Config { profiling: true, ..Config::default() }`",
+    )
 }

@@ -50,7 +50,7 @@ pub use compiled::CompiledModel;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
 pub use model::{Dim, Model, ModelInfo, PartialShape, Port, PortKey};
-pub use profile::StepTime;
+pub use profile::{NodeStatus, NodeTime, StepTime};
 pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, Inputs, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};

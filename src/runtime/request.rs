@@ -15,7 +15,7 @@ use super::executor::{Executor, Task, Ticket};
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken, CustomStep, FillInput, RunContext, Step, StepTask, check_fits, panic_error};
 use super::sync::{AtomicU64, Condvar, Mutex, Ordering};
-use super::{CompiledModel, Error, ErrorKind, PortKey, Result, StepTime};
+use super::{CompiledModel, Error, ErrorKind, NodeTime, PortKey, Result, StepTime};
 use crate::tensor::Tensor;
 
 /// How long dropping the last handle of a running request waits for the run. What then still runs keeps its memory and frees
@@ -341,6 +341,15 @@ impl InferRequest {
     /// `Busy` while the request runs.
     pub fn step_times(&self) -> Result<Vec<StepTime>> {
         self.with_body(|body| Ok(body.step_times()))
+    }
+
+    /// What each node of the model did in the latest run. The model must have been compiled with
+    /// [`Config::profiling`](super::Config::profiling).
+    ///
+    /// # Errors
+    /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
+    pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        self.with_body(|body| body.device.profiling_info())
     }
 
     /// As [`InferRequest::step_times`], without allocating.

@@ -5,6 +5,7 @@ mod bad_models;
 mod device_suite;
 mod golden_fill;
 mod models;
+mod profiling;
 mod reference;
 mod request;
 #[cfg(target_os = "linux")]

@@ -161,6 +161,7 @@ pub(super) struct CpuModel {
     info: ModelInfo,
     pool: Arc<Pool>,
     plans: Arc<Plans>,
+    profiling: bool,
 }
 
 /// Plans by input shapes, made on demand.
@@ -172,7 +173,7 @@ pub(super) struct Plans {
 }
 
 impl CpuModel {
-    pub(super) fn compile(path: &Path, _config: &Config, pool: Arc<Pool>) -> Result<Self> {
+    pub(super) fn compile(path: &Path, config: &Config, pool: Arc<Pool>) -> Result<Self> {
         let file = OnnxFile::read(path)?;
         let parsed = file.parse()?;
         let mut info = file.info.clone();
@@ -197,7 +198,7 @@ impl CpuModel {
                     .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
             }
         }
-        Ok(Self { info, pool, plans: Arc::new(plans) })
+        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling })
     }
 }
 
@@ -215,6 +216,12 @@ impl Plans {
         }
         by_shapes.push((shapes.to_vec(), plan.clone()));
         Ok(plan)
+    }
+
+    /// Names and operators of the file's nodes, without weights and inputs.
+    pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
+        let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
+        nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
     }
 
     fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
@@ -243,6 +250,6 @@ impl DeviceModel for CpuModel {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info)))
+        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info, self.profiling)))
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
+use tract_onnx::tract_core::plan;
 
 use super::denormals::FlushDenormals;
 use super::model::{Plan, Plans, datum_of};
-use crate::runtime::device::DeviceRequest;
+use super::profile::Profile;
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::steps::DeviceIo;
-use crate::runtime::{CancelToken, Dim, Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::{CancelToken, Dim, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
 use crate::tensor::{ForeignMemory, Layout, Shape, Tensor};
 
 pub(super) struct CpuRequest {
@@ -22,12 +24,21 @@ pub(super) struct CpuRequest {
     rows: Vec<Option<Arc<EngineTensor>>>,
     /// The state of the plan that ran last; shapes change seldom.
     running: Option<(Vec<Shape>, TypedSimpleState)>,
+    /// If the user wants to know the times of nodes.
+    profile: Option<Profile>,
 }
 
 impl CpuRequest {
-    pub(super) fn new(plans: Arc<Plans>, info: &ModelInfo) -> Self {
+    pub(super) fn new(plans: Arc<Plans>, info: &ModelInfo, profiling: bool) -> Self {
         let none = || info.inputs.iter().map(|_| None).collect();
-        Self { plans, inputs: info.inputs.clone(), own_inputs: none(), rows: none(), running: None }
+        Self {
+            plans,
+            inputs: info.inputs.clone(),
+            own_inputs: none(),
+            rows: none(),
+            running: None,
+            profile: profiling.then(Profile::default),
+        }
     }
 
     /// The number of rows to run one by one, if the batch is open; and the shapes of one turn.
@@ -107,6 +118,9 @@ impl DeviceRequest for CpuRequest {
                 plan.spawn().map_err(device_error)?
             }
         };
+        if let Some(profile) = &mut self.profile {
+            profile.begin(state.plan());
+        }
         for row_idx in 0..n_rows.unwrap_or(1) {
             let mut inputs: TVec<TValue> = tvec![];
             for (input_idx, shape) in shapes.iter().enumerate() {
@@ -114,12 +128,18 @@ impl DeviceRequest for CpuRequest {
                 inputs.push(self.turn_input(input_idx, shape, (batched && n_rows != Some(1)).then_some(row_idx), io)?);
             }
             let flushed = FlushDenormals::enter();
-            let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-                if cancel.is_canceled() {
-                    return Err(TractError::msg("canceled"));
-                }
-                tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
-            });
+            let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
+            // Two closures, so that a run that nobody times does not even ask.
+            let ran = match &mut self.profile {
+                None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                    go_on()?;
+                    plan::eval(context, op_state, node, inputs)
+                }),
+                Some(profile) => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                    go_on()?;
+                    profile.time(node.id, || plan::eval(context, op_state, node, inputs))
+                }),
+            };
             drop(flushed);
             let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
             for (output_idx, output) in outputs.iter().enumerate() {
@@ -142,6 +162,11 @@ impl DeviceRequest for CpuRequest {
         }
         self.running = Some((shapes, state));
         Ok(())
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        let profile = self.profile.as_ref().ok_or_else(profiling_is_off)?;
+        Ok(profile.nodes(&self.plans.nodes_of_file()))
     }
 }
 
