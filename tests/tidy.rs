@@ -38,6 +38,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("strsim", &["stages", "pipeline", "cli"]),
     ("image", &["elements/publish", "pipeline"]),
     ("gstreamer", &["elements", "pipeline"]),
+    ("gstreamer_allocators", &["elements"]),
     ("gstreamer_app", &["pipeline"]),
     ("gstreamer_base", &["elements"]),
     ("gstreamer_video", &["elements", "pipeline"]),

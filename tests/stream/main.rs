@@ -13,3 +13,4 @@ mod overlay;
 mod pipelines;
 mod publish;
 mod reference;
+mod shared;
