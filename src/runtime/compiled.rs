@@ -24,8 +24,8 @@ pub(crate) struct CompiledShared {
     pub(crate) info: ModelInfo,
     pub(crate) executors: Executors,
     steps: Vec<DeviceStep>,
-    device: String,
-    name: String,
+    pub(crate) device: String,
+    pub(crate) name: String,
     /// What the caller asked for.
     config: Config,
 }
@@ -111,6 +111,8 @@ impl CompiledModel {
             outcome: Ok(()),
             calls_back: false,
             started: Instant::now(),
+            span: tracing::Span::none(),
+            frame: None,
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }

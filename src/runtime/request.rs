@@ -89,6 +89,8 @@ impl InferRequest {
             handle: OnceLock::new(),
             _ticket: ticket,
         });
+        let (request, model, device) = (shared.id, &*shared.model.name, &*shared.model.device);
+        tracing::trace!(target: "roiflow::trace", request, model, device, "request");
         let handle = Arc::new(Handle(shared));
         let _first = handle.0.handle.set(Arc::downgrade(&handle));
         Self(handle)
@@ -468,7 +470,7 @@ impl Shared {
         body.run = run;
         body.calls_back = calls_back;
         body.started = Instant::now();
-        if let Err(error) = self.step(|| body.prepare()) {
+        if let Err(error) = self.step(|| body.prepare(self.id)) {
             let mut guarded = self.guarded.lock().unwrap();
             guarded.state.take_back_start();
             guarded.body = Some(body);
@@ -501,6 +503,7 @@ impl Shared {
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.io.release();
+        body.span = tracing::Span::none(); // Ends it.
         let here = thread::current().id();
         let mut guarded = self.guarded.lock().unwrap();
         guarded.latency = body.started.elapsed();
@@ -514,7 +517,7 @@ impl Shared {
                 let callback = guarded.callback.clone();
                 let (run, outcome) = guarded.outcome.clone();
                 drop(guarded);
-                let called = self.call_back(callback, outcome);
+                let called = self.call_back(callback, run, outcome);
                 guarded = self.guarded.lock().unwrap();
                 if let Err(error) = called {
                     guarded.settle(run, Err(error));
@@ -530,10 +533,12 @@ impl Shared {
         self.finished.notify_all();
     }
 
-    fn call_back(&self, callback: Option<Callback>, outcome: Result<()>) -> Result<()> {
+    fn call_back(&self, callback: Option<Callback>, run: u64, outcome: Result<()>) -> Result<()> {
         // No handle left: the request is being dropped, and nobody wants to hear of it.
         let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
         let request = InferRequest(handle);
+        let _span =
+            tracing::trace_span!(target: "roiflow::trace", parent: None, "callback", request = self.id, run, step = "callback").entered();
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             callback(&request, outcome);
             drop(callback);

@@ -22,6 +22,11 @@ pub trait FillInput: Send {
     /// If there is nothing to fill from.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
 
+    /// The number of the frame, or whatever the input is made from: for traces. Asked after [`FillInput::shape`].
+    fn frame(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Writes all of `input`, which has the shape that [`FillInput::shape`] gave.
     ///
     /// # Errors
@@ -248,14 +253,22 @@ pub(crate) struct Body {
     pub(crate) outcome: Result<()>,
     pub(crate) calls_back: bool,
     pub(crate) started: Instant,
+    /// Of the run, from its start to its end; none outside of one.
+    pub(crate) span: tracing::Span,
+    /// What the run is made from, for traces.
+    pub(crate) frame: Option<u64>,
 }
 
 impl Body {
     /// Checks the tensors against the ports and takes the leases of a run.
-    pub(crate) fn prepare(&mut self) -> Result<()> {
+    pub(crate) fn prepare(&mut self, request_id: u64) -> Result<()> {
         let prepared = self.lease_all();
-        if prepared.is_err() {
-            self.io.release();
+        match prepared {
+            Ok(()) => {
+                let (run, frame) = (self.run, self.frame);
+                self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
+            }
+            Err(_) => self.io.release(),
         }
         self.next_step_idx = 0;
         self.outcome = Ok(());
@@ -276,9 +289,15 @@ impl Body {
     }
 
     fn lease_all(&mut self) -> Result<()> {
+        self.frame = None;
         for (input_idx, slot) in self.io.inputs.iter_mut().enumerate() {
             if let Some(fill) = &mut slot.fill {
-                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&slot.port)));
+                let frame = &mut self.frame;
+                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let shape = fill.shape(&slot.port)?;
+                    *frame = frame.or(fill.frame());
+                    Ok(shape)
+                }));
                 let asked = asked.unwrap_or_else(|panic| Err(panic_error("the filler", &*panic)));
                 let shape = asked.map_err(|error| error.context(format!("input {}", slot.port)))?;
                 if slot.tensor.shape() != shape || !slot.own {
@@ -328,9 +347,12 @@ impl Body {
             return;
         }
         let step = &mut self.steps[step_idx];
-        let _span = tracing::trace_span!("step", request = request_id, run = self.run, step = &*step.name).entered();
+        let (run, frame) = (self.run, self.frame);
+        let _span =
+            tracing::trace_span!(target: "roiflow::trace", parent: &self.span, "step", request = request_id, run, frame, step = &*step.name)
+                .entered();
         let begin = Instant::now();
-        let (device, io, run) = (&mut self.device, &mut self.io, self.run);
+        let (device, io) = (&mut self.device, &mut self.io);
         let task = &mut step.task;
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match task {
             StepTask::Inputs => fill_inputs(io),

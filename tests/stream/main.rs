@@ -14,3 +14,5 @@ mod pipelines;
 mod publish;
 mod reference;
 mod shared;
+#[cfg(feature = "cli")]
+mod trace;
