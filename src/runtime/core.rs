@@ -65,7 +65,7 @@ impl Core {
             Error::new(ErrorKind::NotFound, format!("no device `{device}`: expected one of {}", names.join(", ")))
         })?;
         let compiled = found.compile(model, config, &self.executors)?;
-        Ok(CompiledModel::new(found.name(), model.name(), compiled, config.clone(), self.executors.clone()))
+        Ok(CompiledModel::new(found.name(), model, compiled, config.clone(), self.executors.clone()))
     }
 
     /// The executors that all models of this core share.

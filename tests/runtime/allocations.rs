@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use roiflow::runtime::{Config, Core, Model, ModelInfo, PartialShape, Port};
+use roiflow::runtime::{Config, Core, Model, ModelInfo, Port};
 use roiflow::stages::image_input;
 use roiflow::tensor::{ElementType, Memory, Shape};
 use roiflow::vision::Preprocess;
@@ -65,7 +65,7 @@ fn a_region_of_a_frame_is_made_without_allocating() {
 
 #[test]
 fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_is_none() {
-    let port = |name: &str, shape: Shape| Port { names: vec![name.into()], element: ElementType::F32, shape: PartialShape::from(shape) };
+    let port = |name: &str, shape: Shape| Port::new(name, ElementType::F32, shape);
     let info = ModelInfo {
         inputs: vec![port("picture", Shape::from([1, 3, 224, 224]))],
         outputs: vec![port("scores", Shape::from([1, 2]))],
