@@ -31,6 +31,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("half", &["tensor"]),
     ("rustix", &["tensor", "devices/cpu"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
+    ("futures_core", &["runtime"]),
     ("tract_onnx", &["devices/cpu"]),
     ("serde", &["stages", "elements/publish", "pipeline", "cli"]),
     ("serde_json", &["stages", "elements/publish", "pipeline", "cli"]),

@@ -62,7 +62,7 @@ impl Core {
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         let found = self.device(device)?;
         let compiled = found.compile(model, config, &self.executors)?;
-        Ok(CompiledModel::new(found.name(), model.name(), compiled, config.clone(), self.executors.clone()))
+        Ok(CompiledModel::new(found.name(), model, compiled, config.clone(), self.executors.clone()))
     }
 
     /// The memory of the device with this name.

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::executor::{Executor, Executors};
-use super::steps::{CancelToken, DeviceIo};
+use super::io::DeviceIo;
+use super::steps::CancelToken;
 use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 

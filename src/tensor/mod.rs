@@ -7,7 +7,7 @@
 //!
 //! Memory may be a device's, which the host reaches by copying only ([`remote`]), or shared with other processes (`shared`).
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`remote`], `shared`.
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`values`], [`remote`], `shared`.
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -22,6 +22,7 @@ pub mod shared;
 pub mod storage;
 #[allow(clippy::module_inception, reason = "the file is named after the one type it holds")]
 pub mod tensor;
+pub mod values;
 
 pub use element::{Element, ElementType};
 pub use error::{Error, ErrorKind, Result};
@@ -33,3 +34,4 @@ pub use remote::{InRemote, RemoteMemory};
 pub use shared::SharedTensor;
 pub use storage::{DeviceLease, ForeignMemory, Memory, ReadLease, WriteLease};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
+pub use values::Values;

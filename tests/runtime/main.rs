@@ -5,6 +5,7 @@ mod bad_models;
 mod device_suite;
 mod golden_fill;
 mod models;
+mod pictures;
 mod profiling;
 mod reference;
 mod request;

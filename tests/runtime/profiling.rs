@@ -77,10 +77,10 @@ fn before_the_first_run_no_node_has_run() {
 fn the_times_are_those_of_the_latest_run() {
     let request = profiled(&tiny("double.onnx")).create_infer_request().unwrap();
     let real = || request.profiling_info().unwrap().iter().map(|node| node.real).sum::<Duration>();
-    request.infer(&Tensor::new(ElementType::F32, [2000, 4]).unwrap()).unwrap();
+    request.infer(Tensor::new(ElementType::F32, [2000, 4]).unwrap()).unwrap();
     let of_many = real();
     // The least of some: a run can be interrupted, but not every one.
-    let of_one = (0..20).map(|_| request.infer(&row([1.0; 4])).map(|()| real()).unwrap()).min().unwrap();
+    let of_one = (0..20).map(|_| request.infer(row([1.0; 4])).map(|()| real()).unwrap()).min().unwrap();
     assert!(of_one > Duration::ZERO && of_one * 20 < of_many, "{of_one:?} for a row, {of_many:?} for 2000");
 }
 

@@ -359,7 +359,7 @@ fn exports_and_imports_do_not_grow_memory_files_or_mappings() {
         let kept = shared(16, 1.0);
         let exchange = |round: usize| {
             // A new tensor every tenth time, the same one over and over else.
-            let tensor = if round % 10 == 0 { shared(16, 1.0) } else { kept.roi(&[1, 0], &[9, 4]).unwrap() };
+            let tensor = if round.is_multiple_of(10) { shared(16, 1.0) } else { kept.roi(&[1, 0], &[9, 4]).unwrap() };
             tensor.export().unwrap().send(&near).unwrap();
             let imported = SharedTensor::receive(&far).unwrap().unwrap().import().unwrap();
             assert_eq!(imported.view::<f32>().unwrap()[[0, 0]], 1.0);

@@ -44,7 +44,9 @@ impl Device for CpuDevice {
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         match model.source() {
-            ModelSource::File(path) => Ok(Arc::new(model::CpuModel::compile(path, config, executors.cpu()?)?)),
+            ModelSource::File(path) => {
+                Ok(Arc::new(model::CpuModel::compile(path, model.info(), config, executors.for_model(self.name(), config)?)?))
+            }
             ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
         }
     }

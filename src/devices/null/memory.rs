@@ -29,7 +29,7 @@ impl NullMemory {
 
 impl RemoteMemory for NullMemory {
     fn place(&self) -> &str {
-        "the memory of NULL"
+        &self.room.place
     }
 
     fn len(&self) -> usize {
@@ -59,13 +59,15 @@ impl Drop for NullMemory {
 
 /// What the tensors of a context take together.
 pub(super) struct Room {
+    /// For messages.
+    place: String,
     max_bytes: Option<usize>,
     used_bytes: AtomicUsize,
 }
 
 impl Room {
-    pub(super) fn new(max_bytes: Option<usize>) -> Arc<Self> {
-        Arc::new(Self { max_bytes, used_bytes: AtomicUsize::new(0) })
+    pub(super) fn new(device: &str, max_bytes: Option<usize>) -> Arc<Self> {
+        Arc::new(Self { place: format!("the memory of {device}"), max_bytes, used_bytes: AtomicUsize::new(0) })
     }
 }
 

@@ -169,7 +169,7 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     request.wait().unwrap();
     assert_eq!(copied(&output), [2.0, 4.0, 6.0, 8.0]);
     assert!(request.input_tensor(()).unwrap().is_same(&input) && request.output_tensor(()).unwrap().is_same(&output));
-    request.infer(&row([5.0; 4])).unwrap();
+    request.infer(row([5.0; 4])).unwrap();
     assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
 }
 
@@ -179,12 +179,12 @@ fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();
     let output = context().create_tensor(ElementType::F32, [3, 4]).unwrap();
     request.set_output_tensor((), &output).unwrap();
-    request.infer(&remote(NUMBERS)).unwrap();
+    request.infer(remote(NUMBERS)).unwrap();
     assert_eq!((&output.shape()[..], copied(&output)), (&[1, 4][..], vec![2.0, 4.0, 6.0, 8.0]));
     let rows = Tensor::from_slice([3, 4], &[1.0_f32; 12]).unwrap();
     request.infer(&rows).unwrap();
     assert_eq!((&output.shape()[..], copied(&output)), (&[3, 4][..], vec![2.0; 12]));
-    let error = request.infer(&Tensor::new(ElementType::F32, [4, 4]).unwrap()).unwrap_err();
+    let error = request.infer(Tensor::new(ElementType::F32, [4, 4]).unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tensor);
     assert!(error.to_string().contains("64 bytes") && error.to_string().contains("48"), "{error}");
     request.infer(&rows).unwrap();
@@ -195,7 +195,7 @@ fn a_region_of_a_remote_tensor_is_an_input_like_any_other() {
     let whole = context().create_tensor(ElementType::F32, [3, 6]).unwrap();
     whole.copy_from(&Tensor::from_slice([3, 6], &(0..18).map(|value| value as f32).collect::<Vec<_>>()).unwrap()).unwrap();
     let request = doubling_rows().create_infer_request().unwrap();
-    request.infer(&whole.roi(&[1, 1], &[3, 5]).unwrap()).unwrap();
+    request.infer(whole.roi(&[1, 1], &[3, 5]).unwrap()).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [14.0, 16.0, 18.0, 20.0, 26.0, 28.0, 30.0, 32.0]);
     let target = context().create_tensor(ElementType::F32, [3, 6]).unwrap();
     request.set_output_tensor((), &target.roi(&[0, 2], &[2, 6]).unwrap()).unwrap();
@@ -242,20 +242,48 @@ fn a_running_request_leases_its_remote_tensors() {
 fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     let request = compile_file(&tiny("identity.onnx")).create_infer_request().unwrap();
     let tensor = remote(NUMBERS);
-    for refused in [request.set_input_tensor((), &tensor), request.set_output_tensor((), &tensor), request.infer(&tensor)] {
+    for refused in [
+        request.set_input_tensor((), &tensor),
+        request.set_output_tensor((), &tensor),
+        request.set_output_tensors([((), &tensor)]),
+        request.infer(&tensor),
+    ] {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("the memory of NULL"), "{error}");
     }
-    request.infer(&row(NUMBERS)).unwrap();
+    request.infer(row(NUMBERS)).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
+}
+
+/// SetInputTensors_remote_tensor_default: slices are gathered by the host.
+#[test]
+fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
+    let request = doubling_rows().create_infer_request().unwrap();
+    let slices = [remote(NUMBERS), remote(NUMBERS)];
+    let error = request.set_tensors("x", &slices).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("the memory of NULL"), "{error}");
+    request.set_tensors("x", &slices[..1]).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 4.0, 6.0, 8.0]);
+}
+
+#[test]
+fn results_of_ones_own_come_out_of_remote_outputs() {
+    let request = compile(doubling_there()).create_infer_request().unwrap();
+    request.set_output_tensors([((), remote([0.0; 4]))]).unwrap();
+    request.infer(remote(NUMBERS)).unwrap();
+    let results = request.results().unwrap();
+    assert_eq!(kind(results.view::<f32>(())), Some(ErrorKind::Tensor));
+    assert_eq!(values(&results.to_owned().unwrap()[0]), [2.0, 4.0, 6.0, 8.0]);
 }
 
 #[test]
 fn a_decoder_that_asks_for_a_remote_output_gets_an_error() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
     request.append_step("decode", |context| context.output::<f32>(0).map(drop)).unwrap();
-    request.infer(&remote(NUMBERS)).unwrap();
+    request.infer(remote(NUMBERS)).unwrap();
     request.set_output_tensor((), &remote(NUMBERS)).unwrap();
     let error = request.infer(()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tensor);
@@ -268,7 +296,7 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     let request = compile(Script::default()).create_infer_request().unwrap();
     let output = remote(NUMBERS);
     request.set_output_tensor((), &output).unwrap();
-    request.infer(&remote(NUMBERS)).unwrap();
+    request.infer(remote(NUMBERS)).unwrap();
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
