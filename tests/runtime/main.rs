@@ -10,3 +10,4 @@ mod reference;
 mod request;
 mod stages;
 mod support;
+mod variables;
