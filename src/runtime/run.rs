@@ -233,6 +233,9 @@ impl Shared {
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.io.release();
         body.span = tracing::Span::none(); // Ends it.
+        if body.outcome.is_ok() {
+            body.io.commit_variables();
+        }
         let here = thread::current().id();
         let is_async = body.calls_back;
         let mut guarded = self.guarded.lock().unwrap();

@@ -13,3 +13,4 @@ mod request;
 mod shared;
 mod stages;
 mod support;
+mod variables;

@@ -1,5 +1,6 @@
 //! How long each node of a plan took. Exists only where the user asked for it; without it a run passes through none of this.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -21,11 +22,18 @@ struct Times {
 }
 
 impl Profile {
-    /// A run of this plan begins.
-    pub(super) fn begin(&mut self, plan: &Plan) {
-        self.times.clear();
-        self.times.resize(plan.model().nodes().len(), None);
-        self.plan = Some(plan.clone());
+    /// A run begins: what is known is of an earlier one.
+    pub(super) fn begin_run(&mut self) {
+        self.times.fill(None);
+    }
+
+    /// A turn of a run begins, of a row or of all. Where turns of several plans make a run, the last plan's are told.
+    pub(super) fn begin_turn(&mut self, plan: &Plan) {
+        if self.plan.as_ref().is_none_or(|known| !Arc::ptr_eq(known, plan)) {
+            self.times.clear();
+            self.times.resize(plan.model().nodes().len(), None);
+            self.plan = Some(plan.clone());
+        }
     }
 
     /// Evaluates a node and notes the time.
