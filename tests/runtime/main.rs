@@ -9,5 +9,6 @@ mod pictures;
 mod reference;
 mod request;
 mod stages;
+mod streaming;
 mod support;
 mod variables;
