@@ -12,5 +12,6 @@ mod request;
 #[cfg(target_os = "linux")]
 mod shared;
 mod stages;
+mod streaming;
 mod support;
 mod variables;

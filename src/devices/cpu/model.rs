@@ -34,7 +34,7 @@ impl OnnxFile {
             let message = format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display());
             Error::new(ErrorKind::Model, message)
         };
-        let proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        let mut proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
             None => not_onnx("its bytes are no protocol buffer of a model"),
         })?;
@@ -50,6 +50,9 @@ impl OnnxFile {
             outputs: graph.output.iter().map(port_of).collect::<Result<_>>().map_err(named)?,
             metadata: proto.metadata_props.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect(),
         };
+        if let Some(graph) = &mut proto.graph {
+            name_nodes(graph);
+        }
         Ok(Self { info, proto, path: path.to_owned() })
     }
 
@@ -81,6 +84,17 @@ impl OnnxFile {
                 self.path.display()
             ),
         )
+    }
+}
+
+/// Gives each node a name of its own: exporters may leave them out, and the engine refuses a graph in which two are equal.
+fn name_nodes(graph: &mut pb::GraphProto) {
+    let mut known = std::collections::HashSet::new();
+    for (node_idx, node) in graph.node.iter_mut().enumerate() {
+        if node.name.is_empty() || !known.insert(node.name.clone()) {
+            node.name = format!("{}_{node_idx}", node.op_type);
+            known.insert(node.name.clone());
+        }
     }
 }
 
