@@ -46,10 +46,10 @@ mod sync;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::Config;
+pub use config::{Config, Performance, Precision};
 pub use error::{Error, ErrorKind, Result};
 pub use model::{Dim, Model, ModelInfo, PartialShape, Port, PortKey};
 pub use profile::StepTime;
 pub use request::{InferRequest, Inputs, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
-pub use steps::{CancelToken, FillInput, RunContext};
+pub use steps::{CancelToken, FillInput, Interrupt, RunContext};

@@ -149,7 +149,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     let core = devices::core();
     let model: Model = core.read_model(&options.model)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
-    let compiled = core.compile_model(&model, device, &Config { n_requests: options.n_requests })?;
+    let compiled = core.compile_model(&model, device, &Config { n_requests: options.n_requests, ..Config::default() })?;
     let spec = ModelSpec::load(options, compiled.info())?;
     for assumption in &spec.assumed {
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");

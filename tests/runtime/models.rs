@@ -68,7 +68,8 @@ fn a_batch_gives_what_its_rows_give_one_by_one() {
 fn the_number_of_requests_is_the_callers_or_what_the_device_likes() {
     let core = devices::core();
     let model = core.read_model(crate::support::tiny("double.onnx")).unwrap();
-    let optimal = |n_requests| core.compile_model(&model, "CPU", &Config { n_requests }).unwrap().optimal_number_of_requests();
+    let optimal =
+        |n_requests| core.compile_model(&model, "CPU", &Config { n_requests, ..Config::default() }).unwrap().optimal_number_of_requests();
     assert_eq!(optimal(Some(5)), 5);
     assert_eq!(optimal(None), std::thread::available_parallelism().unwrap().get());
 }

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use roiflow::devices;
+use roiflow::runtime::device::DeviceInfo;
 use roiflow::runtime::{CompiledModel, Config};
 use roiflow::tensor::Tensor;
 
@@ -34,9 +35,30 @@ pub fn real(path: &str) -> Option<PathBuf> {
 
 /// Compiles a file for the embedded engine.
 pub fn compile(path: &Path) -> CompiledModel {
+    compile_on("CPU", path)
+}
+
+/// Compiles a file for a device.
+pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
     let core = devices::core();
     let model = core.read_model(path).unwrap();
-    core.compile_model(&model, "CPU", &Config::default()).unwrap()
+    core.compile_model(&model, device, &Config::default()).unwrap()
+}
+
+/// Whether a device can be used here; says so where it can't. Devices that `ROIFLOW_REQUIRE_DEVICES` lists must be there.
+pub fn is_here(device: &str) -> bool {
+    static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
+    let devices = DEVICES.get_or_init(|| devices::core().devices());
+    let info = devices.iter().find_map(|(name, info)| (name == device).then_some(info));
+    let why = match info.map(|info| &info.missing) {
+        Some(None) => return true,
+        Some(Some(missing)) => missing.error(device).to_string(),
+        None => format!("device {device} is not listed"),
+    };
+    let required = std::env::var("ROIFLOW_REQUIRE_DEVICES").unwrap_or_default();
+    assert!(!required.split(',').any(|name| name.trim() == device), "{device} is required by ROIFLOW_REQUIRE_DEVICES: {why}");
+    eprintln!("skipped on {device}: {why}");
+    false
 }
 
 /// A tensor of these values; one row.

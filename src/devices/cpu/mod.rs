@@ -8,7 +8,6 @@
 //! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `denormals`.
 //! - Cancel is looked at between nodes.
 
-mod denormals;
 mod model;
 mod request;
 
@@ -34,17 +33,31 @@ impl Device for CpuDevice {
         DeviceInfo {
             description: "embedded engine (tract, pure Rust), reads ONNX".to_owned(),
             properties: vec![("engine", "tract 0.23".to_owned()), ("threads", n_threads.to_string())],
+            missing: None,
         }
     }
 
     fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        if is_of_another_engine(path) {
+            return Err(Error::new(ErrorKind::Unsupported, "device CPU reads ONNX files"));
+        }
         model::OnnxFile::read(path).map(|file| file.info)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         match model.source() {
+            ModelSource::File(path) if is_of_another_engine(path) => Err(Error::new(
+                ErrorKind::Model,
+                format!("device CPU reads ONNX files, `{}` is of another format; use OPENVINO.CPU or AUTO", path.display()),
+            )),
             ModelSource::File(path) => Ok(Arc::new(model::CpuModel::compile(path, config, executors.cpu()?)?)),
             ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
         }
     }
+}
+
+/// Formats that are certainly none of ONNX: whatever else is in the file, the error is then about ONNX.
+fn is_of_another_engine(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    ["xml", "ort", "tflite", "pb", "pdmodel", "gguf"].iter().any(|known| ending.eq_ignore_ascii_case(known))
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
 
-use super::denormals::FlushDenormals;
 use super::model::{Plan, Plans, datum_of};
+use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::DeviceRequest;
 use crate::runtime::steps::DeviceIo;
 use crate::runtime::{CancelToken, Dim, Error, ErrorKind, ModelInfo, Port, Result};
