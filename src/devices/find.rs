@@ -245,7 +245,11 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     const SEGMENT_BYTES: usize = 56;
     const LOADED: u32 = 1;
     let mut file = File::open(path).map_err(|error| error.to_string())?;
-    let len = file.metadata().map_err(|error| error.to_string())?.len();
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let len = metadata.len();
     let mut header = [0; HEADER_BYTES];
     let cut = || format!("the file is cut off or damaged ({len} bytes)");
     if file.read_exact(&mut header).is_err() {

@@ -103,6 +103,13 @@ pub fn alone(test: &str, body: fn()) {
     eprint!("{error}");
 }
 
+/// Memory of this process that is in use; `None` where the system does not tell.
+pub fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
 /// A folder for files of one test; gone when dropped.
 pub struct Scratch(PathBuf);
 

@@ -234,6 +234,10 @@ impl DeviceModel for CpuModel {
         &self.info
     }
 
+    fn device(&self) -> Option<&str> {
+        Some("CPU")
+    }
+
     fn steps(&self) -> Vec<DeviceStep> {
         vec![DeviceStep { name: "infer", executor: self.pool.clone() }]
     }
