@@ -267,7 +267,43 @@ fn requests_of_one_model_share_its_weights() {
     });
 }
 
-/// One row of each element type that the engine can carry, through a model that hands it on.
+/// The process may end while runs go on: what the engines do at exit finds them busy.
+#[test]
+fn the_process_ends_cleanly_while_runs_go_on() {
+    let program = std::env::current_exe().unwrap();
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        for round in 0..5 {
+            let arguments = ["engines::ends_the_process_amid_runs", "--exact", "--nocapture", "--ignored"];
+            let output = std::process::Command::new(&program).args(arguments).env("ROIFLOW_TEST_DEVICE", device).output().unwrap();
+            assert_eq!(output.status.code(), Some(7), "{device}, round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in a process that it ends"]
+fn ends_the_process_amid_runs() {
+    let Ok(device) = std::env::var("ROIFLOW_TEST_DEVICE") else { return };
+    let model = compile_on(&device, &real("models/yolox_nano_416x416.onnx").unwrap_or_else(|| tiny("double.onnx")));
+    let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for request in &requests {
+        if model.inputs()[0].shape.to_static().is_none() {
+            request.set_input_tensor((), &row([1.0; 4])).unwrap();
+        }
+        let sender = sender.clone();
+        request
+            .set_callback(move |request, _| {
+                sender.send(()).unwrap();
+                request.start_async(()).unwrap();
+            })
+            .unwrap();
+        request.start_async(()).unwrap();
+    }
+    receiver.recv().unwrap();
+    std::process::exit(7);
+}
+
 #[test]
 fn runs_use_the_tensors_memory_without_a_copy() {
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
@@ -322,12 +358,9 @@ fn a_canceled_run_ends_inside_the_engine() {
             request.start_async(()).unwrap();
             std::thread::yield_now();
             request.cancel();
-            match request.wait() {
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Canceled, "{device}: {error}");
-                    n_canceled += 1;
-                }
-                Ok(()) => {}
+            if let Err(error) = request.wait() {
+                assert_eq!(error.kind(), ErrorKind::Canceled, "{device}: {error}");
+                n_canceled += 1;
             }
         }
         assert!(n_canceled > 0, "{device}: no run was canceled");

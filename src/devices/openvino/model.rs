@@ -61,8 +61,10 @@ pub(super) fn compile(
     };
     if on_processor {
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
-        properties.push(("NUM_STREAMS", n_requests.to_string()));
-        properties.push(("INFERENCE_NUM_THREADS", (n_requests * n_threads).to_string()));
+        // More runs than the pool has workers are never on at once.
+        let n_streams = n_requests.min(pool.n_threads());
+        properties.push(("NUM_STREAMS", n_streams.to_string()));
+        properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
         // The threads are ours; they are not to be bound to cores.
         properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
     } else if config.precision != Precision::F32 {
