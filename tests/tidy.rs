@@ -30,6 +30,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ndarray", &["tensor", "runtime"]),
     ("half", &["tensor"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
+    ("futures_core", &["runtime"]),
     ("tract_onnx", &["devices/cpu"]),
     ("libloading", &["devices/find"]),
     ("ort_sys", &["devices/onnxruntime"]),

@@ -84,6 +84,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
             PrecisionArg::F16 => Precision::F16,
         },
         cache_folder: args.cache.clone(),
+        ..Config::default()
     };
     let begin = Instant::now();
     let core = devices::core();

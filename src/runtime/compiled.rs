@@ -4,12 +4,17 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::config::Properties;
 use super::device::{DeviceModel, DeviceStep};
 use super::executor::{Executor, Executors, Inline};
+use super::io::{InputSlot, OutputSlot, RunIo};
 use super::request_pool::RequestPool;
-use super::steps::{Body, InputSlot, OutputSlot, RunIo, Step, StepTask};
-use super::{Config, InferRequest, Inputs, ModelInfo, Port, Result};
+use super::steps::{Body, Step, StepTask};
+use super::{Config, Error, ErrorKind, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results};
 use crate::tensor::Tensor;
+
+/// The executor of [`Config::callback_thread`].
+const CALLBACKS: &str = "roiflow-callbacks";
 
 /// A compiled model. Cheap to clone; makes any number of independent requests.
 #[derive(Clone)]
@@ -22,18 +27,24 @@ pub struct CompiledModel {
 pub(crate) struct CompiledShared {
     pub(crate) model: Arc<dyn DeviceModel>,
     pub(crate) info: ModelInfo,
+    /// The outputs of `info`, for results that outlive the model.
+    pub(crate) outputs: Arc<[Port]>,
     pub(crate) executors: Executors,
     steps: Vec<DeviceStep>,
     device: String,
     name: String,
     /// What the caller asked for.
-    config: Config,
+    pub(crate) config: Config,
 }
 
 impl CompiledModel {
-    pub(crate) fn new(device: &str, name: String, model: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
-        let (info, steps) = (model.info().clone(), model.steps());
-        Self::from_shared(Arc::new(CompiledShared { model, info, executors, steps, device: device.to_owned(), name, config }))
+    pub(crate) fn new(device: &str, model: &Model, compiled: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
+        let (mut info, steps) = (compiled.info().clone(), compiled.steps());
+        // What the caller said of the axes is nothing that a device knows.
+        info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
+        let outputs = info.outputs.as_slice().into();
+        let (name, device) = (model.name(), device.to_owned());
+        Self::from_shared(Arc::new(CompiledShared { model: compiled, info, outputs, executors, steps, device, name, config }))
     }
 
     pub(crate) fn from_shared(shared: Arc<CompiledShared>) -> Self {
@@ -83,12 +94,12 @@ impl CompiledModel {
             // What is open is empty until a tensor is set or filled.
             let shape = port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
             let tensor = device.allocate_input(input_idx, shape)?;
-            inputs.push(InputSlot { port: port.clone(), tensor, own: true, fill: None, lease: None });
+            inputs.push(InputSlot::new(port.clone(), tensor));
         }
         let mut outputs = Vec::with_capacity(shared.info.outputs.len());
         for port in &shared.info.outputs {
             let shape = port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
-            outputs.push(OutputSlot { port: port.clone(), tensor: Tensor::new(port.element, shape)?, lease: None });
+            outputs.push(OutputSlot::new(port.clone(), Tensor::new(port.element, shape)?));
         }
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.
@@ -106,6 +117,8 @@ impl CompiledModel {
             device,
             io: RunIo { inputs, outputs },
             steps,
+            n_prepended: 0,
+            completion: if shared.config.callback_thread { shared.executors.named(CALLBACKS, 1)? } else { Arc::new(Inline) },
             next_step_idx: 0,
             run: 0,
             outcome: Ok(()),
@@ -115,22 +128,60 @@ impl CompiledModel {
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
 
-    /// Runs once on the caller's thread, on a request that is kept for the next call; safe from many threads at once. Gives
-    /// one tensor per output, the caller's own.
+    /// What the model is, where it runs and how it was compiled.
+    pub fn properties(&self) -> Properties {
+        Properties {
+            model_name: self.name().to_owned(),
+            device: self.device().to_owned(),
+            optimal_number_of_requests: self.optimal_number_of_requests(),
+            config: self.shared.config.clone(),
+        }
+    }
+
+    /// Runs once on the caller's thread, on a request that is kept for the next call; safe from many threads at once.
+    ///
+    /// All inputs must be given; tensors are shared for the length of the call, not copied, and given back when it returns.
+    /// The results are the caller's own.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// let core = devices::core();
+    /// let model = core.compile_model(&core.read_model("assets/tiny/add.onnx")?, "CPU", &Config::default())?;
+    /// let (a, b) = (ndarray::arr2(&[[1.0_f32, 2.0, 3.0, 4.0]]), ndarray::arr2(&[[0.5_f32; 4]]));
+    /// let results = model.infer([("a", &a), ("b", &b)])?;
+    /// assert_eq!(results.array::<f32>("sum")?.as_slice(), Some(&[1.5, 2.5, 3.5, 4.5][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`InferRequest::infer`].
-    pub fn infer(&self, inputs: impl Inputs) -> Result<Vec<Tensor>> {
+    /// As [`InferRequest::infer`], and `Tensor` if an input is missing.
+    pub fn infer(&self, inputs: impl Inputs) -> Result<Results> {
+        self.check_complete(&inputs)?;
         let request = self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)?;
-        request.infer(inputs)?;
-        let mut results = Vec::with_capacity(self.outputs().len());
-        for output_idx in 0..self.outputs().len() {
-            let output = request.output_tensor(output_idx)?;
-            let result = Tensor::new(output.element(), output.shape())?;
-            output.copy_to(&result)?;
-            results.push(result);
+        let ran = request.infer(inputs);
+        request.clear_inputs()?;
+        ran?;
+        request.take_outputs()
+    }
+
+    /// The kept request is anybody's: an input that is not given would be that of an earlier caller.
+    fn check_complete(&self, inputs: &impl Inputs) -> Result<()> {
+        let ports = self.inputs();
+        let mut given = vec![false; ports.len()];
+        inputs.visit(&mut |key, _| {
+            given[key.find("input", ports)?] = true;
+            Ok(())
+        })?;
+        match given.iter().position(|given| !given) {
+            None => Ok(()),
+            Some(missing) => {
+                let n_given = given.iter().filter(|given| **given).count();
+                let message = format!("input {} is missing: expected all {}, got {n_given}", ports[missing], ports.len());
+                Err(Error::new(ErrorKind::Tensor, message))
+            }
         }
-        Ok(results)
     }
 
     /// Frees the requests that [`CompiledModel::infer`] keeps.

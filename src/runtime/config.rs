@@ -1,11 +1,12 @@
 //! Typed options of a compiled model. String maps exist only where a user typed a string.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How a model is compiled. [`Config::default`] suits a single pipeline.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How many requests the caller means to run at once; `None` lets the device decide.
+    /// How many requests the caller means to run at once; `None`, the default, lets the device decide.
     pub n_requests: Option<usize>,
     /// What the requests and threads are arranged for.
     pub performance: Performance,
@@ -15,6 +16,29 @@ pub struct Config {
     pub precision: Precision,
     /// Where an engine that can keeps compiled models for the next time.
     pub cache_folder: Option<PathBuf>,
+    /// The runs of all models of the device that ask for it go one at a time, in the order of their starts. Off by default.
+    pub exclusive_requests: bool,
+    /// Callbacks run on a thread of their own, one for the process, so that long ones hold up no engine. Off by default: on the
+    /// thread that ended the run, without the hop of some 5 to 25 microseconds.
+    pub callback_thread: bool,
+    /// How long dropping the last handle of a running request waits for the run, by default 5 s. What then still runs keeps its
+    /// memory and frees it when it ends.
+    pub drop_patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            n_requests: None,
+            performance: Performance::default(),
+            n_threads: None,
+            precision: Precision::default(),
+            cache_folder: None,
+            exclusive_requests: false,
+            callback_thread: false,
+            drop_patience: Duration::from_secs(5),
+        }
+    }
 }
 
 /// What a device is arranged for.
@@ -50,6 +74,20 @@ impl Config {
         let n_requests = self.n_requests.unwrap_or_else(|| n_cores / one_request.max(1)).max(1);
         (n_requests, self.n_threads.unwrap_or(n_cores / n_requests).max(1))
     }
+}
+
+/// What a compiled model says of itself, see [`CompiledModel::properties`](super::CompiledModel::properties).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Properties {
+    /// The model's name in messages: the path of its file.
+    pub model_name: String,
+    /// The device that it was compiled for.
+    pub device: String,
+    /// How many requests keep it busy.
+    pub optimal_number_of_requests: usize,
+    /// The options that it was compiled with.
+    pub config: Config,
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl Core {
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         let compiled = self.compile_device_model(model, device, config)?;
         let device = compiled.device().unwrap_or(device).to_owned();
-        Ok(CompiledModel::new(&device, model.name(), compiled, config.clone(), self.executors.clone()))
+        Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
     /// As [`Core::compile_model`], for a device that stands for others.

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::executor::{Executor, Executors};
-use super::steps::{CancelToken, DeviceIo};
+use super::io::DeviceIo;
+use super::steps::CancelToken;
 use super::{Config, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::{Shape, Tensor};
 

@@ -3,14 +3,15 @@
 //! Queues are bounded. A request is queued at most once at a time, on one executor, so the capacity of a queue is
 //! `MAX_REQUESTS` (each waiting once) and a request that would exceed it is refused when it is *created*, never when it runs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::{Error, ErrorKind, Result};
+use super::{Config, Error, ErrorKind, Result};
 
 /// The most requests that may exist at a time on the executors of one process.
 pub const MAX_REQUESTS: usize = 4096;
@@ -48,7 +49,7 @@ impl Executor for Inline {
 
 /// A fixed number of worker threads and one queue.
 pub struct Pool {
-    name: &'static str,
+    name: String,
     queue: Option<Sender<Arc<dyn Task>>>,
     workers: Vec<thread::JoinHandle<()>>,
 }
@@ -58,9 +59,9 @@ impl Pool {
     ///
     /// # Errors
     /// If the system refuses a thread.
-    pub fn new(name: &'static str, n_threads: usize) -> Result<Self> {
+    pub fn new(name: &str, n_threads: usize) -> Result<Self> {
         let (queue, tasks) = bounded(MAX_REQUESTS);
-        let mut pool = Self { name, queue: Some(queue), workers: Vec::new() };
+        let mut pool = Self { name: name.to_owned(), queue: Some(queue), workers: Vec::new() };
         for worker_idx in 0..n_threads.max(1) {
             let tasks: Receiver<Arc<dyn Task>> = tasks.clone();
             let worker = thread::Builder::new()
@@ -107,7 +108,7 @@ impl Drop for Pool {
 /// Queues tasks until a test runs them.
 #[derive(Default)]
 pub struct Manual {
-    tasks: std::sync::Mutex<std::collections::VecDeque<Arc<dyn Task>>>,
+    tasks: Mutex<std::collections::VecDeque<Arc<dyn Task>>>,
 }
 
 impl Manual {
@@ -144,6 +145,8 @@ pub struct Executors(Arc<ExecutorsInner>);
 
 #[derive(Debug, Default)]
 struct ExecutorsInner {
+    /// By name. Those that nobody uses any more are gone: a name costs a thread only while a model of its device lives.
+    named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
 }
@@ -160,6 +163,37 @@ impl Executors {
         let n_threads = thread::available_parallelism().map_or(1, usize::from);
         let pool = Arc::new(Pool::new("roiflow-cpu", n_threads)?);
         Ok(self.0.cpu.get_or_init(|| pool).clone())
+    }
+
+    /// The pool with this name, started with `n_threads` if there is none: the waiter of a device's instance, the one worker of
+    /// a device's exclusive requests, the callbacks. The same name gives the same pool for as long as somebody keeps it.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn named(&self, name: &str, n_threads: usize) -> Result<Arc<Pool>> {
+        let mut named = self.0.named.lock().unwrap();
+        if let Some(pool) = named.get(name).and_then(Weak::upgrade) {
+            return Ok(pool);
+        }
+        let pool = Arc::new(Pool::new(name, n_threads)?);
+        named.retain(|_, pool| pool.strong_count() > 0);
+        named.insert(name.to_owned(), Arc::downgrade(&pool));
+        Ok(pool)
+    }
+
+    /// Where the processor's steps of a model run: on the pool of the processor, or, for
+    /// [`Config::exclusive_requests`](super::Config::exclusive_requests), on the one worker that all such models of the device
+    /// share.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn for_model(&self, device: &str, config: &Config) -> Result<Arc<Pool>> {
+        if config.exclusive_requests { self.named(&format!("roiflow-{device}-exclusive"), 1) } else { self.cpu() }
+    }
+
+    /// Number of named pools that are in use.
+    pub fn n_named(&self) -> usize {
+        self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
     }
 
     /// Counts one more request in, until the ticket is dropped.

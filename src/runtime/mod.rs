@@ -10,8 +10,8 @@
 //!      └── errors of start leave it idle  └─ cancel: the run ends at the next step boundary
 //! ```
 //!
-//! - A run is a list of steps, each a task for an executor: fill the inputs, the device's own steps, then the steps that the
-//!   user appended (decoders). Neighbors with the same executor run as one task. See [`steps`].
+//! - A run is a list of steps, each a task for an executor: steps that the user prepended, fill the inputs, the device's own
+//!   steps, steps that the user appended (decoders). Neighbors with the same executor run as one task. See [`steps`].
 //! - While a request runs, its tensors, steps and device state *belong to the run*: they are moved out of the request, so
 //!   every accessor answers [`ErrorKind::Busy`] by construction. The run holds leases on the tensors' memory, so the same
 //!   tensor set elsewhere can't be torn either.
@@ -23,8 +23,9 @@
 //! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
 //!   by the run and freed when the device returns.
 //!
-//! Reading order: [`mod@core`], [`model`], [`compiled`], [`request`], `state`, [`steps`], [`executor`],
-//! [`request_pool`], [`device`], [`config`], [`profile`].
+//! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
+//! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
+//! [`device`], [`config`], [`profile`].
 //!
 //! Knows tensors. Knows no device, no picture, no GStreamer.
 
@@ -36,20 +37,35 @@ pub mod core;
 pub mod device;
 pub mod error;
 pub mod executor;
+pub mod future;
+pub mod inputs;
+pub mod io;
 pub mod model;
+pub mod ordered;
+pub mod port;
 pub mod profile;
+pub mod queue;
 pub mod request;
 pub mod request_pool;
+pub mod results;
+mod run;
 mod state;
 pub mod steps;
 mod sync;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::{Config, Performance, Precision};
+pub use config::{Config, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
-pub use model::{Dim, Model, ModelInfo, PartialShape, Port, PortKey};
+pub use future::RunFuture;
+pub use inputs::{Input, Inputs};
+pub use io::{FillInput, RunContext};
+pub use model::{Model, ModelInfo};
+pub use ordered::{Ordered, OrderedStream};
+pub use port::{Axes, Dim, PartialShape, Port, PortKey};
 pub use profile::StepTime;
-pub use request::{InferRequest, Inputs, WeakInferRequest};
+pub use queue::{AsyncInferQueue, JobErrors};
+pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
-pub use steps::{CancelToken, FillInput, Interrupt, RunContext};
+pub use results::Results;
+pub use steps::{CancelToken, Interrupt};

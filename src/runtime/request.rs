@@ -1,26 +1,18 @@
-//! The inference request: set inputs, start, wait, cancel, be called back.
-//!
-//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a filler, a step, a callback or an
-//! executor runs, or while something of the user's is dropped. `Shared::in_flight` holds the body between two executors and is
-//! never taken together with `guarded`.
+//! The inference request: set inputs, start, wait, cancel, be called back. How it runs is in `run`.
 
+use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::compiled::CompiledShared;
-use super::executor::{Executor, Task, Ticket};
-use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
-use super::steps::{Body, CancelToken, CustomStep, FillInput, RunContext, Step, StepTask, check_fits, panic_error};
-use super::sync::{AtomicU64, Condvar, Mutex, Ordering};
-use super::{CompiledModel, Error, ErrorKind, PortKey, Result, StepTime};
+use super::executor::{Executor, Ticket};
+use super::io::{RunContext, Source, check_fits};
+use super::run::{Handle, OnQuiet, Shared};
+use super::steps::{Body, CustomStep, Step, StepTask};
+use super::{CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, Port, PortKey, Result, Results, RunFuture, StepTime};
 use crate::tensor::Tensor;
-
-/// How long dropping the last handle of a running request waits for the run. What then still runs keeps its memory and frees
-/// it when it ends.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A handle to one inference request. Clones are the same request.
 ///
@@ -32,87 +24,25 @@ pub struct InferRequest(Arc<Handle>);
 #[derive(Debug, Clone)]
 pub struct WeakInferRequest(Weak<Handle>);
 
-type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
-
-#[derive(Debug)]
-struct Handle(Arc<Shared>);
-
-pub(crate) struct Shared {
-    id: u64,
-    model: Arc<CompiledShared>,
-    cancel: CancelToken,
-    guarded: Mutex<Guarded>,
-    finished: Condvar,
-    in_flight: Mutex<Option<Box<Body>>>,
-    /// The thread that is inside a filler or step of this request, see [`thread_token`]; 0 for none.
-    stepping: AtomicU64,
-    handle: OnceLock<Weak<Handle>>,
-    _ticket: Ticket,
-}
-
-struct Guarded {
-    state: RequestState,
-    /// Here while idle; taken by the run.
-    body: Option<Box<Body>>,
-    callback: Option<Callback>,
-    /// The latest run that ended, and how.
-    outcome: (u64, Result<()>),
-    /// The runs that somebody waits for: a later run may end before the waiter has looked.
-    awaited: Vec<Awaited>,
-    latency: Duration,
-}
-
-struct Awaited {
-    run: u64,
-    n_waiting: usize,
-    outcome: Option<Result<()>>,
-}
-
+/// Starting and waiting.
 impl InferRequest {
-    pub(crate) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Self {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let shared = Arc::new(Shared {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            model,
-            cancel: CancelToken::default(),
-            guarded: Mutex::new(Guarded {
-                state: RequestState::default(),
-                body: Some(body),
-                callback: None,
-                outcome: (0, Ok(())),
-                awaited: Vec::new(),
-                latency: Duration::ZERO,
-            }),
-            finished: Condvar::new(),
-            in_flight: Mutex::new(None),
-            stepping: AtomicU64::new(0),
-            handle: OnceLock::new(),
-            _ticket: ticket,
-        });
-        let handle = Arc::new(Handle(shared));
-        let _first = handle.0.handle.set(Arc::downgrade(&handle));
+    pub(super) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Self {
+        Self(Handle::new(model, body, ticket))
+    }
+
+    pub(super) fn of(handle: Arc<Handle>) -> Self {
         Self(handle)
     }
 
     /// Runs on the caller's thread and returns when the outputs are there. The callback is not called.
     ///
-    /// `inputs` are set first: `()` leaves them as they are, a tensor goes to the only input, a list of `(key, tensor)` to the
-    /// inputs named.
+    /// `inputs` are set first, see [`Inputs`] for all their forms: `()` leaves them as they are.
     ///
     /// # Errors
     /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, and what steps and device say.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
-        inputs.set(self)?;
-        let shared = self.shared();
-        let mut body = shared.begin(false)?;
-        shared.step(|| {
-            while !body.is_over() {
-                body.run_next_step(&shared.cancel, shared.id);
-            }
-        });
-        let outcome = body.outcome.clone();
-        shared.end(body);
-        outcome
+        let body = self.shared().begin(&inputs, false)?;
+        self.shared().run_here(body)
     }
 
     /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
@@ -120,11 +50,39 @@ impl InferRequest {
     /// # Errors
     /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit; the request stays idle then.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
-        inputs.set(self)?;
-        let shared = self.shared();
-        let body = shared.begin(true)?;
-        shared.pass_on(body);
+        let body = self.shared().begin(&inputs, true)?;
+        self.shared().pass_on(body);
         Ok(())
+    }
+
+    /// Starts a run at once and gives a future of its end, for `.await` in any executor. Dropping the future cancels the run.
+    /// An error of the start comes out of the future. `request.await` waits for a run that was started in another way.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let core = devices::core();
+    /// # let model = core.compile_model(&core.read_model("assets/tiny/double.onnx")?, "CPU", &Config::default())?;
+    /// # futures::executor::block_on(async {
+    /// let (first, second) = (model.create_infer_request()?, model.create_infer_request()?);
+    /// let both = (first.run(&ndarray::arr2(&[[1.0_f32; 4]])), second.run(&ndarray::arr2(&[[2.0_f32; 4]])));
+    /// both.0.await?; // both run already
+    /// both.1.await?;
+    /// assert_eq!(second.output_tensor(())?.view::<f32>()?[[0, 3]], 4.0);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn run(&self, inputs: impl Inputs) -> RunFuture {
+        let shared = self.shared();
+        match shared.begin(&inputs, true) {
+            Ok(body) => {
+                let run = shared.expect_latest();
+                shared.pass_on(body);
+                RunFuture::of(self.clone(), run)
+            }
+            Err(error) => RunFuture::failed(self.clone(), error),
+        }
     }
 
     /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
@@ -132,7 +90,7 @@ impl InferRequest {
     /// # Errors
     /// The error of the run, also for every other waiter; `WouldDeadlock` inside the request's own callback, steps and fillers.
     pub fn wait(&self) -> Result<()> {
-        self.wait_until(None).map(|_in_time| ())
+        self.shared().wait_until(None).map(|_in_time| ())
     }
 
     /// As [`InferRequest::wait`], but gives up after `timeout`: `false` if the run is not over, or none was ever started.
@@ -141,44 +99,11 @@ impl InferRequest {
     /// As [`InferRequest::wait`].
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
         match Instant::now().checked_add(timeout) {
-            Some(deadline) => self.wait_until(Some(deadline)),
+            Some(deadline) => self.shared().wait_until(Some(deadline)),
             // So far away that it never comes.
             None if self.shared().guarded.lock().unwrap().state.latest_run() == 0 => Ok(false),
-            None => self.wait_until(None),
+            None => self.shared().wait_until(None),
         }
-    }
-
-    fn wait_until(&self, deadline: Option<Instant>) -> Result<bool> {
-        let shared = self.shared();
-        let mut guarded = shared.guarded.lock().unwrap();
-        let run = guarded.state.latest_run();
-        if run == 0 {
-            return Ok(deadline.is_none());
-        }
-        if guarded.state.is_finished(run) {
-            return guarded.outcome.1.clone().map(|()| true);
-        }
-        if guarded.state.is_called_on(thread::current().id()) || shared.is_stepping_here() {
-            return Err(Error::new(
-                ErrorKind::WouldDeadlock,
-                "wait inside the request's own callback or step would wait for itself; start the next run from the callback and return instead",
-            ));
-        }
-        guarded.begin_to_wait(run);
-        while !guarded.state.is_finished(run) {
-            guarded = match deadline {
-                None => shared.finished.wait(guarded).unwrap(),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        drop(guarded.end_to_wait(run));
-                        return Ok(false);
-                    }
-                    shared.finished.wait_timeout(guarded, left).unwrap().0
-                }
-            };
-        }
-        guarded.end_to_wait(run).map(|()| true)
     }
 
     /// Asks the current run to end at the next step boundary, or inside the device where the engine can. The run then ends with
@@ -191,7 +116,8 @@ impl InferRequest {
     }
 
     /// Sets the closure that is called after each asynchronous run, with the result or the error, before waiters go on. It may
-    /// start the request again. It is called on an executor's thread, so it should be short.
+    /// start the request again. It is called on an executor's thread, so it should be short, unless the model was compiled with
+    /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, every other thread finds the request busy.
     ///
     /// The request itself is passed in; a callback that captures another handle of it keeps the request alive for ever: use
     /// [`InferRequest::downgrade`].
@@ -222,10 +148,42 @@ impl InferRequest {
         Ok(())
     }
 
+    /// Keeps something of the user's with the request, for its callback; the one before is dropped.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn set_user_data(&self, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
+        let previous = {
+            let mut guarded = self.shared().guarded.lock().unwrap();
+            guarded.check_idle()?;
+            guarded.user_data.replace(data)
+        };
+        drop(previous);
+        Ok(())
+    }
+
+    /// What [`InferRequest::set_user_data`] keeps, if it is a `T`. Also while the request runs.
+    pub fn user_data<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.shared().guarded.lock().unwrap().user_data.clone()?.downcast().ok()
+    }
+}
+
+/// Tensors.
+impl InferRequest {
+    /// The inputs of the model, in order.
+    pub fn model_inputs(&self) -> &[Port] {
+        &self.shared().model.info.inputs
+    }
+
+    /// The outputs of the model, in order.
+    pub fn model_outputs(&self) -> &[Port] {
+        &self.shared().model.outputs
+    }
+
     /// The tensor of an input or output, inputs first. Its content changes only while the request runs.
     ///
     /// # Errors
-    /// `NotFound`, or `Busy` while the request runs.
+    /// `NotFound`; `Busy` while the request runs; `Tensor` for an input that a batch of slices was set for.
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
@@ -237,47 +195,85 @@ impl InferRequest {
     /// The tensor of an input, by name, index, port, or `()` for the only one.
     ///
     /// # Errors
-    /// `NotFound`, or `Busy` while the request runs.
+    /// As [`InferRequest::tensor`].
     pub fn input_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
-        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
-        self.with_body(|body| Ok(body.io.inputs[input_idx].tensor.clone()))
+        let input_idx = key.into().find("input", self.model_inputs())?;
+        self.shared().with_body(|body| body.io.inputs[input_idx].tensor().cloned())
     }
 
-    /// The tensor of an output, by name, index, port, or `()` for the only one.
+    /// The tensor of an output, by name, index, port, or `()` for the only one. If it is fed back as an input of the same
+    /// request, the next run writes into another tensor: ask again after each run.
     ///
     /// # Errors
     /// `NotFound`, or `Busy` while the request runs.
     pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
-        let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
-        self.with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
+        let output_idx = key.into().find("output", self.model_outputs())?;
+        self.shared().with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
     }
 
-    /// Makes `tensor` the input; no copy. The request leases its memory while it runs.
+    /// The tensors of all inputs, in order.
+    ///
+    /// # Errors
+    /// As [`InferRequest::tensor`].
+    pub fn input_tensors(&self) -> Result<Vec<Tensor>> {
+        self.shared().with_body(|body| body.io.inputs.iter().map(|slot| slot.tensor().cloned()).collect())
+    }
+
+    /// The tensors of all outputs, in order.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn output_tensors(&self) -> Result<Vec<Tensor>> {
+        self.shared().with_body(|body| Ok(body.io.outputs.iter().map(|slot| slot.tensor.clone()).collect()))
+    }
+
+    /// All outputs of the latest run, by name, index or port; no copy.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn results(&self) -> Result<Results> {
+        let tensors = self.output_tensors()?.into_iter().enumerate().collect();
+        Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+    }
+
+    /// As [`InferRequest::results`], only those asked for, in this order.
+    ///
+    /// # Errors
+    /// As [`InferRequest::results`], or `NotFound`.
+    pub fn results_of<'a, K: Into<PortKey<'a>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Results> {
+        let ports = &self.shared().model.outputs;
+        let found = keys.into_iter().map(|key| key.into().find("output", ports)).collect::<Result<Vec<usize>>>()?;
+        let tensors =
+            self.shared().with_body(|body| Ok(found.into_iter().map(|idx| (idx, body.io.outputs[idx].tensor.clone())).collect()))?;
+        Ok(Results::new(ports.clone(), tensors))
+    }
+
+    /// Makes `tensor` the input; no copy. Every run leases its memory. Any strides: a region of another tensor is fine.
     ///
     /// # Errors
     /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
-        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
-        let replaced = self.with_body(|body| {
+        let input_idx = key.into().find("input", self.model_inputs())?;
+        let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.inputs[input_idx];
-            check_fits("input", &slot.port, tensor.element(), &tensor.shape())?;
-            slot.own = false;
-            Ok((slot.fill.take(), std::mem::replace(&mut slot.tensor, tensor.clone())))
+            slot.check(&Input::Share(tensor.clone()))?;
+            Ok(slot.replace_source(Source::Shared(tensor.clone())))
         })?;
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
         Ok(())
     }
 
-    /// Makes `tensor` the output; the run writes into its memory.
+    /// Makes `tensor` the output; the run writes into its memory, and gives it the shape of the output where the port leaves
+    /// that open.
     ///
     /// # Errors
     /// As [`InferRequest::set_input_tensor`].
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
-        let output_idx = key.into().find("output", &self.shared().model.info.outputs)?;
-        let replaced = self.with_body(|body| {
+        let output_idx = key.into().find("output", self.model_outputs())?;
+        let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.outputs[output_idx];
-            check_fits("output", &slot.port, tensor.element(), &tensor.shape())?;
-            Ok(std::mem::replace(&mut slot.tensor, tensor.clone()))
+            check_output(&slot.port, tensor)?;
+            Ok(slot.replace(tensor.clone()))
         })?;
         drop(replaced);
         Ok(())
@@ -297,27 +293,144 @@ impl InferRequest {
         }
     }
 
+    /// Makes a list of slices the input: each is one picture of the batch, of batch 1, and may be a region of another tensor.
+    /// Their number is the batch, which must be the port's where that is fixed. They are gathered into the request's own tensor
+    /// when a run begins, so what is written into them after this call counts. One slice is as [`InferRequest::set_tensor`]; a
+    /// tensor that is set later takes the place of the batch.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, the batch is not the
+    /// port's first axis ([`Model::with_axes`](super::Model::with_axes)), the number does not fit, or a slice has another
+    /// element type or shape.
+    pub fn set_tensors<'a>(&self, key: impl Into<PortKey<'a>>, slices: &[Tensor]) -> Result<()> {
+        self.set_inputs(&[(key.into(), Input::Batch(slices))])
+    }
+
+    /// Sets several inputs at once: lists, pairs, maps, see [`Inputs`]. If one does not fit, none is set.
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
+    pub fn set_inputs(&self, inputs: impl Inputs) -> Result<()> {
+        let ports = self.model_inputs();
+        self.shared().edit(|Body { device, io, .. }| io.set_inputs(&mut **device, ports, &inputs))
+    }
+
+    /// Sets several outputs at once, by pairs of key and tensor. If one does not fit, none is set.
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_output_tensor`].
+    pub fn set_output_tensors<'a, K: Into<PortKey<'a>>, V: AsRef<Tensor>>(&self, outputs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
+        let mut found = Vec::new();
+        for (key, tensor) in outputs {
+            let (output_idx, tensor) = (key.into().find("output", self.model_outputs())?, tensor.as_ref());
+            check_output(&self.model_outputs()[output_idx], tensor)?;
+            found.push((output_idx, tensor.clone()));
+        }
+        self.shared().edit(|body| {
+            for (output_idx, tensor) in found {
+                drop(body.io.outputs[output_idx].replace(tensor));
+            }
+            Ok(())
+        })
+    }
+
     /// Lets `fill` write the input at the start of every run, as the run's first step, straight into memory in which the
     /// device can run. Replaces a tensor that was set, and is replaced by one.
     ///
     /// # Errors
     /// `NotFound`, or `Busy` while the request runs.
     pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
-        let input_idx = key.into().find("input", &self.shared().model.info.inputs)?;
-        let replaced = self.with_body(|body| Ok(body.io.inputs[input_idx].fill.replace(Box::new(fill))))?;
+        let input_idx = key.into().find("input", self.model_inputs())?;
+        let source = Source::Fill(Box::new(fill));
+        let replaced = self.shared().with_body(|body| Ok(body.io.inputs[input_idx].replace_source(source)))?;
         drop(replaced);
         Ok(())
     }
 
-    /// Appends a step to every run, on the pool of the processor: a decoder, say.
+    /// Lets all inputs be the request's own tensors again: tensors, batches and fillers that were set are given back.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn clear_inputs(&self) -> Result<()> {
+        self.shared().edit(|body| {
+            body.io.inputs.iter_mut().for_each(|slot| drop(slot.replace_source(Source::Own)));
+            Ok(())
+        })
+    }
+
+    /// Gives the output tensors away: the caller's own, without a copy where the request's own tensors are set.
+    pub(super) fn take_outputs(&self) -> Result<Results> {
+        let tensors = self
+            .shared()
+            .with_body(|body| body.io.outputs.iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect())?;
+        Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+    }
+}
+
+/// Steps of the user's, times, identity.
+impl InferRequest {
+    /// Appends a step to every run, on the pool of the processor: a decoder, say. It sees inputs and outputs.
     ///
     /// # Errors
     /// `Busy` while the request runs.
     pub fn append_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
-        let executor: Arc<dyn Executor> = self.shared().model.executors.cpu()?;
-        let custom: CustomStep = Box::new(step);
-        self.with_body(|body| {
-            body.steps.push(Step { name: name.into(), executor, task: StepTask::Custom(custom), duration: Duration::ZERO });
+        let executor = self.shared().model.executors.cpu()?;
+        self.append_step_on(executor, name, step)
+    }
+
+    /// As [`InferRequest::append_step`], on an executor of the caller's.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn append_step_on(
+        &self,
+        executor: Arc<dyn Executor>,
+        name: &str,
+        step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let step = custom_step(executor, name, Box::new(step));
+        self.shared().with_body(|body| {
+            body.steps.push(step);
+            Ok(())
+        })
+    }
+
+    /// Puts a step before every run, behind those put there earlier: it runs before the inputs are filled, and can wait for
+    /// them to be ready, or refuse the run by an error.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn prepend_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
+        let executor = self.shared().model.executors.cpu()?;
+        self.prepend_step_on(executor, name, step)
+    }
+
+    /// As [`InferRequest::prepend_step`], on an executor of the caller's.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn prepend_step_on(
+        &self,
+        executor: Arc<dyn Executor>,
+        name: &str,
+        step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let step = custom_step(executor, name, Box::new(step));
+        self.shared().with_body(|body| {
+            body.steps.insert(body.n_prepended, step);
+            body.n_prepended += 1;
+            Ok(())
+        })
+    }
+
+    /// Removes all steps of the user's.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn clear_steps(&self) -> Result<()> {
+        self.shared().edit(|body| {
+            body.steps.retain(|step| !matches!(step.task, StepTask::Custom(_)));
+            body.n_prepended = 0;
             Ok(())
         })
     }
@@ -337,7 +450,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn step_times(&self) -> Result<Vec<StepTime>> {
-        self.with_body(|body| Ok(body.step_times()))
+        self.shared().with_body(|body| Ok(body.step_times()))
     }
 
     /// As [`InferRequest::step_times`], without allocating.
@@ -345,7 +458,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
-        self.with_body(|body| {
+        self.shared().with_body(|body| {
             body.steps.iter().for_each(|step| visit(&step.name, step.duration));
             Ok(())
         })
@@ -366,14 +479,33 @@ impl InferRequest {
         self.shared().id
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.0.0
     }
 
-    fn with_body<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
-        let mut guarded = self.shared().guarded.lock().unwrap();
-        guarded.check_idle()?;
-        action(guarded.body.as_mut().expect("an idle request has its body"))
+    /// See [`OnQuiet`].
+    pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
+        self.shared().set_on_quiet(on_quiet);
+    }
+}
+
+fn custom_step(executor: Arc<dyn Executor>, name: &str, step: CustomStep) -> Step {
+    Step { name: name.into(), executor, task: StepTask::Custom(step), duration: Duration::ZERO }
+}
+
+fn check_output(port: &Port, tensor: &Tensor) -> Result<()> {
+    // What is open is computed by the run, which gives the tensor the shape that comes.
+    let shape = tensor.shape();
+    let is_fixed = port.shape.to_static().is_some();
+    let shape = if is_fixed { shape } else { port.shape.with_dynamic(|axis| shape.get(axis).copied()).unwrap_or(shape) };
+    check_fits("output", port, tensor.element(), &shape)
+}
+
+/// No port has that key: neither an input nor an output.
+fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
+    match of_outputs.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),
+        _ => of_outputs,
     }
 }
 
@@ -401,241 +533,5 @@ impl Hash for InferRequest {
 impl fmt::Debug for InferRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InferRequest({})", self.id())
-    }
-}
-
-impl Guarded {
-    fn check_idle(&self) -> Result<()> {
-        if self.state.is_running() {
-            return Err(Error::new(ErrorKind::Busy, "the request is running: wait for it, or use another request"));
-        }
-        Ok(())
-    }
-
-    /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one.
-    fn settle(&mut self, run: u64, outcome: Result<()>) {
-        if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.run == run) {
-            awaited.outcome = Some(outcome.clone());
-        }
-        if run >= self.outcome.0 {
-            self.outcome = (run, outcome);
-        }
-    }
-
-    fn begin_to_wait(&mut self, run: u64) {
-        match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
-            Some(awaited) => awaited.n_waiting += 1,
-            None => self.awaited.push(Awaited { run, n_waiting: 1, outcome: None }),
-        }
-    }
-
-    fn end_to_wait(&mut self, run: u64) -> Result<()> {
-        let awaited_idx = self.awaited.iter().position(|awaited| awaited.run == run).expect("noted when the wait began");
-        let awaited = &mut self.awaited[awaited_idx];
-        awaited.n_waiting -= 1;
-        // A start that was taken back has no outcome of its own.
-        let outcome = awaited.outcome.clone().unwrap_or_else(|| self.outcome.1.clone());
-        if awaited.n_waiting == 0 {
-            self.awaited.swap_remove(awaited_idx);
-        }
-        outcome
-    }
-}
-
-impl Shared {
-    /// Idle to running; a start that fails leaves the request idle.
-    fn begin(&self, calls_back: bool) -> Result<Box<Body>> {
-        let mut guarded = self.guarded.lock().unwrap();
-        let run = guarded.state.start(thread::current().id()).map_err(|refusal| match refusal {
-            Refusal::Busy => Error::new(ErrorKind::Busy, "the request is running: wait for it, or use another request"),
-            Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
-        })?;
-        let mut body = guarded.body.take().expect("an idle request has its body");
-        self.cancel.reset();
-        drop(guarded);
-        body.run = run;
-        body.calls_back = calls_back;
-        body.started = Instant::now();
-        if let Err(error) = self.step(|| body.prepare()) {
-            let mut guarded = self.guarded.lock().unwrap();
-            guarded.state.take_back_start();
-            guarded.body = Some(body);
-            drop(guarded);
-            self.finished.notify_all();
-            return Err(error);
-        }
-        Ok(body)
-    }
-
-    /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
-    fn step<R>(&self, action: impl FnOnce() -> R) -> R {
-        self.stepping.store(thread_token(), Ordering::Release);
-        let result = action();
-        self.stepping.store(0, Ordering::Release);
-        result
-    }
-
-    fn is_stepping_here(&self) -> bool {
-        self.stepping.load(Ordering::Acquire) == thread_token()
-    }
-
-    /// Queues the next step where it belongs.
-    fn pass_on(self: &Arc<Self>, body: Box<Body>) {
-        let executor = body.steps[body.next_step_idx].executor.clone();
-        *self.in_flight.lock().unwrap() = Some(body);
-        executor.execute(self.clone());
-    }
-
-    /// The run is over: give everything back, then complete in the order that the module promises.
-    fn end(self: &Arc<Self>, mut body: Box<Body>) {
-        body.io.release();
-        let here = thread::current().id();
-        let mut guarded = self.guarded.lock().unwrap();
-        guarded.latency = body.started.elapsed();
-        guarded.settle(body.run, body.outcome.clone());
-        let calls_back = body.calls_back && guarded.callback.is_some();
-        guarded.body = Some(body);
-        match guarded.state.end_run(calls_back, here) {
-            EndOfRun::LeftToEarlierCallback => return,
-            EndOfRun::Finished => {}
-            EndOfRun::CallBack => loop {
-                let callback = guarded.callback.clone();
-                let (run, outcome) = guarded.outcome.clone();
-                drop(guarded);
-                let called = self.call_back(callback, outcome);
-                guarded = self.guarded.lock().unwrap();
-                if let Err(error) = called {
-                    guarded.settle(run, Err(error));
-                }
-                let follows = guarded.state.end_callback(here);
-                self.finished.notify_all();
-                if follows == EndOfCallback::Finished {
-                    break;
-                }
-            },
-        }
-        drop(guarded);
-        self.finished.notify_all();
-    }
-
-    fn call_back(&self, callback: Option<Callback>, outcome: Result<()>) -> Result<()> {
-        // No handle left: the request is being dropped, and nobody wants to hear of it.
-        let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
-        let request = InferRequest(handle);
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            callback(&request, outcome);
-            drop(callback);
-        }));
-        drop(request);
-        called.map_err(|panic| panic_error("the callback", &*panic))
-    }
-}
-
-impl Task for Shared {
-    fn run(self: Arc<Self>) {
-        let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
-        let executor = body.steps[body.next_step_idx].executor.clone();
-        // Neighbors on this executor, and inline ones, go on without a hop.
-        self.step(|| {
-            loop {
-                body.run_next_step(&self.cancel, self.id);
-                if body.is_over() {
-                    break;
-                }
-                let next = &body.steps[body.next_step_idx].executor;
-                if !next.is_inline() && !Arc::ptr_eq(next, &executor) {
-                    break;
-                }
-            }
-        });
-        if body.is_over() { self.end(body) } else { self.pass_on(body) }
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request {}", self.id)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let shared = &self.0;
-        let here = thread::current().id();
-        let mut guarded = shared.guarded.lock().unwrap();
-        guarded.state.stop();
-        shared.cancel.cancel();
-        let callback = guarded.callback.take();
-        if !guarded.state.is_called_on(here) && !shared.is_stepping_here() {
-            // A run that still waits in a queue ends here and now; its place in the queue will find nothing to do.
-            drop(guarded);
-            let queued = shared.in_flight.lock().unwrap().take();
-            if let Some(mut body) = queued {
-                body.outcome = shared.cancel.check();
-                shared.end(body);
-            }
-            guarded = shared.guarded.lock().unwrap();
-            let deadline = Instant::now() + DROP_PATIENCE;
-            while !guarded.state.is_quiet() {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
-                    break;
-                }
-                guarded = shared.finished.wait_timeout(guarded, left).unwrap().0;
-            }
-        }
-        drop(guarded);
-        drop(callback);
-    }
-}
-
-/// A number that no other living thread has; never 0.
-fn thread_token() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static TOKEN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    TOKEN.with(|token| *token)
-}
-
-/// No port has that key: neither an input nor an output.
-fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
-    match of_outputs.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),
-        _ => of_outputs,
-    }
-}
-
-/// What can be given to [`InferRequest::infer`] and [`InferRequest::start_async`].
-pub trait Inputs {
-    /// Sets the inputs of `request`.
-    ///
-    /// # Errors
-    /// As [`InferRequest::set_input_tensor`].
-    fn set(self, request: &InferRequest) -> Result<()>;
-}
-
-impl Inputs for () {
-    fn set(self, _request: &InferRequest) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl Inputs for &Tensor {
-    fn set(self, request: &InferRequest) -> Result<()> {
-        request.set_input_tensor((), self)
-    }
-}
-
-impl Inputs for &[Tensor] {
-    fn set(self, request: &InferRequest) -> Result<()> {
-        self.iter().enumerate().try_for_each(|(input_idx, tensor)| request.set_input_tensor(input_idx, tensor))
-    }
-}
-
-impl<'a, K: Into<PortKey<'a>>, const N: usize> Inputs for [(K, &Tensor); N] {
-    fn set(self, request: &InferRequest) -> Result<()> {
-        self.into_iter().try_for_each(|(key, tensor)| request.set_input_tensor(key, tensor))
     }
 }

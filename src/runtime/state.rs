@@ -2,8 +2,9 @@
 //!
 //! | state | meaning | entered when | left when |
 //! |---|---|---|---|
-//! | idle | its tensors belong to the user | made; a run ended | `start` |
-//! | running | its tensors belong to the run | `start` | the run's last step ended, and no earlier callback is on |
+//! | idle | its tensors belong to the user | made; a run ended | `edit` |
+//! | edited | somebody sets its tensors, or checks and leases them for a run | `edit` | `end_edit`, `start` |
+//! | running | its tensors belong to the run | `start`, from edited | the run's last step ended, and no earlier callback is on |
 //! | calling back | idle or running again, and a callback of an earlier run is on some thread | a run with a callback ended | the callback returned |
 //! | stopped | the last handle is gone; nothing starts any more | drop | never |
 //!
@@ -14,6 +15,7 @@ use std::thread::ThreadId;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct RequestState {
+    editing: bool,
     running: bool,
     stopped: bool,
     /// The thread and the run of the callback that is on.
@@ -54,24 +56,30 @@ pub(crate) enum EndOfCallback {
 }
 
 impl RequestState {
-    /// Idle to running; gives the number of the run.
-    pub(crate) fn start(&mut self, thread: ThreadId) -> Result<u64, Refusal> {
+    /// Idle to edited.
+    pub(crate) fn edit(&mut self, thread: ThreadId) -> Result<(), Refusal> {
         if self.stopped {
             return Err(Refusal::Stopped);
         }
-        let others_callback = self.calling.is_some_and(|(calling, _)| calling != thread);
-        if self.running || others_callback {
+        if self.is_busy(thread) {
             return Err(Refusal::Busy);
         }
-        self.running = true;
-        self.n_started += 1;
-        Ok(self.n_started)
+        self.editing = true;
+        Ok(())
     }
 
-    /// Takes a start back that failed before the first step: as if it had not been.
-    pub(crate) fn take_back_start(&mut self) {
-        self.running = false;
-        self.n_started -= 1;
+    /// Edited to idle.
+    pub(crate) fn end_edit(&mut self) {
+        self.editing = false;
+    }
+
+    /// Edited to running; gives the number of the run.
+    pub(crate) fn start(&mut self) -> u64 {
+        debug_assert!(self.editing && !self.running, "a run starts from an edit");
+        self.editing = false;
+        self.running = true;
+        self.n_started += 1;
+        self.n_started
     }
 
     /// The steps of the run are over.
@@ -119,6 +127,11 @@ impl RequestState {
         self.stopped = true;
     }
 
+    /// Whether this thread must not touch the request: it is edited or runs, or another thread is in its callback.
+    pub(crate) fn is_busy(&self, thread: ThreadId) -> bool {
+        self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)
+    }
+
     /// Whether a run is on, or over but not yet given back.
     pub(crate) fn is_running(&self) -> bool {
         self.running
@@ -134,14 +147,14 @@ impl RequestState {
         self.n_started
     }
 
-    /// Whether this run, and its callback, are over. A start that was taken back is over with the run before it.
+    /// Whether this run, and its callback, are over.
     pub(crate) fn is_finished(&self, run: u64) -> bool {
-        self.n_finished >= run.min(self.n_started)
+        self.n_finished >= run
     }
 
     /// Whether nothing is on: no run, no callback.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.running && self.calling.is_none()
+        !self.editing && !self.running && self.calling.is_none()
     }
 }
 
@@ -153,12 +166,16 @@ mod tests {
         (std::thread::current().id(), std::thread::spawn(|| ()).thread().id())
     }
 
+    fn start(state: &mut RequestState, thread: ThreadId) -> Result<u64, Refusal> {
+        state.edit(thread).map(|()| state.start())
+    }
+
     #[test]
     fn a_run_is_finished_only_when_its_callback_ended() {
         let (here, _) = threads();
         let mut state = RequestState::default();
-        assert_eq!(state.start(here), Ok(1));
-        assert_eq!(state.start(here), Err(Refusal::Busy));
+        assert_eq!(start(&mut state, here), Ok(1));
+        assert_eq!(start(&mut state, here), Err(Refusal::Busy));
         assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
         assert!(!state.is_running() && !state.is_finished(1));
         assert_eq!(state.end_callback(here), EndOfCallback::Finished);
@@ -169,19 +186,19 @@ mod tests {
     fn only_the_callback_itself_may_start_the_next_run() {
         let (here, other) = threads();
         let mut state = RequestState::default();
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
-        assert_eq!(state.start(other), Err(Refusal::Busy));
-        assert_eq!(state.start(here), Ok(2));
+        assert_eq!(start(&mut state, other), Err(Refusal::Busy));
+        assert_eq!(start(&mut state, here), Ok(2));
     }
 
     #[test]
     fn a_run_that_ends_during_an_earlier_callback_waits_for_it() {
         let (here, other) = threads();
         let mut state = RequestState::default();
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         assert_eq!(state.end_run(true, other), EndOfRun::LeftToEarlierCallback);
         assert!(state.is_running(), "the callback of run 1 must not see the outputs of run 2");
         assert_eq!(state.end_callback(here), EndOfCallback::CallBackAgain);
@@ -194,9 +211,9 @@ mod tests {
     fn a_synchronous_run_inside_a_callback_does_not_release_that_callbacks_waiters() {
         let (here, _) = threads();
         let mut state = RequestState::default();
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         assert_eq!(state.end_run(false, here), EndOfRun::Finished);
         assert!(!state.is_finished(1));
         assert_eq!(state.end_callback(here), EndOfCallback::Finished);
@@ -207,19 +224,29 @@ mod tests {
     fn nothing_starts_or_calls_back_after_stop() {
         let (here, _) = threads();
         let mut state = RequestState::default();
-        state.start(here).unwrap();
+        start(&mut state, here).unwrap();
         state.stop();
         assert_eq!(state.end_run(true, here), EndOfRun::Finished);
-        assert_eq!(state.start(here), Err(Refusal::Stopped));
+        assert_eq!(start(&mut state, here), Err(Refusal::Stopped));
     }
 
     #[test]
     fn a_start_that_failed_leaves_no_trace() {
         let (here, _) = threads();
         let mut state = RequestState::default();
-        state.start(here).unwrap();
-        state.take_back_start();
+        state.edit(here).unwrap();
+        assert!(!state.is_running() && state.is_busy(here));
+        state.end_edit();
         assert!(state.is_quiet() && state.is_finished(state.latest_run()));
-        assert_eq!(state.start(here), Ok(1));
+        assert_eq!(start(&mut state, here), Ok(1));
+    }
+
+    #[test]
+    fn another_thread_must_not_touch_what_a_callback_looks_at() {
+        let (here, other) = threads();
+        let mut state = RequestState::default();
+        start(&mut state, here).unwrap();
+        assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
+        assert!(state.is_busy(other) && !state.is_busy(here));
     }
 }

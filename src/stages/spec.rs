@@ -440,7 +440,7 @@ fn extents(port: &Port) -> Vec<usize> {
         .iter()
         .map(|dim| match dim {
             Dim::Fixed(extent) => *extent,
-            Dim::Dynamic => usize::MAX,
+            Dim::Range { .. } | Dim::Dynamic => usize::MAX,
         })
         .collect()
 }

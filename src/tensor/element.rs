@@ -92,7 +92,19 @@ impl FromStr for ElementType {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    /// How values of one type become values of another: through `f64` where either is a float, else through `i128`.
+    pub trait Sealed: Sized {
+        const IS_FLOAT: bool;
+        fn to_f64(self) -> f64;
+        fn from_f64(value: f64) -> Self;
+        fn to_i128(self) -> i128;
+        fn from_i128(value: i128) -> Self;
+    }
+}
+
+/// Casts as Rust's `as` does: toward zero, saturating, NaN to 0; integers wrap; a `bool` is whether the value is not 0.
+pub(super) fn cast<T: Element, U: Element>(value: T) -> U {
+    if T::IS_FLOAT || U::IS_FLOAT { U::from_f64(value.to_f64()) } else { U::from_i128(value.to_i128()) }
 }
 
 /// A Rust type that is the element of a tensor.
@@ -109,9 +121,27 @@ pub unsafe trait Element: Copy + Send + Sync + PartialEq + fmt::Debug + sealed::
     }
 }
 
-macro_rules! elements {
+macro_rules! integers {
     ($($rust:ty => $variant:ident),+ $(,)?) => {$(
-        impl sealed::Sealed for $rust {}
+        impl sealed::Sealed for $rust {
+            const IS_FLOAT: bool = false;
+
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+
+            fn to_i128(self) -> i128 {
+                i128::from(self)
+            }
+
+            fn from_i128(value: i128) -> Self {
+                value as Self
+            }
+        }
         // SAFETY: a number of the size that `ElementType::size` gives; every bit pattern is a value.
         unsafe impl Element for $rust {
             const TYPE: ElementType = ElementType::$variant;
@@ -119,12 +149,56 @@ macro_rules! elements {
     )+};
 }
 
-elements! {
-    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
-    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64,
+macro_rules! floats {
+    ($($rust:ty => $variant:ident, $from_f64:expr),+ $(,)?) => {$(
+        impl sealed::Sealed for $rust {
+            const IS_FLOAT: bool = true;
+
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+
+            fn from_f64(value: f64) -> Self {
+                $from_f64(value)
+            }
+
+            fn to_i128(self) -> i128 {
+                f64::from(self) as i128
+            }
+
+            fn from_i128(value: i128) -> Self {
+                $from_f64(value as f64)
+            }
+        }
+        // SAFETY: a number of the size that `ElementType::size` gives; every bit pattern is a value.
+        unsafe impl Element for $rust {
+            const TYPE: ElementType = ElementType::$variant;
+        }
+    )+};
 }
 
-impl sealed::Sealed for bool {}
+integers! { u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64 }
+floats! { f16 => F16, f16::from_f64, bf16 => Bf16, bf16::from_f64, f32 => F32, |value: f64| value as f32, f64 => F64, |value: f64| value }
+
+impl sealed::Sealed for bool {
+    const IS_FLOAT: bool = false;
+
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+
+    fn from_f64(value: f64) -> Self {
+        value != 0.0
+    }
+
+    fn to_i128(self) -> i128 {
+        i128::from(self)
+    }
+
+    fn from_i128(value: i128) -> Self {
+        value != 0
+    }
+}
 // SAFETY: one byte; `is_valid` admits 0 and 1 only, the two values of `bool`.
 unsafe impl Element for bool {
     const TYPE: ElementType = ElementType::Bool;

@@ -5,7 +5,7 @@
 //! ([`View`], [`ViewMut`], [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. A lease never waits; who
 //! comes second gets [`ErrorKind::Busy`]. This is how a running request keeps others from rewriting what it reads.
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`].
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`values`].
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -17,6 +17,7 @@ pub mod roi;
 pub mod storage;
 #[allow(clippy::module_inception, reason = "the file is named after the one type it holds")]
 pub mod tensor;
+pub mod values;
 
 pub use element::{Element, ElementType};
 pub use error::{Error, ErrorKind, Result};
@@ -25,3 +26,4 @@ pub use layout::{Layout, MAX_RANK, Shape};
 pub use pool::TensorPool;
 pub use storage::{ForeignMemory, Memory, ReadLease, WriteLease};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
+pub use values::Values;

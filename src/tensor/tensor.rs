@@ -161,6 +161,19 @@ impl Tensor {
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
     }
 
+    /// Whether a lease on one is a lease on the other, as for a region and the tensor that it was made of.
+    pub fn shares_memory_with(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.placed().memory, &other.placed().memory)
+    }
+
+    /// How many bytes [`Tensor::set_shape`] can make room for without taking other memory.
+    pub fn capacity_bytes(&self) -> usize {
+        match &self.body {
+            Body::Whole(placed) => placed.read().unwrap().memory.len(),
+            Body::Part { placed, .. } => placed.layout.dense_bytes(),
+        }
+    }
+
     /// Gives the tensor another shape. A dense tensor keeps its memory while it is large enough and takes zeroed new memory
     /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
     ///
@@ -269,6 +282,12 @@ impl Tensor {
             return Ok(());
         }
         Err(Error::new(ErrorKind::ElementType, format!("expected a view of {}, got {}", self.element, T::TYPE)))
+    }
+}
+
+impl AsRef<Tensor> for Tensor {
+    fn as_ref(&self) -> &Tensor {
+        self
     }
 }
 

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use roiflow::runtime::{Config, Core, Model, ModelInfo, PartialShape, Port};
+use roiflow::runtime::{Config, Core, Model, ModelInfo, Port};
 use roiflow::stages::image_input;
 use roiflow::tensor::{ElementType, Memory, Shape};
-use roiflow::vision::Preprocess;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
@@ -65,7 +64,7 @@ fn a_region_of_a_frame_is_made_without_allocating() {
 
 #[test]
 fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_is_none() {
-    let port = |name: &str, shape: Shape| Port { names: vec![name.into()], element: ElementType::F32, shape: PartialShape::from(shape) };
+    let port = |name: &str, shape: Shape| Port::new(name, ElementType::F32, shape);
     let info = ModelInfo {
         inputs: vec![port("picture", Shape::from([1, 3, 224, 224]))],
         outputs: vec![port("scores", Shape::from([1, 2]))],
@@ -76,7 +75,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     let request = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap().create_infer_request().unwrap();
     let frame = frame_of(Size::new(1920, 1080));
     let region = frame.region(PixelRect { x: 301, y: 99, width: 300, height: 300 }).unwrap();
-    request.set_input((), image_input(region, Preprocess::default())).unwrap();
+    request.set_input((), image_input(region)).unwrap();
 
     let (_, first) = allocations(|| request.infer(()).unwrap());
     let row_bytes = 300 * 4 * size_of::<f32>();

@@ -161,7 +161,7 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
-    request.infer(&big.roi(&[1, 2], &[4, 6]).unwrap()).unwrap();
+    request.infer(big.roi(&[1, 2], &[4, 6]).unwrap()).unwrap();
     let expected = [9, 10, 11, 12, 16, 17, 18, 19, 23, 24, 25, 26].map(|value| 2.0 * value as f32);
     assert_eq!(values(&request.output_tensor(()).unwrap()), expected);
     let one = big.roi(&[4, 3], &[5, 7]).unwrap();
@@ -178,7 +178,7 @@ fn a_strided_region_as_output_leaves_its_neighbors_alone(device: &UnderTest) {
         let window = big.roi(&[1, 2], &[1 + n_rows, 6]).unwrap();
         let request = (device.double)().create_infer_request().unwrap();
         request.set_output_tensor((), &window).unwrap();
-        request.infer(&batch(0, n_rows)).unwrap();
+        request.infer(batch(0, n_rows)).unwrap();
         assert_eq!(values(&window), doubled(&numbers(0, n_rows)));
         let untouched = values(&big).iter().filter(|value| **value == -1.0).count();
         assert_eq!(untouched, 35 - 4 * n_rows);
@@ -188,7 +188,7 @@ fn a_strided_region_as_output_leaves_its_neighbors_alone(device: &UnderTest) {
 /// SetInputTensors_Can_Infer_Dynamic: a batch takes the number of its rows.
 fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     let model = (device.double)();
-    let together = values(&model.infer(&batch(10, 5)).unwrap()[0]);
+    let together = values(&model.infer(batch(10, 5)).unwrap()[0]);
     assert_eq!(together, doubled(&numbers(10, 5)));
     for row_idx in 0..5 {
         let alone = batch(10, 5).roi(&[row_idx, 0], &[row_idx + 1, 4]).unwrap();
@@ -200,7 +200,7 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
 fn batch_sizes_may_alternate(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     for (first, n_rows) in [1, 1, 4, 1, 2, 12, 3, 1].into_iter().enumerate() {
-        request.infer(&batch(first, n_rows)).unwrap();
+        request.infer(batch(first, n_rows)).unwrap();
         let output = request.output_tensor(()).unwrap();
         assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(first, n_rows))));
     }
@@ -226,11 +226,11 @@ fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     let large = Tensor::new(ElementType::F32, [8, 4]).unwrap();
     let before = large.address();
     request.set_output_tensor((), &large).unwrap();
-    request.infer(&batch(1, 3)).unwrap();
+    request.infer(batch(1, 3)).unwrap();
     assert_eq!((&large.shape()[..], large.address(), values(&large)), (&[3, 4][..], before, doubled(&numbers(1, 3))));
     let small = Tensor::new(ElementType::F32, [0, 4]).unwrap();
     request.set_output_tensor((), &small).unwrap();
-    request.infer(&batch(2, 3)).unwrap();
+    request.infer(batch(2, 3)).unwrap();
     assert_eq!(values(&small), doubled(&numbers(2, 3)));
 }
 
@@ -273,9 +273,9 @@ fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     let (fixed, open, next) = ((device.identity)(), (device.double)(), (device.double)());
     let requests = [fixed, open, next].map(|model| model.create_infer_request().unwrap());
     let [first, second, third] = &requests;
-    first.infer(&row([1.0, 2.0, 3.0, 4.0])).unwrap();
-    second.infer(&first.output_tensor(()).unwrap()).unwrap();
-    third.start_async(&second.output_tensor(()).unwrap()).unwrap();
+    first.infer(row([1.0, 2.0, 3.0, 4.0])).unwrap();
+    second.infer(first.output_tensor(()).unwrap()).unwrap();
+    third.start_async(second.output_tensor(()).unwrap()).unwrap();
     third.wait().unwrap();
     assert_eq!(values(&third.output_tensor(()).unwrap()), [4.0, 8.0, 12.0, 16.0]);
 }
@@ -285,7 +285,7 @@ fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     let (first, second) = ((device.double)().create_infer_request().unwrap(), (device.double)().create_infer_request().unwrap());
     first.set_output_tensor((), &second.input_tensor(()).unwrap()).unwrap();
     for n_rows in [2, 1, 4] {
-        first.infer(&batch(n_rows, n_rows)).unwrap();
+        first.infer(batch(n_rows, n_rows)).unwrap();
         second.infer(()).unwrap();
         assert_eq!(values(&second.output_tensor(()).unwrap()), doubled(&doubled(&numbers(n_rows, n_rows))));
     }
@@ -314,7 +314,7 @@ fn many_threads_infer_over_one_model(device: &UnderTest) {
             scope.spawn(move || {
                 for round in 0..50 {
                     let (first, n_rows) = (1000 * thread_idx + round, 1 + round % 3);
-                    assert_eq!(values(&model.infer(&batch(first, n_rows)).unwrap()[0]), doubled(&numbers(first, n_rows)));
+                    assert_eq!(values(&model.infer(batch(first, n_rows)).unwrap()[0]), doubled(&numbers(first, n_rows)));
                 }
             });
         }
@@ -327,7 +327,7 @@ fn requests_run_beside_each_other(device: &UnderTest) {
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
     for round in 0..10 {
         for (request_idx, request) in requests.iter().enumerate() {
-            request.start_async(&batch(100 * round + request_idx, 2)).unwrap();
+            request.start_async(batch(100 * round + request_idx, 2)).unwrap();
         }
         for (request_idx, request) in requests.iter().enumerate().rev() {
             request.wait().unwrap();
@@ -340,7 +340,7 @@ fn requests_run_beside_each_other(device: &UnderTest) {
 fn a_canceled_request_runs_again(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     for round in 0..50 {
-        request.start_async(&batch(round, 3)).unwrap();
+        request.start_async(batch(round, 3)).unwrap();
         request.cancel();
         assert!(matches!(request.wait().map_err(|error| error.kind()), Ok(()) | Err(ErrorKind::Canceled)));
         request.start_async(()).unwrap();
@@ -358,11 +358,11 @@ fn the_callback_may_restart_the_request(device: &UnderTest) {
             let output = result.and_then(|()| request.output_tensor(())).map(|output| values(&output)).unwrap();
             sender.send(output[0]).unwrap();
             if output[0] < 1024.0 {
-                request.start_async(&Tensor::from_slice([1, 4], &output).unwrap()).unwrap();
+                request.start_async(Tensor::from_slice([1, 4], &output).unwrap()).unwrap();
             }
         })
         .unwrap();
-    request.start_async(&row([1.0; 4])).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
     let answers: Vec<f32> = in_time(move || (0..10).map(|_| receiver.recv().unwrap()).collect());
     assert_eq!(answers, (1..=10).map(|power| 2_f32.powi(power)).collect::<Vec<_>>());
 }

@@ -10,7 +10,7 @@ use roiflow::devices::onnxruntime::OnnxRuntime;
 use roiflow::devices::openvino::OpenVino;
 use roiflow::devices::{self};
 use roiflow::runtime::device::DeviceFamily;
-use roiflow::runtime::{CompiledModel, Config, Core, ErrorKind, Performance, Precision, Result};
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, PartialShape, Performance, Precision, Result};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
 use crate::support::{Scratch, alone, compile_on, is_here, real, resident_bytes, row, tiny, values};
@@ -198,7 +198,7 @@ fn engines_live_side_by_side() {
                 scope.spawn(move || {
                     for round in 0..50 {
                         let value = (100 * thread_idx + round) as f32;
-                        assert_eq!(values(&model.infer(&row([value; 4])).unwrap()[0]), [2.0 * value; 4], "{}", model.device());
+                        assert_eq!(values(&model.infer(row([value; 4])).unwrap()[0]), [2.0 * value; 4], "{}", model.device());
                     }
                 });
             }
@@ -216,7 +216,7 @@ fn eight_threads_compile_at_once() {
                         let model = compile_on(device, &tiny(file));
                         let value = thread_idx as f32 + 1.0;
                         let expected = if file == "double.onnx" { 2.0 * value } else { value };
-                        assert_eq!(values(&model.infer(&row([value; 4])).unwrap()[0]), [expected; 4], "{device}");
+                        assert_eq!(values(&model.infer(row([value; 4])).unwrap()[0]), [expected; 4], "{device}");
                     }
                 });
             }
@@ -231,7 +231,7 @@ fn compiling_and_dropping_leaves_no_memory_behind() {
             let cycle = || {
                 let model = compile_on(device, &tiny("double.onnx"));
                 let request = model.create_infer_request().unwrap();
-                request.infer(&row([1.0; 4])).unwrap();
+                request.infer(row([1.0; 4])).unwrap();
                 request.start_async(()).unwrap();
                 request.wait().unwrap();
             };
@@ -339,11 +339,41 @@ fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
         for (config, n_requests) in &cases {
             let compiled = core.compile_model(&model, device, config).unwrap();
             assert_eq!(compiled.optimal_number_of_requests(), *n_requests, "{device} {config:?}");
-            assert_eq!(values(&compiled.infer(&row([3.0; 4])).unwrap()[0]), [6.0; 4], "{device} {config:?}");
+            assert_eq!(values(&compiled.infer(row([3.0; 4])).unwrap()[0]), [6.0; 4], "{device} {config:?}");
         }
     }
     if is_here("OPENVINO.CPU") {
         assert!(std::fs::read_dir(scratch.path()).unwrap().count() > 0, "a compiled model was kept");
+    }
+}
+
+#[test]
+fn a_reshaped_model_takes_the_new_shapes_and_refuses_others() {
+    let core = devices::core();
+    let double = core.read_model(tiny("double.onnx")).unwrap();
+    let bounded = double.reshape([("x", PartialShape::from([Dim::from(2..=3), 4.into()]))]).unwrap();
+    let fixed = double.reshape([("x", PartialShape::from([2, 4]))]).unwrap();
+    let two = Tensor::from_slice([2, 4], &[1.0_f32; 8]).unwrap();
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        for model in [&bounded, &fixed] {
+            let compiled = core.compile_model(model, device, &Config::default()).unwrap();
+            assert_eq!(compiled.inputs()[0].shape, model.info().inputs[0].shape, "{device}");
+            let request = compiled.create_infer_request().unwrap();
+            request.infer(&two).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 8], "{device}");
+            assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
+        }
+    }
+    // ONNX Runtime can't open what the file fixes; OpenVINO can.
+    let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
+    if is_here("ORT.CPU") {
+        let error = core.compile_model(&identity, "ORT.CPU", &Config::default()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Model && error.to_string().contains("fixes an extent at 1"), "{error}");
+    }
+    if is_here("OPENVINO.CPU") {
+        let request = core.compile_model(&identity, "OPENVINO.CPU", &Config::default()).unwrap().create_infer_request().unwrap();
+        request.infer(&two).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0; 8]);
     }
 }
 

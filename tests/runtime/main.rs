@@ -6,6 +6,7 @@ mod device_suite;
 mod engines;
 mod golden_fill;
 mod models;
+mod pictures;
 mod reference;
 mod request;
 mod stages;

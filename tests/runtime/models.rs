@@ -55,11 +55,11 @@ fn a_batch_gives_what_its_rows_give_one_by_one() {
     assert_eq!(model.inputs()[0].shape.dims()[0], Dim::Dynamic);
     let values: Vec<f32> = (0..3 * 3 * 32 * 32).map(|i| ((i * 7919) % 255) as f32 / 128.0 - 1.0).collect();
     let batch = Tensor::from_slice([3, 3, 32, 32], &values).unwrap();
-    let together = model.infer(&batch).unwrap().remove(0);
+    let together = model.infer(&batch).unwrap().into_tensors().remove(0);
     assert_eq!(together.shape()[..], [3, 2]);
     for row in 0..3 {
         let one = batch.roi(&[row, 0, 0, 0], &[row + 1, 3, 32, 32]).unwrap();
-        let alone = model.infer(&one).unwrap().remove(0);
+        let alone = model.infer(&one).unwrap().into_tensors().remove(0);
         assert_eq!(alone.view::<f32>().unwrap().to_vec(), together.roi(&[row, 0], &[row + 1, 2]).unwrap().view::<f32>().unwrap().to_vec());
     }
 }

@@ -172,7 +172,7 @@ fn check_quantized(device: &str, off_max: f32) {
         for object in &picture.objects {
             let corners = floats(&object["crop"]);
             let rect = Rect::from_corners(corners[0], corners[1], corners[2], corners[3]).to_pixels(picture.frame.size()).unwrap();
-            request.set_input((), image_input(picture.frame.region(rect).unwrap(), preprocess.clone())).unwrap();
+            request.set_input((), image_input(picture.frame.region(rect).unwrap()).preprocess(preprocess.clone())).unwrap();
             request.infer(()).unwrap();
             let said = &object["classifications"]["imagenet"];
             let output = request.output_tensor(()).unwrap().view::<u8>().unwrap().to_vec();

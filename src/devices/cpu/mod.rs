@@ -50,7 +50,9 @@ impl Device for CpuDevice {
                 ErrorKind::Model,
                 format!("device CPU reads ONNX files, `{}` is of another format; use OPENVINO.CPU or AUTO", path.display()),
             )),
-            ModelSource::File(path) => Ok(Arc::new(model::CpuModel::compile(path, config, executors.cpu()?)?)),
+            ModelSource::File(path) => {
+                Ok(Arc::new(model::CpuModel::compile(path, model.info(), executors.for_model(self.name(), config)?)?))
+            }
             ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
         }
     }

@@ -13,7 +13,7 @@ use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
-use crate::runtime::{Config, Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
+use crate::runtime::{Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
 use crate::tensor::{ElementType, Shape};
 
 /// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
@@ -116,7 +116,7 @@ fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {
         Some(pb::tensor_shape_proto::dimension::Value::DimValue(extent)) if extent > 0 => Dim::Fixed(extent as usize),
         _ => Dim::Dynamic,
     });
-    Ok(Port { names: vec![value.name.as_str().into()], element, shape: PartialShape::new(dims.collect())? })
+    Ok(Port::new(&value.name, element, PartialShape::new(dims.collect())?))
 }
 
 fn element_of_onnx(code: i32) -> Option<ElementType> {
@@ -172,16 +172,31 @@ pub(super) struct Plans {
 }
 
 impl CpuModel {
-    pub(super) fn compile(path: &Path, _config: &Config, pool: Arc<Pool>) -> Result<Self> {
-        let file = OnnxFile::read(path)?;
+    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    pub(super) fn compile(path: &Path, read: &ModelInfo, pool: Arc<Pool>) -> Result<Self> {
+        let mut file = OnnxFile::read(path)?;
         let parsed = file.parse()?;
+        if file.info.inputs.len() != read.inputs.len() {
+            let message = format!(
+                "`{}` changed since it was read: expected {} inputs, got {}; read it again",
+                path.display(),
+                read.inputs.len(),
+                file.info.inputs.len()
+            );
+            return Err(Error::new(ErrorKind::Model, message));
+        }
+        if read.inputs.iter().zip(&file.info.inputs).any(|(read, own)| read.shape != own.shape) {
+            // What the file says of the outputs is for its own shapes.
+            file.info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
+        }
+        file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
         let plans = Plans { file, parsed, by_shapes: Mutex::default() };
         // Where the shapes are known, or open in the batch only, compile now: errors come early, and the outputs' shapes are true.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
             let plan = plans.get(&shapes)?;
-            let has_batch = info.inputs.iter().any(|port| port.shape.dims().first() == Some(&Dim::Dynamic));
+            let has_batch = info.inputs.iter().any(has_batch);
             for (output_idx, port) in info.outputs.iter_mut().enumerate() {
                 let fact = plan.model().output_fact(output_idx).map_err(|error| plans.file.refused(&error))?;
                 if let Some(shape) = fact.shape.as_concrete() {
@@ -199,6 +214,11 @@ impl CpuModel {
         }
         Ok(Self { info, pool, plans: Arc::new(plans) })
     }
+}
+
+/// Whether the first axis is open: a batch.
+pub(super) fn has_batch(port: &Port) -> bool {
+    port.shape.dims().first().is_some_and(Dim::is_open)
 }
 
 impl Plans {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
 
-use super::model::{Plan, Plans, datum_of};
+use super::model::{Plan, Plans, datum_of, has_batch};
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::DeviceRequest;
-use crate::runtime::steps::DeviceIo;
-use crate::runtime::{CancelToken, Dim, Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::io::DeviceIo;
+use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Port, Result};
 use crate::tensor::{ForeignMemory, Layout, Shape, Tensor};
 
 pub(super) struct CpuRequest {
@@ -39,7 +39,7 @@ impl CpuRequest {
             if shape.contains(&0) {
                 return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
             }
-            if port.shape.dims().first() == Some(&Dim::Dynamic) {
+            if has_batch(port) {
                 if n_rows.is_some_and(|n| n != shape[0]) {
                     return Err(Error::new(
                         ErrorKind::Tensor,
@@ -110,7 +110,7 @@ impl DeviceRequest for CpuRequest {
         for row_idx in 0..n_rows.unwrap_or(1) {
             let mut inputs: TVec<TValue> = tvec![];
             for (input_idx, shape) in shapes.iter().enumerate() {
-                let batched = self.inputs[input_idx].shape.dims().first() == Some(&Dim::Dynamic);
+                let batched = has_batch(&self.inputs[input_idx]);
                 inputs.push(self.turn_input(input_idx, shape, (batched && n_rows != Some(1)).then_some(row_idx), io)?);
             }
             let flushed = FlushDenormals::enter();

@@ -11,25 +11,37 @@ use std::sync::Arc;
 pub use script::{Gate, Script};
 
 use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
-use crate::runtime::executor::Executors;
+use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
 
 /// The device. [`NullDevice::default`] writes zeros; a test gives a [`Script`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NullDevice {
+    name: String,
     script: Arc<Script>,
 }
 
 impl NullDevice {
     /// A device that does what the script says.
     pub fn new(script: Arc<Script>) -> Self {
-        Self { script }
+        Self::instance("NULL", script)
+    }
+
+    /// One of several, each with a name and, if its script says so, a waiter of its own: `NULL.0`, `NULL.1`.
+    pub fn instance(name: &str, script: Arc<Script>) -> Self {
+        Self { name: name.to_owned(), script }
+    }
+}
+
+impl Default for NullDevice {
+    fn default() -> Self {
+        Self::new(Arc::default())
     }
 }
 
 impl Device for NullDevice {
     fn name(&self) -> &str {
-        "NULL"
+        &self.name
     }
 
     fn info(&self) -> DeviceInfo {
@@ -40,7 +52,15 @@ impl Device for NullDevice {
         Err(Error::new(ErrorKind::Unsupported, "device NULL reads no files"))
     }
 
-    fn compile(&self, model: &Model, _config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
-        Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), executors)?))
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        let cpu: Arc<dyn Executor> = match &self.script.executor {
+            Some(executor) => executor.clone(),
+            None => executors.for_model(&self.name, config)?,
+        };
+        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter {
+            true => Some(executors.named(&format!("roiflow-{}-waiter", self.name), 1)?),
+            false => None,
+        };
+        Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), cpu, waiter)))
     }
 }

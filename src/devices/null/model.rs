@@ -5,22 +5,29 @@ use std::sync::Arc;
 use super::Script;
 use super::request::NullRequest;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors};
+use crate::runtime::executor::Executor;
 use crate::runtime::{ModelInfo, Result};
 
 pub(super) struct NullModel {
     info: ModelInfo,
     script: Arc<Script>,
-    executor: Arc<dyn Executor>,
+    steps: Vec<DeviceStep>,
 }
 
 impl NullModel {
-    pub(super) fn new(info: ModelInfo, script: Arc<Script>, executors: &Executors) -> Result<Self> {
-        let executor = match &script.executor {
-            Some(executor) => executor.clone(),
-            None => executors.cpu()?,
+    /// With a waiter, a run is handed to the device by the processor, waited for, and finished by the processor, as on an
+    /// accelerator; without one it is computed in one step.
+    pub(super) fn new(info: ModelInfo, script: Arc<Script>, cpu: Arc<dyn Executor>, waiter: Option<Arc<dyn Executor>>) -> Self {
+        let mut steps = match waiter {
+            Some(waiter) => vec![
+                DeviceStep { name: "submit", executor: cpu.clone() },
+                DeviceStep { name: "wait", executor: waiter },
+                DeviceStep { name: "finish", executor: cpu },
+            ],
+            None => vec![DeviceStep { name: "infer", executor: cpu }],
         };
-        Ok(Self { info, script, executor })
+        steps.extend(script.more_steps.iter().map(|(name, executor)| DeviceStep { name, executor: executor.clone() }));
+        Self { info, script, steps }
     }
 }
 
@@ -30,9 +37,7 @@ impl DeviceModel for NullModel {
     }
 
     fn steps(&self) -> Vec<DeviceStep> {
-        let mut steps = vec![DeviceStep { name: "infer", executor: self.executor.clone() }];
-        steps.extend(self.script.more_steps.iter().map(|(name, executor)| DeviceStep { name, executor: executor.clone() }));
-        steps
+        self.steps.clone()
     }
 
     fn optimal_number_of_requests(&self) -> usize {
@@ -40,6 +45,7 @@ impl DeviceModel for NullModel {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone() }))
+        let steps = self.steps.iter().map(|step| step.name).collect();
+        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps }))
     }
 }

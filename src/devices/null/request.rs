@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Script;
+use super::{Gate, Script};
 use crate::runtime::device::DeviceRequest;
-use crate::runtime::steps::DeviceIo;
+use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Result};
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct NullRequest {
     pub(super) info: ModelInfo,
     pub(super) script: Arc<Script>,
+    /// The names of the model's steps.
+    pub(super) steps: Vec<&'static str>,
 }
 
 impl DeviceRequest for NullRequest {
@@ -20,12 +22,22 @@ impl DeviceRequest for NullRequest {
     }
 
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        if step_idx > 0 {
-            return Ok(());
-        }
-        self.script.n_calls.fetch_add(1, Ordering::AcqRel);
-        if let Some(gate) = &self.script.gate {
-            gate.pass();
+        let pass_gate = || self.script.gate.as_deref().map_or((), Gate::pass);
+        match self.steps[step_idx] {
+            "infer" => {
+                self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+                pass_gate();
+            }
+            "submit" => {
+                self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+                return Ok(());
+            }
+            "wait" if self.script.has_own_waiter => {
+                pass_gate();
+                return Ok(());
+            }
+            "finish" if self.script.has_own_waiter => {}
+            _ => return Ok(()),
         }
         if let Some(compute) = &self.script.compute {
             return compute(io, cancel);

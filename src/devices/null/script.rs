@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::runtime::executor::Executor;
-use crate::runtime::steps::DeviceIo;
+use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Result};
 
 type Compute = Box<dyn Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send + Sync>;
@@ -19,6 +19,9 @@ pub struct Script {
     pub compute: Option<Compute>,
     /// Where the device's step runs; without it on the pool of the processor.
     pub executor: Option<Arc<dyn Executor>>,
+    /// The device computes beside the processor: a run waits at the gate on a waiter of the device's own, while the processor
+    /// fills and finishes others.
+    pub has_own_waiter: bool,
     /// Steps after the first, each on an executor of its own, such as the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
     /// How often the device was called.

@@ -150,7 +150,10 @@ impl Device for OrtDevice {
                 ErrorKind::Model,
                 format!("device {} reads ONNX files, `{}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name, path.display()),
             )),
-            ModelSource::File(path) => Ok(Arc::new(model::OrtModel::compile(&self.name, api, provider, path, config, executors)?)),
+            ModelSource::File(path) => {
+                let target = model::Target { device: &self.name, provider, config, executors };
+                Ok(Arc::new(model::OrtModel::compile(api, &target, path, model.info())?))
+            }
             ModelSource::Ports => {
                 Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
             }

@@ -12,7 +12,7 @@ use super::api::{Api, Said, Session, c_string, device_error};
 use super::request::OrtRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors, Pool};
+use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, ModelInfo, Performance, Port, Result};
 
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
@@ -36,6 +36,42 @@ fn refused(device: &str, path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Model, format!("device {device} cannot run `{}`: {why}", path.display()))
 }
 
+/// Where a model is to run, and how.
+pub(super) struct Target<'a> {
+    /// The device's name for users.
+    pub(super) device: &'a str,
+    /// The provider's name in the library.
+    pub(super) provider: &'a str,
+    pub(super) config: &'a Config,
+    pub(super) executors: &'a Executors,
+}
+
+/// The ports of the file with the input shapes that the caller wants.
+fn reshaped(mut file: ModelInfo, wanted: &ModelInfo) -> Said<ModelInfo> {
+    if file.inputs.len() != wanted.inputs.len() {
+        return Err(format!(
+            "it changed since it was read: expected {} inputs, got {}; read it again",
+            wanted.inputs.len(),
+            file.inputs.len()
+        ));
+    }
+    for (port, wanted) in file.inputs.iter_mut().zip(&wanted.inputs) {
+        if port.shape == wanted.shape {
+            continue;
+        }
+        let fixed = port.shape.dims().iter().zip(wanted.shape.dims()).find(|(own, wanted)| !own.is_open() && own != wanted);
+        if let Some((own, wanted)) = fixed {
+            return Err(format!(
+                "input {port}: the file fixes an extent at {own}, so it can't become {wanted}; export the model with that extent open, or use a device that can change it (CPU, OPENVINO.CPU)"
+            ));
+        }
+        port.shape = wanted.shape.clone();
+        // What the file says of the outputs is for its own shapes.
+        file.outputs.iter_mut().for_each(|output| output.shape = output.shape.all_open());
+    }
+    Ok(file)
+}
+
 /// A model compiled for one provider.
 pub(super) struct OrtModel {
     pub(super) device: String,
@@ -54,15 +90,10 @@ pub(super) struct CompiledOrtModel {
 }
 
 impl OrtModel {
-    pub(super) fn compile(
-        device: &str,
-        api: &Arc<Api>,
-        provider: &str,
-        path: &Path,
-        config: &Config,
-        executors: &Executors,
-    ) -> Result<CompiledOrtModel> {
-        let pool = executors.cpu()?;
+    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<CompiledOrtModel> {
+        let &Target { device, provider, config, executors } = target;
+        let pool = executors.for_model(device, config)?;
         let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
         let on_processor = provider == "CPU";
         let compile = || -> Said<Self> {
@@ -78,7 +109,7 @@ impl OrtModel {
             // The library changes the first caller's thread for good; this puts it back.
             let _flushed = FlushDenormals::enter();
             let session = options.session(path)?;
-            let info = session.info(api)?;
+            let info = reshaped(session.info(api)?, read)?;
             let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();
             let (input_names, output_names) = (names(&info.inputs)?, names(&info.outputs)?);
             Ok(Self { device: device.to_owned(), api: api.clone(), session, info, input_names, output_names })
@@ -88,7 +119,7 @@ impl OrtModel {
             return Ok(CompiledOrtModel { model, executor: pool, n_requests });
         }
         // A thread that waits for the accelerator is none of the processor's pool.
-        let executor = Arc::new(Pool::new("roiflow-ort", N_WAITERS)?);
+        let executor = executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?;
         Ok(CompiledOrtModel { model, executor, n_requests: N_WAITERS + 1 })
     }
 }
@@ -140,7 +171,7 @@ impl Session {
                     // SAFETY: released once.
                     unsafe { (table.ReleaseTypeInfo)(described.as_ptr()) };
                     let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
-                    Ok(Port { names: vec![name.into()], element, shape })
+                    Ok(Port::new(&name, element, shape))
                 })
                 .collect::<Said<Vec<_>>>()
         };

@@ -10,7 +10,7 @@ use super::api::{RunOptions, Said, Value, device_error};
 use super::model::OrtModel;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::DeviceRequest;
-use crate::runtime::steps::DeviceIo;
+use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 

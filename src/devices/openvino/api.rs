@@ -82,6 +82,25 @@ pub(super) struct OvPartialShape {
 /// `ov_status_e`, a number: newer libraries may give others.
 type Status = c_int;
 
+impl OvDimension {
+    pub(super) fn of(dim: &Dim) -> Self {
+        let number = |extent: usize| i64::try_from(extent).unwrap_or(i64::MAX);
+        match *dim {
+            Dim::Fixed(extent) => Self { min: number(extent), max: number(extent) },
+            Dim::Range { min, max } => Self { min: number(min), max: number(max) },
+            Dim::Dynamic => Self { min: 0, max: -1 },
+        }
+    }
+}
+
+impl OvPartialShape {
+    /// A shape of these extents, which must outlive its use.
+    pub(super) fn over(dims: &mut [OvDimension]) -> Self {
+        let rank = dims.len() as i64;
+        Self { rank: OvDimension { min: rank, max: rank }, dims: dims.as_mut_ptr() }
+    }
+}
+
 const OK: Status = 0;
 const CANCELED: Status = -13;
 
@@ -91,6 +110,7 @@ macro_rules! functions {
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
             pub(super) ov_core_compile_model_from_file: CompileFile,
+            pub(super) ov_core_compile_model: CompileModel,
         }
 
         impl Functions {
@@ -101,6 +121,8 @@ macro_rules! functions {
                     // SAFETY: as above.
                     ov_core_compile_model_from_file: *unsafe { library.get(b"ov_core_compile_model_from_file\0") }
                         .map_err(|_| lacks("ov_core_compile_model_from_file"))?,
+                    // SAFETY: as above.
+                    ov_core_compile_model: *unsafe { library.get(b"ov_core_compile_model\0") }.map_err(|_| lacks("ov_core_compile_model"))?,
                 })
             }
         }
@@ -109,6 +131,9 @@ macro_rules! functions {
 
 /// Core, path, device, number of texts that follow, place for the answer; then keys and values.
 type CompileFile = unsafe extern "C" fn(*const OvCore, *const c_char, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
+
+/// The same for a model that was read.
+type CompileModel = unsafe extern "C" fn(*const OvCore, *const OvModel, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
 
 fn lacks(function: &str) -> String {
     format!("it has no function `{function}`, so it is not the C library of OpenVINO, or one before {}.{}", OLDEST.0, OLDEST.1)
@@ -130,6 +155,7 @@ functions! {
     ov_model_outputs_size: fn(*const OvModel, *mut usize) -> Status;
     ov_model_const_input_by_index: fn(*const OvModel, usize, *mut *mut OvPort) -> Status;
     ov_model_const_output_by_index: fn(*const OvModel, usize, *mut *mut OvPort) -> Status;
+    ov_model_reshape_by_port_indexes: fn(*const OvModel, *const usize, *const OvPartialShape, usize) -> Status;
     ov_compiled_model_free: fn(*mut OvCompiledModel);
     ov_compiled_model_inputs_size: fn(*const OvCompiledModel, *mut usize) -> Status;
     ov_compiled_model_outputs_size: fn(*const OvCompiledModel, *mut usize) -> Status;
@@ -334,6 +360,7 @@ impl<'a> PortOf<'a> {
         let dims = rank.map(|rank| {
             let extent = |dim: OvDimension| match usize::try_from(dim.max) {
                 Ok(extent) if dim.min == dim.max => Dim::Fixed(extent),
+                Ok(max) if dim.max < i64::from(i32::MAX) => Dim::Range { min: usize::try_from(dim.min).unwrap_or(0), max },
                 _ => Dim::Dynamic,
             };
             // SAFETY: the list has `rank` entries.

@@ -153,7 +153,10 @@ impl Device for OpenVinoDevice {
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let (api, _) = self.api().map_err(|missing| missing.error(&self.name))?;
         match model.source() {
-            ModelSource::File(path) => Ok(Arc::new(model::compile(&self.name, self.own_name(), api, path, config, executors)?)),
+            ModelSource::File(path) => {
+                let target = model::Target { device: &self.name, own_name: self.own_name(), config, executors };
+                Ok(Arc::new(model::compile(api, &target, path, model.info())?))
+            }
             ModelSource::Ports => {
                 Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
             }

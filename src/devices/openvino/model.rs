@@ -6,10 +6,10 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::api::{Api, OvCompiledModel, OvModel, PortOf, Said, c_string, device_error};
+use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, Said, c_string, device_error};
 use super::request::OpenVinoRequest;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors, Pool};
+use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, ModelInfo, Performance, Port, Precision, Result};
 
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
@@ -35,16 +35,20 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     said().map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
 }
 
-/// Compiles a file for the device that the library calls `own_name`.
-pub(super) fn compile(
-    name: &str,
-    own_name: &str,
-    api: &Arc<Api>,
-    path: &Path,
-    config: &Config,
-    executors: &Executors,
-) -> Result<CompiledOpenVinoModel> {
-    let pool = executors.cpu()?;
+/// Where a model is to run, and how.
+pub(super) struct Target<'a> {
+    /// The device's name for users.
+    pub(super) device: &'a str,
+    /// The device's name in the library.
+    pub(super) own_name: &'a str,
+    pub(super) config: &'a Config,
+    pub(super) executors: &'a Executors,
+}
+
+/// Compiles a file. The input shapes are those of `read`, which the caller may have changed since the file was read.
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<CompiledOpenVinoModel> {
+    let &Target { device: name, own_name, config, executors } = target;
+    let pool = executors.for_model(name, config)?;
     let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
     let on_processor = own_name == "CPU";
     let mut properties = vec![(
@@ -74,9 +78,24 @@ pub(super) fn compile(
     if let Some(folder) = config.cache_folder.as_ref().and_then(|folder| folder.to_str()) {
         properties.push(("CACHE_DIR", folder.to_owned()));
     }
-    let compiled = CompiledFile::new(api, path, own_name, &properties);
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
-        let compiled = compiled?;
+        // From the file, because a kept model is then found without reading it.
+        let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+        let info = compiled.info()?;
+        if info.inputs.len() != read.inputs.len() {
+            return Err(format!(
+                "it changed since it was read: expected {} inputs, got {}; read it again",
+                read.inputs.len(),
+                info.inputs.len()
+            ));
+        }
+        if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
+            return Ok((compiled, info));
+        }
+        drop(compiled);
+        let model = ReadModel::new(api, path)?;
+        model.reshape(&read.inputs)?;
+        let compiled = CompiledFile::of_model(&model, own_name, &properties)?;
         let info = compiled.info()?;
         Ok((compiled, info))
     };
@@ -87,7 +106,7 @@ pub(super) fn compile(
         return Ok(CompiledOpenVinoModel { model, executor: pool, n_requests });
     }
     // A thread that waits for the accelerator is none of the processor's pool.
-    let executor = Arc::new(Pool::new("roiflow-openvino", N_WAITERS)?);
+    let executor = executors.named(&format!("roiflow-{name}-waiter"), N_WAITERS)?;
     Ok(CompiledOpenVinoModel { model, executor, n_requests: N_WAITERS + 1 })
 }
 
@@ -146,7 +165,7 @@ fn ports_of(
         let name = port.name();
         let named = |why: String| format!("{kind} `{}`: {why}", name.as_deref().unwrap_or("(no name)"));
         let (element, shape) = (port.element().map_err(named)?, port.shape().map_err(named)?);
-        Ok(Port { names: name.iter().map(|name| name.as_str().into()).collect(), element, shape })
+        Ok(Port { names: name.iter().map(|name| name.as_str().into()).collect(), element, shape, axes: None })
     };
     let inputs = (0..n_inputs).map(|port_idx| port("input", PortOf::get(api, |place| input(port_idx, place))?));
     let outputs = (0..n_outputs).map(|port_idx| port("output", PortOf::get(api, |place| output(port_idx, place))?));
@@ -154,12 +173,12 @@ fn ports_of(
 }
 
 struct ReadModel<'a> {
-    api: &'a Api,
+    api: &'a Arc<Api>,
     ptr: NonNull<OvModel>,
 }
 
 impl<'a> ReadModel<'a> {
-    fn new(api: &'a Api, path: &Path) -> Said<Self> {
+    fn new(api: &'a Arc<Api>, path: &Path) -> Said<Self> {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let mut model = ptr::null_mut();
         // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
@@ -170,12 +189,45 @@ impl<'a> ReadModel<'a> {
     fn as_ptr(&self) -> *const OvModel {
         self.ptr.as_ptr()
     }
+
+    fn reshape(&self, inputs: &[Port]) -> Said<()> {
+        let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
+        let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
+        let indexes: Vec<usize> = (0..inputs.len()).collect();
+        // SAFETY: the model lives and is nobody else's; both lists have an entry per input, and the shapes' lists outlive the call.
+        let status = unsafe {
+            (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
+        };
+        self.api.check(status)
+    }
 }
 
 impl Drop for ReadModel<'_> {
     fn drop(&mut self) {
         // SAFETY: owned, freed once.
         unsafe { (self.api.functions.ov_model_free)(self.ptr.as_ptr()) };
+    }
+}
+
+/// Properties as the library takes them: keys and values as arguments, one after the other.
+struct Texts {
+    /// As many as there can be: what lies behind the first `n_texts` is passed but not looked at.
+    arguments: [*const c_char; 2 * MAX_PROPERTIES],
+    n_texts: usize,
+    _owned: Vec<CString>,
+}
+
+impl Texts {
+    fn new(properties: &[(&str, String)]) -> Said<Self> {
+        let owned: Vec<CString> = properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<Said<_>>()?;
+        let mut arguments = [ptr::null(); 2 * MAX_PROPERTIES];
+        if owned.len() > arguments.len() {
+            return Err(format!("{} properties: at most {MAX_PROPERTIES} can be passed", properties.len()));
+        }
+        for (argument, text) in arguments.iter_mut().zip(&owned) {
+            *argument = text.as_ptr();
+        }
+        Ok(Self { arguments, n_texts: owned.len(), _owned: owned })
     }
 }
 
@@ -191,41 +243,34 @@ unsafe impl Send for CompiledFile {}
 unsafe impl Sync for CompiledFile {}
 
 impl CompiledFile {
-    fn new(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+    fn of_file(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<Self> {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let device = c_string(device)?;
-        let texts: Vec<CString> = properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<Said<_>>()?;
-        debug_assert!(properties.len() <= MAX_PROPERTIES);
-        let n_texts = texts.len().min(2 * MAX_PROPERTIES);
-        // As many as there can be: what lies behind `n_texts` is passed but not looked at.
-        let mut arguments = [ptr::null::<c_char>(); 2 * MAX_PROPERTIES];
-        for (argument, text) in arguments.iter_mut().zip(&texts) {
-            *argument = text.as_ptr();
-        }
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = arguments;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
         let mut compiled = ptr::null_mut();
+        let compile = api.functions.ov_core_compile_model_from_file;
         // SAFETY: the core lives; C strings throughout, as many as said.
         let status = unsafe {
-            (api.functions.ov_core_compile_model_from_file)(
-                api.core(),
-                path.as_ptr(),
-                device.as_ptr(),
-                n_texts,
-                &raw mut compiled,
-                a,
-                b,
-                c,
-                d,
-                e,
-                f,
-                g,
-                h,
-                i,
-                j,
-                k,
-                l,
-            )
+            compile(api.core(), path.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
         };
+        Self::made(api, status, compiled)
+    }
+
+    fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+        let device = c_string(device)?;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
+        let mut compiled = ptr::null_mut();
+        let compile = model.api.functions.ov_core_compile_model;
+        // SAFETY: core and model live; C strings throughout, as many as said.
+        let status = unsafe {
+            compile(model.api.core(), model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
+        };
+        Self::made(model.api, status, compiled)
+    }
+
+    fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> Said<Self> {
         api.check(status)?;
         Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("it gave no compiled model")? })
     }

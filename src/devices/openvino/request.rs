@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::api::{EngineRequest, Said, TensorOver, device_error};
 use super::model::OpenVinoModel;
 use crate::runtime::device::DeviceRequest;
-use crate::runtime::steps::DeviceIo;
+use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 

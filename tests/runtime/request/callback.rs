@@ -56,12 +56,12 @@ fn the_callback_may_restart_the_request_ten_times() {
             let n = n_called.fetch_add(1, Ordering::AcqRel) + 1;
             assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * n as f32; 4]);
             if n <= 10 {
-                request.start_async(&row([(n + 1) as f32; 4])).unwrap();
+                request.start_async(row([(n + 1) as f32; 4])).unwrap();
             }
             sender.send(n).unwrap();
         })
         .unwrap();
-    request.start_async(&row([1.0; 4])).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
     let called: Vec<usize> = (0..11).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
     assert_eq!(called, (1..=11).collect::<Vec<_>>());
     request.wait().unwrap();
@@ -127,8 +127,8 @@ fn a_callback_may_infer_on_its_own_and_on_other_requests() {
     let (sender, receiver) = mpsc::channel();
     request
         .set_callback(move |request, _| {
-            request.infer(&row([5.0; 4])).unwrap();
-            other.infer(&request.output_tensor(()).unwrap()).unwrap();
+            request.infer(row([5.0; 4])).unwrap();
+            other.infer(request.output_tensor(()).unwrap()).unwrap();
             sender.send(values(&other.output_tensor(()).unwrap())).unwrap();
         })
         .unwrap();
@@ -152,7 +152,7 @@ fn run_within_a_callback(end_of_first: fn()) -> (InferRequest, Log) {
             let n = n_called.fetch_add(1, Ordering::AcqRel) + 1;
             write(format!("callback {n}: {:?} {:?}", kind(result), request.output_tensor(()).map(|y| values(&y)[0]).ok()));
             if n == 1 {
-                request.start_async(&row([2.0; 4])).unwrap();
+                request.start_async(row([2.0; 4])).unwrap();
                 let hand = hand.clone();
                 std::thread::spawn(move || assert!(hand.run_one())).join().unwrap();
                 write(format!("run 2 is over: {:?} {}", kind(request.output_tensor(())), request.wait().is_err()));
@@ -160,7 +160,7 @@ fn run_within_a_callback(end_of_first: fn()) -> (InferRequest, Log) {
             }
         })
         .unwrap();
-    request.start_async(&row([1.0; 4])).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
     assert!(manual.run_one());
     (request, log)
 }

@@ -24,11 +24,11 @@ fn a_canceled_run_ends_well_or_as_canceled() {
 fn a_canceled_request_starts_again() {
     let (request, manual) = turned_by_hand();
     for _ in 0..3 {
-        request.start_async(&row([1.0; 4])).unwrap();
+        request.start_async(row([1.0; 4])).unwrap();
         request.cancel();
         assert!(manual.run_one());
         assert_eq!(kind(request.wait()), Some(ErrorKind::Canceled));
-        request.start_async(&row([2.0; 4])).unwrap();
+        request.start_async(row([2.0; 4])).unwrap();
         assert!(manual.run_one());
         request.wait().unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 4]);

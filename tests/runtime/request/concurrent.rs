@@ -16,7 +16,7 @@ fn three_threads_run_three_requests_synchronously() {
             scope.spawn(move || {
                 for round in 0..100 {
                     let value = (100 * thread_idx + round) as f32;
-                    request.infer(&row([value; 4])).unwrap();
+                    request.infer(row([value; 4])).unwrap();
                     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * value; 4]);
                 }
             });
@@ -46,7 +46,7 @@ fn three_requests_run_one_after_the_other() {
     let model = compile(doubling());
     for value in 0..3 {
         let request = model.create_infer_request().unwrap();
-        request.start_async(&row([value as f32; 4])).unwrap();
+        request.start_async(row([value as f32; 4])).unwrap();
         request.wait().unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * value as f32; 4]);
     }
@@ -58,7 +58,7 @@ fn three_running_requests_are_waited_for_out_of_order() {
     let model = compile(doubling());
     let requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
     for (value, request) in requests.iter().enumerate() {
-        request.start_async(&row([value as f32; 4])).unwrap();
+        request.start_async(row([value as f32; 4])).unwrap();
     }
     for value in [2, 0, 1] {
         requests[value].wait().unwrap();
@@ -102,7 +102,7 @@ fn many_threads_infer_over_one_model() {
             scope.spawn(move || {
                 for round in 0..200 {
                     let value = (1000 * thread_idx + round) as f32;
-                    assert_eq!(values(&model.infer(&row([value; 4])).unwrap()[0]), [2.0 * value; 4]);
+                    assert_eq!(values(&model.infer(row([value; 4])).unwrap()[0]), [2.0 * value; 4]);
                 }
             });
         }

@@ -42,7 +42,7 @@ fn core_model_and_request_may_go_in_any_order() {
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
-    request.start_async(&row([1.0; 4])).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
     request.wait().unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
     assert_eq!(request.compiled_model().outputs()[0].name(), "y");
@@ -61,7 +61,7 @@ fn tensors_outlive_request_model_and_core() {
     for model in [compile(doubling()), compiled] {
         let request = model.create_infer_request().unwrap();
         let own: Tensor = request.input_tensor(()).unwrap();
-        request.infer(&row([4.0; 4])).unwrap();
+        request.infer(row([4.0; 4])).unwrap();
         let output = request.output_tensor(()).unwrap();
         let region = output.roi(&[0, 1], &[1, 3]).unwrap();
         drop((request, model));

@@ -45,7 +45,7 @@ fn runs_from_fresh_threads_do_not_grow_the_memory() {
         let model = compile(doubling());
         check(|| {
             let model = model.clone();
-            std::thread::spawn(move || drop(model.infer(&row([1.0; 4])).unwrap())).join().unwrap();
+            std::thread::spawn(move || drop(model.infer(row([1.0; 4])).unwrap())).join().unwrap();
         });
     });
 }

@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::runtime::executor::{Inline, Manual};
-use roiflow::runtime::steps::DeviceIo;
+use roiflow::runtime::io::DeviceIo;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, InferRequest, Model, ModelInfo, PartialShape, Port, Result};
 use roiflow::tensor::{Bytes, ElementType};
 
 /// A port of `f32`; 0 leaves an extent open.
 pub fn port(name: &str, dims: &[usize]) -> Port {
     let dims = dims.iter().map(|&extent| if extent == 0 { Dim::Dynamic } else { Dim::Fixed(extent) });
-    Port { names: vec![name.into()], element: ElementType::F32, shape: PartialShape::new(dims.collect()).unwrap() }
+    Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
 /// Compiles ports alone for a null device of its own.

@@ -129,12 +129,12 @@ fn a_callback_that_restarts_and_panics_does_not_stop_the_next_run() {
         .set_callback(move |request, result| {
             sender.send(kind(result)).unwrap();
             if values(&request.output_tensor(()).unwrap())[0] == 2.0 {
-                request.start_async(&row([2.0; 4])).unwrap();
+                request.start_async(row([2.0; 4])).unwrap();
                 panic!("after the start");
             }
         })
         .unwrap();
-    request.start_async(&row([1.0; 4])).unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
     let results: Vec<_> = (0..2).map(|_| receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap()).collect();
     assert_eq!(results, [None, None]);
     in_time(move || request.wait()).unwrap();
@@ -147,11 +147,11 @@ fn panics_leave_the_workers_alive() {
     let model = compile(script);
     let requests: Vec<_> = (0..20).map(|_| model.create_infer_request().unwrap()).collect();
     for request in &requests {
-        request.start_async(&row([-1.0; 4])).unwrap();
+        request.start_async(row([-1.0; 4])).unwrap();
     }
     for request in requests {
         assert_eq!(kind(request.wait()), Some(ErrorKind::Panic));
-        request.start_async(&row([1.0; 4])).unwrap();
+        request.start_async(row([1.0; 4])).unwrap();
         request.wait().unwrap();
     }
 }

@@ -61,9 +61,9 @@ fn synchronous_and_asynchronous_runs_may_alternate() {
     let request = compile(doubling()).create_infer_request().unwrap();
     for round in 0..10 {
         let value = round as f32;
-        request.infer(&row([value; 4])).unwrap();
+        request.infer(row([value; 4])).unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * value; 4]);
-        request.start_async(&row([-value; 4])).unwrap();
+        request.start_async(row([-value; 4])).unwrap();
         request.wait().unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [-2.0 * value; 4]);
     }
@@ -108,7 +108,7 @@ fn a_failing_device_is_an_error_of_wait_and_the_request_stays_usable() {
 fn the_next_run_forgets_the_error_of_the_last() {
     let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "no")) } else { double(io) });
     let request = compile(script).create_infer_request().unwrap();
-    assert_eq!(kind(request.infer(&row([-1.0; 4]))), Some(ErrorKind::Device));
-    request.start_async(&row([1.0; 4])).unwrap();
+    assert_eq!(kind(request.infer(row([-1.0; 4]))), Some(ErrorKind::Device));
+    request.start_async(row([1.0; 4])).unwrap();
     request.wait().unwrap();
 }

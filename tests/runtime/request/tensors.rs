@@ -252,7 +252,7 @@ fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     let request = model.create_infer_request().unwrap();
     assert_eq!(request.input_tensor(()).unwrap().shape()[..], [0, 4]);
     for n_rows in [1, 3, 2] {
-        request.infer(&Tensor::from_slice([n_rows, 4], &vec![1.5_f32; 4 * n_rows]).unwrap()).unwrap();
+        request.infer(Tensor::from_slice([n_rows, 4], &vec![1.5_f32; 4 * n_rows]).unwrap()).unwrap();
         assert_eq!(request.output_tensor(()).unwrap().shape()[..], [n_rows, 4]);
         assert_eq!(values(&request.output_tensor(()).unwrap()), vec![3.0; 4 * n_rows]);
     }

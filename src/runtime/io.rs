@@ -1,0 +1,462 @@
+//! The tensors of a request: where each input comes from, where each output goes, and the leases of a run on them.
+//!
+//! An input has a tensor of the request's own, in memory in which the device can run, and a [`Source`] that says what the next
+//! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
+//! the request's own tensor, by one pass, in the run's step `fill`.
+
+use std::fmt;
+
+use super::device::DeviceRequest;
+use super::port::{Dim, PartialShape, Port, PortKey};
+use super::steps::{CancelToken, panic_error};
+use super::{Error, ErrorKind, Input, Inputs, Result};
+use crate::tensor::{Bytes, BytesMut, Element, ElementType, MAX_RANK, Shape, Tensor};
+
+/// Writes an input just before the device reads it. `stages` implements it for frames.
+pub trait FillInput: Send {
+    /// The shape that the input has in the next run; must be one that the port admits.
+    ///
+    /// # Errors
+    /// If there is nothing to fill from.
+    fn shape(&mut self, port: &Port) -> Result<Shape>;
+
+    /// Writes all of `input`, which has the shape that [`FillInput::shape`] gave.
+    ///
+    /// # Errors
+    /// If the source does not fit; the run ends with this error.
+    fn fill(&mut self, input: &mut BytesMut) -> Result<()>;
+}
+
+/// What the next run reads.
+#[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
+pub(super) enum Source {
+    /// The request's own tensor.
+    Own,
+    /// A tensor of the user's, of any strides.
+    Shared(Tensor),
+    /// Slices of the user's, one for each row.
+    Batch(Vec<Tensor>),
+    /// What the filler writes.
+    Fill(Box<dyn FillInput>),
+}
+
+/// An input of a request.
+pub(super) struct InputSlot {
+    pub(super) port: Port,
+    own: Tensor,
+    source: Source,
+    lease: Option<InputLease>,
+    /// The leases on the slices of a batch.
+    slices: Vec<Bytes>,
+}
+
+enum InputLease {
+    Fill(BytesMut),
+    Read(Bytes),
+}
+
+/// An output of a request.
+pub(super) struct OutputSlot {
+    pub(super) port: Port,
+    pub(super) tensor: Tensor,
+    /// The tensor is the request's own, not one that the user set.
+    own: bool,
+    /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
+    spare: Option<Tensor>,
+    lease: Option<BytesMut>,
+}
+
+impl InputSlot {
+    pub(super) fn new(port: Port, own: Tensor) -> Self {
+        Self { port, own, source: Source::Own, lease: None, slices: Vec::new() }
+    }
+
+    /// The tensor that the next run reads.
+    ///
+    /// # Errors
+    /// `Tensor` if it reads the slices of a batch.
+    pub(super) fn tensor(&self) -> Result<&Tensor> {
+        match &self.source {
+            Source::Own | Source::Fill(_) => Ok(&self.own),
+            Source::Shared(tensor) => Ok(tensor),
+            Source::Batch(slices) => Err(Error::new(
+                ErrorKind::Tensor,
+                format!("input {}: expected one tensor, but a batch of {} slices was set; set a tensor first", self.port, slices.len()),
+            )),
+        }
+    }
+
+    /// Gives the next run another source; the one before is returned, to be dropped outside of any lock.
+    #[must_use]
+    pub(super) fn replace_source(&mut self, source: Source) -> Source {
+        std::mem::replace(&mut self.source, source)
+    }
+
+    /// Whether the value fits the port; nothing is set.
+    pub(super) fn check(&self, input: &Input<'_>) -> Result<()> {
+        match input {
+            Input::Share(tensor) => check_fits("input", &self.port, tensor.element(), &tensor.shape()),
+            Input::Copy(values) => {
+                check_fits("input", &self.port, self.port.element, values.shape())?;
+                self.own.bytes_mut().map(drop).map_err(|error| self.named(error.into()))
+            }
+            Input::Batch(slices) => self.check_slices(slices).map(drop),
+        }
+    }
+
+    /// The shape of the batch that the slices make.
+    fn check_slices(&self, slices: &[Tensor]) -> Result<Shape> {
+        let port = &self.port;
+        let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")));
+        let rank = port.shape.dims().len();
+        let Some(first) = slices.first() else { return fail("got an empty batch, expected at least one slice".to_owned()) };
+        let batch_axis = match &port.axes {
+            Some(axes) => axes.batch_axis(rank).map_err(|error| self.named(error))?,
+            None => (rank > 0).then_some(0),
+        };
+        if batch_axis != Some(0) {
+            let axes = port.axes.as_ref().map_or("none".to_owned(), |axes| format!("`{axes}`"));
+            return fail(format!("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: {axes}"));
+        }
+        let expected = first.shape();
+        for (slice_idx, slice) in slices.iter().enumerate() {
+            let shape = slice.shape();
+            if slice.element() != port.element || shape.first() != Some(&1) || shape != expected {
+                let (one, got) = (of_batch_1(&port.shape, &expected), slice.element());
+                return fail(format!("slice {slice_idx} of {}: expected {one} {}, got {shape} {got}", slices.len(), port.element));
+            }
+        }
+        let shape = with_first(&expected, slices.len());
+        check_fits("input", port, port.element, &shape)?;
+        Ok(shape)
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.context(format!("input {}", self.port))
+    }
+
+    /// Gives the request's own tensor this shape, in the same memory where that is large enough.
+    fn place_own(&mut self, device: &mut dyn DeviceRequest, input_idx: usize, shape: Shape) -> Result<()> {
+        if self.own.shape() == shape {
+            return Ok(());
+        }
+        check_fits("input", &self.port, self.port.element, &shape)?;
+        let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
+        if needed_bytes.is_some_and(|needed| needed > 0 && needed <= self.own.capacity_bytes()) {
+            let mut own = self.own.clone();
+            own.set_shape(shape).map_err(|error| self.named(error.into()))
+        } else {
+            self.own = device.allocate_input(input_idx, shape)?;
+            Ok(())
+        }
+    }
+
+    /// Takes the leases of a run.
+    fn lease(&mut self, device: &mut dyn DeviceRequest, input_idx: usize) -> Result<()> {
+        let filled_shape = match &mut self.source {
+            Source::Own | Source::Shared(_) => None,
+            Source::Batch(slices) => {
+                let slices = std::mem::take(slices);
+                let shape = self.check_slices(&slices);
+                let leased = shape.and_then(|shape| {
+                    for slice in &slices {
+                        self.slices.push(slice.bytes().map_err(|error| self.named(error.into()))?);
+                    }
+                    Ok(shape)
+                });
+                self.source = Source::Batch(slices);
+                Some(leased?)
+            }
+            Source::Fill(fill) => {
+                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&self.port)));
+                let asked = asked.unwrap_or_else(|panic| Err(panic_error("the filler", &*panic)));
+                Some(asked.map_err(|error| self.named(error))?)
+            }
+        };
+        self.lease = Some(match filled_shape {
+            Some(shape) => {
+                self.place_own(device, input_idx, shape)?;
+                InputLease::Fill(self.own.bytes_mut().map_err(|error| self.named(error.into()))?)
+            }
+            None => {
+                let tensor = self.tensor()?;
+                let bytes = tensor.bytes().map_err(|error| self.named(error.into()))?;
+                check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
+                InputLease::Read(bytes)
+            }
+        });
+        Ok(())
+    }
+
+    /// Writes the request's own tensor from the slices or by the filler, if that is where the run's input comes from.
+    fn fill(&mut self) -> Result<()> {
+        let Some(InputLease::Fill(mut bytes)) = self.lease.take_if(|lease| matches!(lease, InputLease::Fill(_))) else { return Ok(()) };
+        match &mut self.source {
+            Source::Fill(fill) => fill.fill(&mut bytes).map_err(|error| error.context(format!("input {}", self.port)))?,
+            _ => {
+                for (row_idx, slice) in self.slices.drain(..).enumerate() {
+                    bytes.row_mut(row_idx)?.copy_from(&slice)?;
+                }
+            }
+        }
+        self.lease = Some(InputLease::Read(bytes.downgrade()));
+        Ok(())
+    }
+}
+
+/// The shape of a slice, for people: as the port says, and like the first slice where it leaves that open.
+fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
+    let dims = port.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
+        (0, _) => Dim::Fixed(1),
+        (_, open) if open.is_open() && first.len() == port.dims().len() => Dim::Fixed(first[axis]),
+        (_, dim) => *dim,
+    });
+    PartialShape::new(dims.collect()).expect("as many axes as the port has")
+}
+
+/// The same but for its first axis, which it has.
+fn with_first(shape: &Shape, extent: usize) -> Shape {
+    let mut dims = [0; MAX_RANK];
+    dims[..shape.len()].copy_from_slice(shape);
+    dims[0] = extent;
+    Shape::new(&dims[..shape.len()])
+}
+
+impl OutputSlot {
+    pub(super) fn new(port: Port, tensor: Tensor) -> Self {
+        Self { port, tensor, own: true, spare: None, lease: None }
+    }
+
+    /// Makes a tensor of the user's the output; the one before is returned, to be dropped outside of any lock.
+    pub(super) fn replace(&mut self, tensor: Tensor) -> Tensor {
+        self.own = false;
+        std::mem::replace(&mut self.tensor, tensor)
+    }
+
+    /// Gives the tensor away, if it is the request's own, and puts a new one in its place; else a copy of the user's.
+    pub(super) fn give_away(&mut self) -> Result<Tensor> {
+        let other = Tensor::new(self.tensor.element(), self.tensor.shape())?;
+        if self.own {
+            return Ok(std::mem::replace(&mut self.tensor, other));
+        }
+        self.tensor.copy_to(&other)?;
+        Ok(other)
+    }
+
+    fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
+        let is_fed_back = inputs.iter().find(|slot| match &slot.source {
+            Source::Shared(tensor) => tensor.shares_memory_with(&self.tensor),
+            Source::Batch(slices) => slices.iter().any(|slice| slice.shares_memory_with(&self.tensor)),
+            Source::Own | Source::Fill(_) => slot.own.shares_memory_with(&self.tensor),
+        });
+        if let Some(input) = is_fed_back {
+            if !self.own {
+                let message = format!(
+                    "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
+                    self.port, input.port
+                );
+                return Err(Error::new(ErrorKind::Tensor, message));
+            }
+            let other = match self.spare.take() {
+                Some(spare) => spare,
+                None => Tensor::new(self.tensor.element(), self.tensor.shape())?,
+            };
+            self.spare = Some(std::mem::replace(&mut self.tensor, other));
+        }
+        let bytes = self.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("output {}", self.port)))?;
+        if let Some(shape) = self.port.shape.to_static()
+            && shape != *bytes.layout().shape()
+        {
+            return Err(mismatch("output", &self.port, self.tensor.element(), bytes.layout().shape()));
+        }
+        self.lease = Some(bytes);
+        Ok(())
+    }
+}
+
+/// The tensors of a request, and the leases of a run on them.
+pub(super) struct RunIo {
+    pub(super) inputs: Vec<InputSlot>,
+    pub(super) outputs: Vec<OutputSlot>,
+}
+
+impl RunIo {
+    /// Sets the inputs: none of them if one does not fit.
+    pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
+        if inputs.is_none() {
+            return Ok(());
+        }
+        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(input))?;
+        inputs.visit(&mut |key: PortKey<'_>, input| {
+            let input_idx = key.find("input", ports)?;
+            let slot = &mut self.inputs[input_idx];
+            let source = match input {
+                Input::Share(tensor) => Source::Shared(tensor.clone()),
+                Input::Batch([only]) => Source::Shared(only.clone()),
+                Input::Batch(slices) => Source::Batch(slices.to_vec()),
+                Input::Copy(values) => {
+                    slot.place_own(device, input_idx, Shape::new(values.shape()))?;
+                    let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;
+                    values.copy_to(&mut bytes)?;
+                    Source::Own
+                }
+            };
+            drop(slot.replace_source(source));
+            Ok(())
+        })
+    }
+
+    /// Checks the tensors against the ports and takes the leases of a run.
+    pub(super) fn lease(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
+        let leased = self.lease_all(device);
+        if leased.is_err() {
+            self.release();
+        }
+        leased
+    }
+
+    fn lease_all(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
+        for (input_idx, slot) in self.inputs.iter_mut().enumerate() {
+            slot.lease(device, input_idx)?;
+        }
+        self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
+    }
+
+    /// Fills or gathers what is not there already.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        self.inputs.iter_mut().try_for_each(InputSlot::fill)
+    }
+
+    /// Ends all leases.
+    pub(super) fn release(&mut self) {
+        for slot in &mut self.inputs {
+            slot.lease = None;
+            slot.slices.clear();
+        }
+        self.outputs.iter_mut().for_each(|slot| slot.lease = None);
+    }
+}
+
+/// What a step of the user may see of a run: its inputs and outputs.
+pub struct RunContext<'a> {
+    pub(super) io: &'a RunIo,
+    pub(super) cancel: &'a CancelToken,
+    pub(super) run: u64,
+}
+
+impl RunContext<'_> {
+    /// The number of the run, from 1.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// For steps that take long.
+    pub fn cancel(&self) -> &CancelToken {
+        self.cancel
+    }
+
+    /// Number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.io.inputs.len()
+    }
+
+    /// Number of outputs.
+    pub fn n_outputs(&self) -> usize {
+        self.io.outputs.len()
+    }
+
+    /// The port of an input.
+    pub fn input_port(&self, input_idx: usize) -> &Port {
+        &self.io.inputs[input_idx].port
+    }
+
+    /// The port of an output.
+    pub fn output_port(&self, output_idx: usize) -> &Port {
+        &self.io.outputs[output_idx].port
+    }
+
+    /// The values of an input, last axis fastest, and their shape.
+    ///
+    /// # Errors
+    /// `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs before the input is filled.
+    pub fn input<T: Element>(&self, input_idx: usize) -> Result<(Shape, &[T])> {
+        let slot = &self.io.inputs[input_idx];
+        match &slot.lease {
+            Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
+            _ => Err(Error::new(ErrorKind::Tensor, format!("input {} is not filled yet: read it in a step after `fill`", slot.port))),
+        }
+    }
+
+    /// The values of an output, last axis fastest, and their shape.
+    ///
+    /// # Errors
+    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps.
+    pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
+        let bytes = self.io.outputs[output_idx].lease.as_ref().expect("a run leases its outputs");
+        Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
+    }
+}
+
+impl fmt::Debug for RunContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunContext(run {})", self.run)
+    }
+}
+
+/// What a device sees of a run.
+pub struct DeviceIo<'a> {
+    pub(super) io: &'a mut RunIo,
+}
+
+impl fmt::Debug for DeviceIo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceIo({} inputs, {} outputs)", self.n_inputs(), self.n_outputs())
+    }
+}
+
+impl DeviceIo<'_> {
+    /// Number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.io.inputs.len()
+    }
+
+    /// Number of outputs.
+    pub fn n_outputs(&self) -> usize {
+        self.io.outputs.len()
+    }
+
+    /// The bytes of an input, for the length of the run. Any strides.
+    pub fn input(&self, input_idx: usize) -> &Bytes {
+        match &self.io.inputs[input_idx].lease {
+            Some(InputLease::Read(bytes)) => bytes,
+            _ => unreachable!("inputs are readable once the step `fill` ended"),
+        }
+    }
+
+    /// The bytes of an output, with the shape that the run gives it. The tensor grows where it is too small.
+    ///
+    /// # Errors
+    /// `Device` if the port does not admit the shape; `Tensor` if the user's own tensor can't take it.
+    pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
+        let slot = &mut self.io.outputs[output_idx];
+        if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
+            if !slot.port.shape.admits(shape) {
+                return Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", slot.port)));
+            }
+            slot.lease = None;
+            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
+            slot.tensor.set_shape(shape).map_err(named)?;
+            slot.lease = Some(slot.tensor.bytes_mut().map_err(named)?);
+        }
+        Ok(slot.lease.as_mut().expect("set above"))
+    }
+}
+
+/// A tensor of this type and shape fits the port.
+pub(super) fn check_fits(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Result<()> {
+    if element == port.element && port.shape.admits(shape) { Ok(()) } else { Err(mismatch(kind, port, element, shape)) }
+}
+
+fn mismatch(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Error {
+    Error::new(ErrorKind::Tensor, format!("{kind} `{}`: expected {} {}, got {shape:?} {element}", port.name(), port.shape, port.element))
+}

@@ -1,0 +1,358 @@
+//! The ports of a model: names, element types, shapes of which extents may be open, and how a caller names a port.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::{RangeFull, RangeInclusive};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{Error, ErrorKind, Result};
+use crate::tensor::{ElementType, MAX_RANK, Shape};
+
+/// An input or output of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// The tensor names, the first one for display.
+    pub names: Vec<Arc<str>>,
+    /// The only element type that its tensors may have.
+    pub element: ElementType,
+    /// The shapes that its tensors may have.
+    pub shape: PartialShape,
+    /// What the axes mean, where somebody said so ([`Model::with_axes`](super::Model::with_axes)).
+    pub axes: Option<Axes>,
+}
+
+impl Port {
+    /// A port with one name.
+    pub fn new(name: &str, element: ElementType, shape: impl Into<PartialShape>) -> Self {
+        Self { names: vec![name.into()], element, shape: shape.into(), axes: None }
+    }
+
+    /// The name for display.
+    pub fn name(&self) -> &str {
+        self.names.first().map_or("(no name)", |name| name)
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {} {}", self.name(), self.shape, self.element)
+    }
+}
+
+/// One extent of a port's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// Known when the model is compiled.
+    Fixed(usize),
+    /// Known when a tensor is set: at least `min`, at most `max`.
+    Range {
+        /// The least extent.
+        min: usize,
+        /// The greatest extent.
+        max: usize,
+    },
+    /// Known when a tensor is set.
+    Dynamic,
+}
+
+impl Dim {
+    /// Whether a tensor's axis may have this extent.
+    pub fn admits(&self, extent: usize) -> bool {
+        match *self {
+            Self::Fixed(fixed) => extent == fixed,
+            Self::Range { min, max } => (min..=max).contains(&extent),
+            Self::Dynamic => true,
+        }
+    }
+
+    /// Whether the extent is known only when a tensor is set.
+    pub fn is_open(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
+    }
+}
+
+impl From<usize> for Dim {
+    fn from(extent: usize) -> Self {
+        Self::Fixed(extent)
+    }
+}
+
+impl From<RangeInclusive<usize>> for Dim {
+    fn from(range: RangeInclusive<usize>) -> Self {
+        Self::Range { min: *range.start(), max: *range.end() }
+    }
+}
+
+impl From<RangeFull> for Dim {
+    fn from(_any: RangeFull) -> Self {
+        Self::Dynamic
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(extent) => write!(f, "{extent}"),
+            Self::Range { min, max } => write!(f, "{min}..{max}"),
+            Self::Dynamic => f.write_str("?"),
+        }
+    }
+}
+
+/// A shape in which some extents may be open.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PartialShape(Vec<Dim>);
+
+impl PartialShape {
+    /// A shape of these extents.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_RANK`].
+    pub fn new(dims: Vec<Dim>) -> Result<Self> {
+        if dims.len() > MAX_RANK {
+            return Err(Error::new(ErrorKind::Model, format!("a port with {} axes: at most {MAX_RANK} are supported", dims.len())));
+        }
+        Ok(Self(dims))
+    }
+
+    /// The extents.
+    pub fn dims(&self) -> &[Dim] {
+        &self.0
+    }
+
+    /// The same number of axes, all open.
+    pub fn all_open(&self) -> Self {
+        Self(vec![Dim::Dynamic; self.0.len()])
+    }
+
+    /// The shape, if nothing is open.
+    pub fn to_static(&self) -> Option<Shape> {
+        self.with_dynamic(|_| None)
+    }
+
+    /// The shape with the open extents replaced; `None` as soon as one is not.
+    pub fn with_dynamic(&self, mut extent: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
+        let mut dims = [0; MAX_RANK];
+        for (axis, dim) in self.0.iter().enumerate() {
+            dims[axis] = match dim {
+                Dim::Fixed(fixed) => *fixed,
+                Dim::Range { .. } | Dim::Dynamic => extent(axis)?,
+            };
+        }
+        Some(Shape::new(&dims[..self.0.len()]))
+    }
+
+    /// Whether a tensor of this shape fits.
+    pub fn admits(&self, shape: &[usize]) -> bool {
+        shape.len() == self.0.len() && self.0.iter().zip(shape).all(|(dim, &extent)| dim.admits(extent))
+    }
+}
+
+impl From<Shape> for PartialShape {
+    fn from(shape: Shape) -> Self {
+        Self(shape.iter().map(|&extent| Dim::Fixed(extent)).collect())
+    }
+}
+
+/// `PartialShape::from([Dim::from(1..=8), 3.into(), (..).into()])`, or all fixed: `PartialShape::from([1, 3, 224, 224])`.
+impl<D: Into<Dim>, const N: usize> From<[D; N]> for PartialShape {
+    fn from(dims: [D; N]) -> Self {
+        const { assert!(N <= MAX_RANK, "a port has at most MAX_RANK axes") };
+        Self(dims.into_iter().map(Into::into).collect())
+    }
+}
+
+impl fmt::Display for PartialShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (axis, dim) in self.0.iter().enumerate() {
+            let comma = if axis > 0 { ", " } else { "" };
+            write!(f, "{comma}{dim}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// What the axes of a port mean: a letter for each, as in `NCHW`; `?` for one that means nothing, `...` for any number of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Axes(String);
+
+impl Axes {
+    /// The axis that counts the pictures of a batch, `N`; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Tensor`] if these are not the axes of a shape with `rank` of them.
+    pub fn batch_axis(&self, rank: usize) -> Result<Option<usize>> {
+        let (front, back) = self.0.split_once("...").unwrap_or((&self.0, ""));
+        let n_named = front.chars().count() + back.chars().count();
+        let has_gap = self.0.contains("...");
+        if n_named > rank || (!has_gap && n_named < rank) {
+            return Err(Error::new(ErrorKind::Tensor, format!("axes `{self}`: expected {rank} of them, got {n_named}")));
+        }
+        let in_back = || back.chars().position(|axis| axis == 'N').map(|at| rank - back.chars().count() + at);
+        Ok(front.chars().position(|axis| axis == 'N').or_else(in_back))
+    }
+}
+
+impl FromStr for Axes {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let letters: Vec<char> = text.replacen("...", "", 1).chars().collect();
+        let unknown = letters.iter().find(|letter| !letter.is_ascii_uppercase() && **letter != '?');
+        let twice = letters.iter().enumerate().find(|(at, letter)| **letter != '?' && letters[..*at].contains(letter));
+        if let Some(letter) = unknown.or(twice.map(|(_, letter)| letter)) {
+            let message =
+                format!("axes `{text}`: `{letter}` is unexpected; a capital letter for each axis, each once, as in `NCHW` or `N...`");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How a caller names a port.
+#[derive(Debug, Clone, Copy)]
+pub enum PortKey<'a> {
+    /// By any of its tensor names.
+    Name(&'a str),
+    /// By position.
+    Index(usize),
+    /// By the port itself.
+    Port(&'a Port),
+    /// The only one.
+    Only,
+}
+
+impl<'a> From<&'a str> for PortKey<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<usize> for PortKey<'_> {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+impl<'a> From<&'a Port> for PortKey<'a> {
+    fn from(port: &'a Port) -> Self {
+        Self::Port(port)
+    }
+}
+
+impl From<()> for PortKey<'_> {
+    fn from((): ()) -> Self {
+        Self::Only
+    }
+}
+
+impl<'a> From<&'a String> for PortKey<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name)
+    }
+}
+
+/// Something that names a port for as long as it is borrowed: the keys of lists and maps of inputs.
+pub trait AsPortKey {
+    /// The key.
+    fn as_port_key(&self) -> PortKey<'_>;
+}
+
+impl AsPortKey for PortKey<'_> {
+    fn as_port_key(&self) -> PortKey<'_> {
+        *self
+    }
+}
+
+impl AsPortKey for &str {
+    fn as_port_key(&self) -> PortKey<'_> {
+        PortKey::Name(self)
+    }
+}
+
+impl AsPortKey for String {
+    fn as_port_key(&self) -> PortKey<'_> {
+        PortKey::Name(self)
+    }
+}
+
+impl AsPortKey for usize {
+    fn as_port_key(&self) -> PortKey<'_> {
+        PortKey::Index(*self)
+    }
+}
+
+impl AsPortKey for &Port {
+    fn as_port_key(&self) -> PortKey<'_> {
+        PortKey::Port(self)
+    }
+}
+
+impl AsPortKey for () {
+    fn as_port_key(&self) -> PortKey<'_> {
+        PortKey::Only
+    }
+}
+
+impl PortKey<'_> {
+    /// The index of the port among `ports`, which are "input"s or "output"s.
+    pub(crate) fn find(self, kind: &str, ports: &[Port]) -> Result<usize> {
+        let names = || ports.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
+        let found = match self {
+            Self::Name(name) => ports.iter().position(|port| port.names.iter().any(|own| **own == *name)),
+            Self::Port(port) => ports.iter().position(|own| own == port),
+            Self::Index(index) => (index < ports.len()).then_some(index),
+            Self::Only if ports.len() == 1 => Some(0),
+            Self::Only => {
+                return Err(Error::new(ErrorKind::NotFound, format!("the model has {} {kind}s: say which of {}", ports.len(), names())));
+            }
+        };
+        found.ok_or_else(|| {
+            let wanted: Cow<'_, str> = match self {
+                Self::Name(name) => format!("`{name}`").into(),
+                Self::Index(index) => format!("number {index}").into(),
+                Self::Port(port) => format!("{port}").into(),
+                Self::Only => "".into(),
+            };
+            Error::new(ErrorKind::NotFound, format!("no {kind} {wanted}: the model has {}", names()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_admits_what_its_extents_admit() {
+        let shape = PartialShape::from([Dim::from(1..=4), 3.into(), (..).into()]);
+        assert_eq!(shape.to_string(), "[1..4, 3, ?]");
+        assert!(shape.admits(&[1, 3, 0]) && shape.admits(&[4, 3, 99]));
+        for other in [&[0, 3, 1][..], &[5, 3, 1], &[1, 2, 1], &[1, 3], &[1, 3, 1, 1]] {
+            assert!(!shape.admits(other), "{other:?}");
+        }
+        assert_eq!((shape.to_static(), PartialShape::from([2, 3]).to_static()), (None, Some(Shape::from([2, 3]))));
+    }
+
+    #[test]
+    fn axes_say_where_the_batch_is() {
+        let batch_axis = |axes: &str, rank| axes.parse::<Axes>().unwrap().batch_axis(rank);
+        let cases =
+            [("NCHW", 4, Some(0)), ("CN", 2, Some(1)), ("N...", 1, Some(0)), ("?...N", 3, Some(2)), ("DCHW", 4, None), ("", 0, None)];
+        for (axes, rank, expected) in cases {
+            assert_eq!(batch_axis(axes, rank).unwrap(), expected, "{axes}");
+        }
+        assert!(batch_axis("NCHW", 3).unwrap_err().to_string().contains("expected 3 of them, got 4"));
+        for bad in ["NN", "nchw", "N.C", "N......C"] {
+            assert_eq!(bad.parse::<Axes>().unwrap_err().kind(), ErrorKind::Config, "{bad}");
+        }
+    }
+}

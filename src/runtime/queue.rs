@@ -1,0 +1,471 @@
+//! A pool of requests for jobs that come in faster than they go: start when one is idle, one callback for all, wait for all.
+//!
+//! Lock order: `Shared::state`, then a request's own lock; neither is held while a callback or a start is on. A request goes
+//! back among the idle ones when it has nothing on any more (its callback has returned), so a taken one is never busy.
+
+use std::fmt;
+use std::ops::{Deref, Index};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+use super::steps::panic_error;
+use super::sync::{Condvar, Mutex, MutexGuard};
+use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
+
+/// The errors that are kept for [`AsyncInferQueue::wait_all`]; further ones are counted.
+const MAX_ERRORS: usize = 16;
+
+/// A fixed number of requests of one model, and jobs on them. `U` is what a job carries to its callback.
+///
+/// ```
+/// # use std::sync::{Arc, Mutex};
+/// # use roiflow::{devices, runtime::{AsyncInferQueue, Config}};
+/// # fn main() -> roiflow::runtime::Result<()> {
+/// # let core = devices::core();
+/// # let model = core.compile_model(&core.read_model("assets/tiny/double.onnx")?, "CPU", &Config::default())?;
+/// let queue = AsyncInferQueue::new(&model, 0)?; // as many requests as keep the device busy
+/// let answers = Arc::new(Mutex::new(vec![0.0; 8]));
+/// let to = answers.clone();
+/// queue.set_callback(move |request, job: usize, result| {
+///     if result.is_ok() && let Ok(results) = request.results() && let Ok(output) = results.view::<f32>(()) {
+///         to.lock().unwrap()[job] = output[[0, 0]];
+///     }
+/// });
+/// for job in 0..8 {
+///     queue.start_async(&ndarray::arr2(&[[job as f32; 4]]), job)?; // waits for an idle request
+/// }
+/// queue.wait_all()?;
+/// assert_eq!(*answers.lock().unwrap(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping the queue cancels what runs and waits for it; no callback comes after that.
+pub struct AsyncInferQueue<U = ()> {
+    shared: Arc<Shared<U>>,
+}
+
+type Callback<U> = Arc<dyn Fn(&InferRequest, U, Result<()>) + Send + Sync>;
+
+struct Shared<U> {
+    requests: Vec<InferRequest>,
+    state: Mutex<State<U>>,
+    /// A request became idle, or a job ended.
+    changed: Condvar,
+}
+
+struct State<U> {
+    slots: Vec<Slot<U>>,
+    /// The requests that nobody has; the one used last is taken first, its memory is warm.
+    idle: Vec<usize>,
+    callback: Option<Callback<U>>,
+    n_started: u64,
+    errors: Vec<JobError>,
+    n_more_errors: u64,
+    /// Tasks that wait for an idle request.
+    wakers: Vec<Waker>,
+}
+
+enum Slot<U> {
+    Idle,
+    /// In the hands of an [`IdleRequest`].
+    Taken,
+    /// A run later than `after` belongs to the queue; who ends it makes the request idle.
+    Started {
+        after: u64,
+        job: Option<Job<U>>,
+    },
+}
+
+struct Job<U> {
+    number: u64,
+    then: Then<U>,
+}
+
+/// Who is told of the end of a job.
+enum Then<U> {
+    /// The queue's callback, with the caller's data.
+    Callback(U),
+    /// The one who started it.
+    Tell(Tell),
+}
+
+pub(super) type Tell = Box<dyn FnOnce(&InferRequest, Result<()>) + Send>;
+
+/// How one job failed.
+#[derive(Debug, Clone)]
+pub struct JobError {
+    /// The number that [`AsyncInferQueue::start_async`] gave.
+    pub job: u64,
+    /// Why.
+    pub error: Error,
+}
+
+/// The jobs of a queue that failed since it was last asked.
+#[derive(Debug, Clone)]
+pub struct JobErrors {
+    /// The first of them, in the order in which they failed; at least one.
+    pub errors: Vec<JobError>,
+    /// How many more there were.
+    pub n_more: u64,
+}
+
+/// Why a job was not started by [`AsyncInferQueue::try_start_async`].
+#[derive(Debug)]
+pub enum TryStartError<U> {
+    /// All requests are busy; the caller's data comes back.
+    Full(U),
+    /// An input does not fit, or a tensor is in use.
+    Refused(Error),
+}
+
+impl<U: Send + 'static> AsyncInferQueue<U> {
+    /// A queue with `n_requests` requests; 0 for as many as keep the device busy.
+    ///
+    /// # Errors
+    /// As [`CompiledModel::create_infer_request`].
+    pub fn new(model: &CompiledModel, n_requests: usize) -> Result<Self> {
+        let n_requests = if n_requests == 0 { model.optimal_number_of_requests() } else { n_requests };
+        let requests = (0..n_requests).map(|_| model.create_infer_request()).collect::<Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared {
+            requests,
+            state: Mutex::new(State {
+                slots: (0..n_requests).map(|_| Slot::Idle).collect(),
+                idle: (0..n_requests).rev().collect(),
+                callback: None,
+                n_started: 0,
+                errors: Vec::new(),
+                n_more_errors: 0,
+                wakers: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        });
+        for (request_idx, request) in shared.requests.iter().enumerate() {
+            let queue: Weak<Shared<U>> = Arc::downgrade(&shared);
+            request.set_callback(move |request, result| {
+                if let Some(queue) = queue.upgrade() {
+                    queue.finish(request_idx, request, result);
+                }
+            })?;
+            let queue: Weak<Shared<U>> = Arc::downgrade(&shared);
+            request.set_on_quiet(Arc::new(move |run| {
+                if let Some(queue) = queue.upgrade() {
+                    queue.make_idle(request_idx, run);
+                }
+            }));
+        }
+        Ok(Self { shared })
+    }
+
+    /// Sets what is called after each job, with its request, its data, and the result or the error; jobs that end from now on
+    /// go there. It may not start jobs by waiting for an idle request if none can become idle before it returns: that is
+    /// [`ErrorKind::WouldDeadlock`].
+    pub fn set_callback(&self, callback: impl Fn(&InferRequest, U, Result<()>) + Send + Sync + 'static) {
+        let previous = self.shared.state.lock().unwrap().callback.replace(Arc::new(callback));
+        drop(previous); // Outside the lock: what it captured may be anything.
+    }
+
+    /// Starts a job as soon as a request is idle, and gives its number, from 0. `inputs` as for [`InferRequest::infer`]; those
+    /// that are not named are what an earlier job left there.
+    ///
+    /// # Errors
+    /// `Tensor` or `Busy` if the inputs can't be set; `WouldDeadlock` inside the queue's own callback when no request is idle.
+    pub fn start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
+        self.take_idle()?.start(inputs, user_data)
+    }
+
+    /// As [`AsyncInferQueue::start_async`], but does not wait.
+    ///
+    /// # Errors
+    /// `Full` if no request is idle, else as there.
+    pub fn try_start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64, TryStartError<U>> {
+        match self.try_take_idle() {
+            Some(idle) => idle.start(inputs, user_data).map_err(TryStartError::Refused),
+            None => Err(TryStartError::Full(user_data)),
+        }
+    }
+
+    /// Takes an idle request, waiting for one: nobody else gets it. Its inputs can be prepared, then
+    /// [`IdleRequest::start`] makes a job of it; dropped, it goes back.
+    ///
+    /// # Errors
+    /// `WouldDeadlock` inside the queue's own callback when no request is idle.
+    pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock().unwrap();
+        if state.idle.is_empty() && shared.is_inside() {
+            return Err(Error::new(
+                ErrorKind::WouldDeadlock,
+                format!("all {} requests are busy, and one of them is in this callback: use try_start_async, or more requests", self.len()),
+            ));
+        }
+        while state.idle.is_empty() {
+            state = shared.changed.wait(state).unwrap();
+        }
+        Ok(shared.take(&mut state).expect("one is idle"))
+    }
+
+    /// Takes an idle request, if there is one.
+    pub fn try_take_idle(&self) -> Option<IdleRequest<'_, U>> {
+        self.shared.take(&mut self.shared.state.lock().unwrap())
+    }
+
+    /// Whether a job could be started without waiting.
+    pub fn is_ready(&self) -> bool {
+        !self.shared.state.lock().unwrap().idle.is_empty()
+    }
+
+    /// Waits until all jobs have ended, their callbacks included. Then the queue is as new: the errors are given once.
+    ///
+    /// # Errors
+    /// What failed since the last call: runs, and callbacks that panicked. `WouldDeadlock` inside the queue's own callback.
+    pub fn wait_all(&self) -> Result<(), JobErrors> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock().unwrap();
+        if shared.is_inside() {
+            let message = "wait_all inside the queue's own callback would wait for itself; return instead";
+            return Err(JobErrors { errors: vec![JobError { job: 0, error: Error::new(ErrorKind::WouldDeadlock, message) }], n_more: 0 });
+        }
+        while state.slots.iter().any(|slot| matches!(slot, Slot::Started { .. })) {
+            state = shared.changed.wait(state).unwrap();
+        }
+        let (errors, n_more) = (std::mem::take(&mut state.errors), std::mem::take(&mut state.n_more_errors));
+        if errors.is_empty() { Ok(()) } else { Err(JobErrors { errors, n_more }) }
+    }
+
+    /// The requests, for their ports, tensors and times. Those that run answer `Busy`.
+    pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
+        self.shared.requests.iter()
+    }
+
+    /// Takes an idle request, or notes who wants one.
+    pub(super) fn poll_idle(&self, waker: &Waker) -> Option<IdleRequest<'_, U>> {
+        let mut state = self.shared.state.lock().unwrap();
+        let idle = self.shared.take(&mut state);
+        if idle.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        idle
+    }
+}
+
+impl<U> AsyncInferQueue<U> {
+    /// Number of requests.
+    pub fn len(&self) -> usize {
+        self.shared.requests.len()
+    }
+
+    /// Whether there are no requests; there always are.
+    pub fn is_empty(&self) -> bool {
+        self.shared.requests.is_empty()
+    }
+}
+
+impl<U> Shared<U> {
+    /// Whether this thread is inside a callback, step or filler of one of the requests.
+    fn is_inside(&self) -> bool {
+        self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
+    }
+
+    fn take<'a>(&'a self, state: &mut MutexGuard<'_, State<U>>) -> Option<IdleRequest<'a, U>> {
+        let request_idx = state.idle.pop()?;
+        state.slots[request_idx] = Slot::Taken;
+        Some(IdleRequest { shared: self, request_idx })
+    }
+
+    /// The end of a job, in the request's own callback.
+    fn finish(&self, request_idx: usize, request: &InferRequest, result: Result<()>) {
+        let mut state = self.state.lock().unwrap();
+        let job = match &mut state.slots[request_idx] {
+            Slot::Started { job, .. } => job.take(),
+            // Somebody who took the request runs it without the queue.
+            Slot::Idle | Slot::Taken => None,
+        };
+        let Some(Job { number, then }) = job else { return };
+        if let (Err(error), Then::Callback(_)) = (&result, &then) {
+            state.note(number, error.clone());
+        }
+        let callback = state.callback.clone();
+        drop(state);
+        let called = catch_unwind(AssertUnwindSafe(|| match (then, callback) {
+            (Then::Callback(user_data), Some(callback)) => callback(request, user_data, result),
+            (Then::Callback(user_data), None) => drop(user_data),
+            (Then::Tell(tell), _) => tell(request, result),
+        }));
+        if let Err(panic) = called {
+            self.state.lock().unwrap().note(number, panic_error("the queue's callback", &*panic));
+            resume_unwind(panic); // The request says it to those who wait for this run.
+        }
+    }
+
+    /// The request has nothing on any more; `run` was the last one.
+    fn make_idle(&self, request_idx: usize, run: u64) {
+        let state = self.state.lock().unwrap();
+        let is_of_the_queue = matches!(state.slots[request_idx], Slot::Started { after, .. } if run > after);
+        if is_of_the_queue {
+            self.put_back(state, request_idx);
+        }
+    }
+
+    fn put_back(&self, mut state: MutexGuard<'_, State<U>>, request_idx: usize) {
+        let before = std::mem::replace(&mut state.slots[request_idx], Slot::Idle);
+        state.idle.push(request_idx);
+        // All of them: one that is woken may not want it any more.
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+        drop(before);
+    }
+}
+
+impl<U> State<U> {
+    fn note(&mut self, job: u64, error: Error) {
+        if self.errors.len() < MAX_ERRORS {
+            self.errors.push(JobError { job, error });
+        } else {
+            self.n_more_errors += 1;
+        }
+    }
+}
+
+/// An idle request that nobody else has.
+pub struct IdleRequest<'a, U> {
+    shared: &'a Shared<U>,
+    request_idx: usize,
+}
+
+impl<U: Send + 'static> IdleRequest<'_, U> {
+    /// Starts a job on it, as [`AsyncInferQueue::start_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start(self, inputs: impl Inputs, user_data: U) -> Result<u64> {
+        self.start_then(inputs, Then::Callback(user_data))
+    }
+
+    /// Starts a job whose end is told to `tell`, not to the queue's callback or `wait_all`.
+    pub(super) fn start_telling(self, inputs: impl Inputs, tell: Tell) -> Result<u64> {
+        self.start_then(inputs, Then::Tell(tell))
+    }
+
+    fn start_then(self, inputs: impl Inputs, then: Then<U>) -> Result<u64> {
+        let (shared, request_idx) = (self.shared, self.request_idx);
+        std::mem::forget(self); // From here on the slot says who has the request.
+        let request = &shared.requests[request_idx];
+        let after = request.shared().guarded.lock().unwrap().state.latest_run();
+        let mut state = shared.state.lock().unwrap();
+        let number = state.n_started;
+        state.n_started += 1;
+        state.slots[request_idx] = Slot::Started { after, job: Some(Job { number, then }) };
+        drop(state);
+        match catch_unwind(AssertUnwindSafe(|| request.start_async(inputs))) {
+            Ok(Ok(())) => Ok(number),
+            failed => {
+                shared.put_back(shared.state.lock().unwrap(), request_idx);
+                match failed {
+                    Ok(refused) => refused.map(|()| number),
+                    Err(panic) => resume_unwind(panic),
+                }
+            }
+        }
+    }
+}
+
+impl<U> Deref for IdleRequest<'_, U> {
+    type Target = InferRequest;
+
+    fn deref(&self) -> &InferRequest {
+        &self.shared.requests[self.request_idx]
+    }
+}
+
+impl<U> Drop for IdleRequest<'_, U> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock().unwrap();
+        let guarded = self.shared().guarded.lock().unwrap();
+        let (is_quiet, latest_run) = (guarded.state.is_quiet(), guarded.state.latest_run());
+        drop(guarded);
+        if is_quiet {
+            self.shared.put_back(state, self.request_idx);
+        } else {
+            // The holder started it without the queue: it is idle when that run has ended.
+            state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
+        }
+    }
+}
+
+impl<U> fmt::Debug for IdleRequest<'_, U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdleRequest({})", self.request_idx)
+    }
+}
+
+impl<U> Index<usize> for AsyncInferQueue<U> {
+    type Output = InferRequest;
+
+    /// # Panics
+    /// If there is no such request.
+    fn index(&self, request_idx: usize) -> &InferRequest {
+        &self.shared.requests[request_idx]
+    }
+}
+
+impl<U> fmt::Debug for AsyncInferQueue<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsyncInferQueue({} requests)", self.len())
+    }
+}
+
+impl<U> Drop for AsyncInferQueue<U> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock().unwrap();
+        let callback = state.callback.take();
+        let jobs: Vec<Option<Job<U>>> = state
+            .slots
+            .iter_mut()
+            .map(|slot| match slot {
+                Slot::Started { job, .. } => job.take(),
+                Slot::Idle | Slot::Taken => None,
+            })
+            .collect();
+        drop(state);
+        drop((callback, jobs));
+        self.shared.requests.iter().for_each(InferRequest::cancel);
+        for request in &self.shared.requests {
+            // Inside a callback of its own this is refused at once; the request stops when its last handle goes.
+            let _over = request.wait_for(request.shared().model.config.drop_patience);
+        }
+    }
+}
+
+impl fmt::Display for JobErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (idx, JobError { job, error }) in self.errors.iter().enumerate() {
+            write!(f, "{}job {job}: {error}", if idx > 0 { "; " } else { "" })?;
+        }
+        if self.n_more > 0 { write!(f, "; and {} more", self.n_more) } else { Ok(()) }
+    }
+}
+
+impl std::error::Error for JobErrors {}
+
+/// The kind of the first, the words of all.
+impl From<JobErrors> for Error {
+    fn from(errors: JobErrors) -> Self {
+        let kind = errors.errors.first().map_or(ErrorKind::Device, |first| first.error.kind());
+        Self::new(kind, errors.to_string())
+    }
+}
+
+impl<U> fmt::Display for TryStartError<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("all requests of the queue are busy"),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<U: fmt::Debug> std::error::Error for TryStartError<U> {}

@@ -1,0 +1,115 @@
+//! The outputs of a run, by name, index or port; shared with the request, or the caller's own.
+
+use std::fmt;
+use std::ops::Index;
+use std::sync::Arc;
+
+use ndarray::ArrayD;
+
+use super::{Error, Port, PortKey, Result};
+use crate::tensor::{Element, Tensor, View};
+
+/// Output tensors of one run.
+///
+/// Those of [`InferRequest::results`](super::InferRequest::results) are the request's own tensors: no copy was made, and the
+/// next run writes into them (or is `Busy` while a view of them lives). Those of
+/// [`CompiledModel::infer`](super::CompiledModel::infer) are the caller's. [`Results::to_owned`] makes the one from the other.
+#[derive(Clone)]
+pub struct Results {
+    ports: Arc<[Port]>,
+    /// With the index of the port; in the order asked for.
+    tensors: Vec<(usize, Tensor)>,
+}
+
+impl Results {
+    pub(super) fn new(ports: Arc<[Port]>, tensors: Vec<(usize, Tensor)>) -> Self {
+        Self { ports, tensors }
+    }
+
+    /// Number of outputs that were asked for.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether none was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Ports and tensors, in the order asked for.
+    pub fn iter(&self) -> impl Iterator<Item = (&Port, &Tensor)> {
+        self.tensors.iter().map(|(port_idx, tensor)| (&self.ports[*port_idx], tensor))
+    }
+
+    /// The tensor of an output: by name, by its index among the model's outputs, by port, or `()` for the only one.
+    ///
+    /// # Errors
+    /// `NotFound` if the model has no such output, or it was not asked for.
+    pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<&Tensor> {
+        let port_idx = key.into().find("output", &self.ports)?;
+        self.tensors.iter().find(|(of, _)| *of == port_idx).map(|(_, tensor)| tensor).ok_or_else(|| {
+            let message = format!("output {} was not asked for; ask for it, or for all results", self.ports[port_idx]);
+            Error::new(super::ErrorKind::NotFound, message)
+        })
+    }
+
+    /// The values of an output, without a copy.
+    ///
+    /// # Errors
+    /// As [`Results::tensor`]; `Tensor` if the elements are not `T`; `Busy` while a run writes them.
+    pub fn view<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
+        Ok(self.tensor(key)?.view()?)
+    }
+
+    /// The values of an output, copied.
+    ///
+    /// # Errors
+    /// As [`Results::view`].
+    pub fn array<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ArrayD<T>> {
+        Ok(self.view(key)?.to_owned())
+    }
+
+    /// The same values in tensors of the caller's own, which no later run changes.
+    ///
+    /// # Errors
+    /// `Busy` while a run writes them.
+    pub fn to_owned(&self) -> Result<Self> {
+        let copy = |(port_idx, tensor): &(usize, Tensor)| {
+            let own = Tensor::new(tensor.element(), tensor.shape())?;
+            tensor.copy_to(&own)?;
+            Ok((*port_idx, own))
+        };
+        Ok(Self { ports: self.ports.clone(), tensors: self.tensors.iter().map(copy).collect::<Result<_>>()? })
+    }
+
+    /// The tensors, in the order asked for.
+    pub fn into_tensors(self) -> Vec<Tensor> {
+        self.tensors.into_iter().map(|(_, tensor)| tensor).collect()
+    }
+}
+
+impl Index<usize> for Results {
+    type Output = Tensor;
+
+    /// # Panics
+    /// If the model has no such output, or it was not asked for; [`Results::tensor`] gives an error instead.
+    fn index(&self, output_idx: usize) -> &Tensor {
+        self.tensor(output_idx).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Index<&str> for Results {
+    type Output = Tensor;
+
+    /// # Panics
+    /// If the model has no such output, or it was not asked for; [`Results::tensor`] gives an error instead.
+    fn index(&self, name: &str) -> &Tensor {
+        self.tensor(name).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl fmt::Debug for Results {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(port, tensor)| (port.name(), tensor))).finish()
+    }
+}
