@@ -27,6 +27,8 @@
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
 //! [`device`], [`config`], [`profile`].
 //!
+//! The whole story, with snippets to copy, is in the [`guide`].
+//!
 //! Knows tensors. Knows no device, no picture, no GStreamer.
 
 #![forbid(unsafe_code)]
@@ -38,6 +40,8 @@ pub mod device;
 pub mod error;
 pub mod executor;
 pub mod future;
+#[doc = include_str!("../../docs/inference-requests.md")]
+pub mod guide {}
 pub mod inputs;
 pub mod io;
 pub mod model;

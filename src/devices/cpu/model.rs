@@ -1,7 +1,7 @@
 //! An ONNX file, and the plans that the engine makes of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tract_onnx::pb;
 use tract_onnx::prelude::*;
@@ -169,6 +169,17 @@ pub(super) struct Plans {
     parsed: InferenceModel,
     /// The least recently made first.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
+    /// Known once a batch of more than one has run.
+    pub(super) rows: OnceLock<Rows>,
+}
+
+/// What the rows of an open first axis are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// A batch: each row gives its own, and runs by itself.
+    Independent,
+    /// The model looks at all of them at once.
+    Mixed,
 }
 
 impl CpuModel {
@@ -191,7 +202,7 @@ impl CpuModel {
         }
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
-        let plans = Plans { file, parsed, by_shapes: Mutex::default() };
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
         // Where the shapes are known, or open in the batch only, compile now: errors come early, and the outputs' shapes are true.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
