@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong use. Results go to standard output, everything said to people to standard error.
 
+mod bench;
 mod devices;
 mod inspect;
 mod run;
@@ -31,7 +32,8 @@ Examples:
   roiflow run pipelines/faces.toml --input clip.mp4 --json faces.jsonl --video faces.mp4
   roiflow run pipelines/detect.toml --set model=yolox.onnx --input rtsp://camera/stream --json -
   roiflow inspect pipelines/faces.toml
-  roiflow inspect model.onnx";
+  roiflow inspect model.onnx
+  roiflow bench model.onnx --device CPU --mode latency";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -40,7 +42,9 @@ enum Command {
     /// Tell what a model or a pipeline description is
     Inspect(inspect::Args),
     /// List the devices that can run models
-    Devices,
+    Devices(devices::Args),
+    /// Measure how fast a model runs on a device
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -70,7 +74,8 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => trace.and_then(|trace| run::run(args, trace)),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Devices => devices::list(),
+        Command::Devices(args) => devices::list(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut std::io::stdout());
             Ok(())

@@ -174,7 +174,7 @@ fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
     }
     for stage in &stats.stages {
         let steps: Vec<String> = stage.steps.iter().map(|(step, time)| format!("{step} {:.2} ms", milliseconds(*time))).collect();
-        line(&stage.name, format!("{} runs: {}", stage.n_runs, steps.join(", ")));
+        line(&stage.name, format!("{} runs on {}: {}", stage.n_runs, stage.device, steps.join(", ")));
     }
     line("dropped", format!("{} frames; inference failed on {}", stats.n_dropped, stats.n_failed));
     let results: Vec<String> = [&args.json, &args.video].into_iter().flatten().map(|path| path.display().to_string()).collect();

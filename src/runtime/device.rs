@@ -19,6 +19,25 @@ pub struct DeviceInfo {
     pub description: String,
     /// Key and value pairs for people and scripts.
     pub properties: Vec<(&'static str, String)>,
+    /// Why it can't be used on this machine; `None` if it can.
+    pub missing: Option<Missing>,
+}
+
+/// Why a device can't be used, and what would change that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What was looked for, where, and what was found instead.
+    pub reason: String,
+    /// The command that installs what is missing.
+    pub install: Option<&'static str>,
+}
+
+impl Missing {
+    /// The error of everything that needs the device with this name.
+    pub fn error(&self, device: &str) -> Error {
+        let install = self.install.map(|command| format!("; install it with `{command}`")).unwrap_or_default();
+        Error::new(ErrorKind::Unsupported, format!("device {device} is not available: {}{install}", self.reason))
+    }
 }
 
 /// An engine that runs models.
@@ -66,6 +85,25 @@ pub trait Device: Send + Sync {
     }
 }
 
+/// The devices of one engine, whose names begin with the same word: `ORT.CPU`, `ORT.CUDA`. The engine is looked for, and asked
+/// what it has, only when somebody wants to know.
+pub trait DeviceFamily: Send + Sync {
+    /// What stands before the dot.
+    fn prefix(&self) -> &str;
+
+    /// The devices that the engine has on this machine; without the engine those that users would look for, as missing.
+    fn devices(&self) -> Vec<Arc<dyn Device>>;
+
+    /// The device with this name, prefix included; it may turn out to be missing when it is used.
+    fn device(&self, name: &str) -> Arc<dyn Device>;
+
+    /// As [`Device::read_model`], for files that no other device reads.
+    ///
+    /// # Errors
+    /// As there.
+    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+}
+
 /// One step that a device declares.
 #[derive(Debug, Clone)]
 pub struct DeviceStep {
@@ -79,6 +117,11 @@ pub struct DeviceStep {
 pub trait DeviceModel: Send + Sync {
     /// The ports as compiled.
     fn info(&self) -> &ModelInfo;
+
+    /// The device that runs it, where that is another one than was asked for.
+    fn device(&self) -> Option<&str> {
+        None
+    }
 
     /// The steps of a run, in order; at least one.
     fn steps(&self) -> Vec<DeviceStep>;

@@ -61,7 +61,7 @@ pub mod variable;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::{Config, Properties};
+pub use config::{Config, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
 pub use inputs::{Input, Inputs};
@@ -75,5 +75,5 @@ pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
 pub use results::Results;
-pub use steps::CancelToken;
+pub use steps::{CancelToken, Interrupt};
 pub use variable::VariableState;

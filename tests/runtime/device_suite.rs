@@ -8,10 +8,11 @@ use roiflow::runtime::{CompiledModel, ErrorKind, FillInput, Port, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 
 use crate::request::{compile_ports, double, port, read, write};
-use crate::support::{compile, in_time, row, tiny, values};
+use crate::support::{compile_on, in_time, row, tiny, values};
 
 /// A device, and how it gets the three models of the suite.
 struct UnderTest {
+    name: &'static str,
     /// `a` [1, 4], `b` [1, 4] -> `sum` [1, 4], `difference` [1, 4].
     add: fn() -> CompiledModel,
     /// `x` [?, 4] -> `y` [?, 4] = 2 x.
@@ -20,13 +21,24 @@ struct UnderTest {
     identity: fn() -> CompiledModel,
 }
 
-const CPU: UnderTest = UnderTest {
-    add: || compile(&tiny("add.onnx")),
-    double: || compile(&tiny("double.onnx")),
-    identity: || compile(&tiny("identity.onnx")),
-};
+/// A device that reads the tiny models.
+macro_rules! engine {
+    ($name:literal) => {
+        UnderTest {
+            name: $name,
+            add: || compile_on($name, &tiny("add.onnx")),
+            double: || compile_on($name, &tiny("double.onnx")),
+            identity: || compile_on($name, &tiny("identity.onnx")),
+        }
+    };
+}
+
+const CPU: UnderTest = engine!("CPU");
+const ORT_CPU: UnderTest = engine!("ORT.CPU");
+const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
 
 const NULL: UnderTest = UnderTest {
+    name: "NULL",
     add: || {
         let script = Script::computing(|io, _| {
             let (a, b) = (read(io.input(0)), read(io.input(1)));
@@ -401,9 +413,13 @@ macro_rules! joins {
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {
         mod $module {
+            use crate::support::is_here;
+
             $(#[test]
             fn $behavior() {
-                super::$behavior(&super::$device);
+                if is_here(super::$device.name) {
+                    super::$behavior(&super::$device);
+                }
             })*
         }
     };
@@ -411,6 +427,8 @@ macro_rules! joins {
 
 joins!(CPU as cpu);
 joins!(NULL as null);
+joins!(ORT_CPU as ort_cpu);
+joins!(OPENVINO_CPU as openvino_cpu);
 
 /// Without a script the null device writes zeros, also into the regions of somebody's tensor, and nowhere else.
 #[test]

@@ -3,6 +3,7 @@
 mod allocations;
 mod bad_models;
 mod device_suite;
+mod engines;
 mod golden_fill;
 mod models;
 mod pictures;

@@ -65,7 +65,7 @@ fn a_run_writes_json_and_video_and_sums_up() {
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--json", &json, "--video", &video]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    for part in ["frames  40 in", "latency  p50", "runs: fill", "dropped  0", "o.jsonl", "o.mp4"] {
+    for part in ["frames  40 in", "latency  p50", "runs on CPU: fill", "dropped  0", "o.jsonl", "o.mp4"] {
         assert!(said.contains(part), "expected `{part}` in {said}");
     }
     let lines = lines(&json);
@@ -213,5 +213,13 @@ fn inspect_and_devices_tell_what_is_there() {
     let text = said(&["inspect", &folder.file("colors.toml")]);
     assert!(["Colors of rectangles.", "detector (path", "the detector"].iter().all(|part| text.contains(part)), "{text}");
     assert!(said(&["devices"]).contains("CPU"));
+    let devices: serde_json::Value = serde_json::from_str(&said(&["devices", "--json"])).unwrap();
+    for name in ["CPU", "AUTO", "ORT.CPU", "OPENVINO.CPU"] {
+        let device =
+            devices.as_array().unwrap().iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("{name}: {devices}"));
+        // What is missing says why, and how to get it.
+        let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
+        assert!(!told.is_null(), "{device}");
+    }
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }

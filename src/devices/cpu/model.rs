@@ -9,8 +9,8 @@ use tract_onnx::tract_core::internal::Op;
 use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
 use tract_onnx::tract_core::plan::SimplePlan;
 
-use super::denormals::FlushDenormals;
 use super::request::CpuRequest;
+use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
 use crate::runtime::{Config, Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
@@ -284,6 +284,10 @@ impl Plans {
 impl DeviceModel for CpuModel {
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn device(&self) -> Option<&str> {
+        Some("CPU")
     }
 
     fn steps(&self) -> Vec<DeviceStep> {

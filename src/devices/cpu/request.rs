@@ -7,9 +7,9 @@ use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
 use tract_onnx::tract_core::plan;
 
-use super::denormals::FlushDenormals;
 use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use super::profile::Profile;
+use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};

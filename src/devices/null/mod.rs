@@ -47,7 +47,7 @@ impl Device for NullDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new() }
+        DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new(), missing: None }
     }
 
     fn read_model(&self, _path: &Path) -> Result<ModelInfo> {

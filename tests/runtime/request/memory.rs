@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::support::{alone, row};
+use crate::support::{alone, resident_bytes, row};
 
 /// What may come and go in an allocator that is warm.
 const MAX_GROWTH_BYTES: usize = 4 << 20;
@@ -71,10 +71,4 @@ fn check(action: impl Fn()) {
     let grown = resident_bytes().unwrap().saturating_sub(before);
     eprintln!("grown by {grown} bytes");
     assert!(grown < MAX_GROWTH_BYTES, "grown by {grown} bytes");
-}
-
-fn resident_bytes() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
