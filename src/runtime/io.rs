@@ -1,6 +1,6 @@
 //! The tensors of a request: where each input comes from, where each output goes, and the leases of a run on them.
 //!
-//! An input has a tensor of the request's own, in memory in which the device can run, and a [`Source`] that says what the next
+//! An input has a tensor of the request's own, in memory in which the device can run, and a `Source` that says what the next
 //! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
 //! the request's own tensor, by one pass, in the run's step `fill`.
 

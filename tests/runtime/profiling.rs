@@ -120,17 +120,19 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
 }
 
 /// The names of the nodes of an ONNX file that are no constants, read from its bytes: field 7 is the graph, its field 1 a
-/// node, whose field 3 is the name and field 4 the operator. One without a name goes by that of its first output, field 2.
+/// node, whose field 3 is the name and field 4 the operator. One without a name goes by its operator and number.
 fn node_names(proto: &[u8]) -> Vec<String> {
     let text = |node: &[u8], wanted| {
         fields(node).into_iter().find(|(field, _)| *field == wanted).map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())
     };
     let graphs = fields(proto).into_iter().filter(|(field, _)| *field == 7);
     let nodes = graphs.flat_map(|(_, graph)| fields(graph)).filter(|(field, _)| *field == 1).map(|(_, node)| node);
-    nodes
-        .filter(|node| text(node, 4).is_some_and(|operator| operator != "Constant"))
-        .filter_map(|node| text(node, 3).or_else(|| text(node, 2)))
-        .collect()
+    let named = nodes.enumerate().map(|(node_idx, node)| {
+        let operator = text(node, 4).unwrap();
+        let name = text(node, 3).filter(|name| !name.is_empty());
+        (name.unwrap_or_else(|| format!("{operator}_{node_idx}")), operator)
+    });
+    named.filter(|(_, operator)| operator != "Constant").map(|(name, _)| name).collect()
 }
 
 /// The length-delimited fields of a protocol buffer.
