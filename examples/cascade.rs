@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (classifier, gender) = request("gender-v1.onnx", "gender.toml")?;
 
     // The whole picture goes into the detector; one row of its output is: background, face, x1, y1, x2, y2.
-    detector.set_input((), image_input(frame.clone(), faces.preprocess.clone()))?;
+    detector.set_input((), image_input(frame.clone()).preprocess(faces.preprocess.clone()))?;
     detector.infer(())?;
     let found = detector.output_tensor(())?;
     let best = found.view::<f32>()?.rows().into_iter().max_by(|a, b| a[1].total_cmp(&b[1])).map(|row| row.to_vec()).ok_or("no boxes")?;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The face goes into the classifier: a view of the same memory, not a copy.
     let region = frame.region(face.to_pixels(size).ok_or("the box lies outside the picture")?)?;
     classifier.set_callback(|request, result| println!("request {}: {result:?}", request.id()))?;
-    classifier.set_input("images", image_input(region, gender.preprocess.clone()))?;
+    classifier.set_input("images", image_input(region).preprocess(gender.preprocess.clone()))?;
     classifier.start_async(())?;
     classifier.wait()?;
     let scores = classifier.output_tensor("probabilities")?.view::<f32>()?.to_vec();

@@ -5,8 +5,10 @@
 //! the request's own tensor, by one pass, in the run's step `fill`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::device::DeviceRequest;
+use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::{CancelToken, panic_error};
 use super::{Error, ErrorKind, Input, Inputs, Result};
@@ -43,6 +45,8 @@ pub(super) enum Source {
 /// An input of a request.
 pub(super) struct InputSlot {
     pub(super) port: Port,
+    /// Which of the device's inputs it is.
+    device_idx: usize,
     own: Tensor,
     source: Source,
     lease: Option<InputLease>,
@@ -67,8 +71,8 @@ pub(super) struct OutputSlot {
 }
 
 impl InputSlot {
-    pub(super) fn new(port: Port, own: Tensor) -> Self {
-        Self { port, own, source: Source::Own, lease: None, slices: Vec::new() }
+    pub(super) fn new(port: Port, device_idx: usize, own: Tensor) -> Self {
+        Self { port, device_idx, own, source: Source::Own, lease: None, slices: Vec::new() }
     }
 
     /// The tensor that the next run reads.
@@ -136,7 +140,7 @@ impl InputSlot {
     }
 
     /// Gives the request's own tensor this shape, in the same memory where that is large enough.
-    fn place_own(&mut self, device: &mut dyn DeviceRequest, input_idx: usize, shape: Shape) -> Result<()> {
+    fn place_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<()> {
         if self.own.shape() == shape {
             return Ok(());
         }
@@ -146,13 +150,13 @@ impl InputSlot {
             let mut own = self.own.clone();
             own.set_shape(shape).map_err(|error| self.named(error.into()))
         } else {
-            self.own = device.allocate_input(input_idx, shape)?;
+            self.own = device.allocate_input(self.device_idx, shape)?;
             Ok(())
         }
     }
 
     /// Takes the leases of a run.
-    fn lease(&mut self, device: &mut dyn DeviceRequest, input_idx: usize) -> Result<()> {
+    fn lease(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
         let filled_shape = match &mut self.source {
             Source::Own | Source::Shared(_) => None,
             Source::Batch(slices) => {
@@ -175,7 +179,7 @@ impl InputSlot {
         };
         self.lease = Some(match filled_shape {
             Some(shape) => {
-                self.place_own(device, input_idx, shape)?;
+                self.place_own(device, shape)?;
                 InputLease::Fill(self.own.bytes_mut().map_err(|error| self.named(error.into()))?)
             }
             None => {
@@ -275,13 +279,95 @@ impl OutputSlot {
     }
 }
 
-/// The tensors of a request, and the leases of a run on them.
+/// The tensors of a request, and the leases of a run on them. The model's ports come first, then those of its variables.
 pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
+    pub(super) places: Arc<Places>,
+}
+
+/// Where the ports of a device lie among the slots of a request.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The slot of each of the device's inputs.
+    pub(super) inputs: Vec<usize>,
+    /// The slot of each of the device's outputs.
+    pub(super) outputs: Vec<usize>,
+    /// Input and output slot of each variable.
+    pub(super) variables: Vec<(usize, usize)>,
+}
+
+impl Places {
+    pub(super) fn new(n_inputs: usize, n_outputs: usize, variables: &[VariablePorts]) -> Self {
+        // Ports keep their order; the others follow in the order of the variables.
+        let place = |n_ports: usize, variable_ports: Vec<usize>| {
+            let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
+            let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
+            (0..n_ports).map(|port_idx| order.iter().position(|at| *at == port_idx).expect("all are in it")).collect::<Vec<usize>>()
+        };
+        let inputs = place(n_inputs, variables.iter().map(|variable| variable.input_idx).collect());
+        let outputs = place(n_outputs, variables.iter().map(|variable| variable.output_idx).collect());
+        let variables = variables.iter().map(|variable| (inputs[variable.input_idx], outputs[variable.output_idx])).collect();
+        Self { inputs, outputs, variables }
+    }
+
+    /// The number of inputs and outputs that are no variables.
+    pub(super) fn n_visible(&self) -> (usize, usize) {
+        (self.inputs.len() - self.variables.len(), self.outputs.len() - self.variables.len())
+    }
 }
 
 impl RunIo {
+    /// The inputs that are no variables.
+    pub(super) fn visible_inputs(&self) -> &[InputSlot] {
+        &self.inputs[..self.places.n_visible().0]
+    }
+
+    /// The outputs that are no variables.
+    pub(super) fn visible_outputs(&self) -> &[OutputSlot] {
+        &self.outputs[..self.places.n_visible().1]
+    }
+
+    /// As [`RunIo::visible_outputs`], to change.
+    pub(super) fn visible_outputs_mut(&mut self) -> &mut [OutputSlot] {
+        &mut self.outputs[..self.places.n_visible().1]
+    }
+
+    /// What the run wrote is what the next one reads: the two tensors of each variable change places, nothing is copied.
+    pub(super) fn commit_variables(&mut self) {
+        for (input_idx, output_idx) in &self.places.variables {
+            std::mem::swap(&mut self.inputs[*input_idx].own, &mut self.outputs[*output_idx].tensor);
+        }
+    }
+
+    /// A copy of a variable.
+    pub(super) fn variable(&self, variable_idx: usize) -> Result<Tensor> {
+        let own = &self.inputs[self.places.variables[variable_idx].0].own;
+        let copy = Tensor::new(own.element(), own.shape())?;
+        own.copy_to(&copy)?;
+        Ok(copy)
+    }
+
+    /// Gives a variable the values of `state`; zeros without one, with an extent of 0 where the shape is open.
+    pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
+        let slot = &mut self.inputs[self.places.variables[variable_idx].0];
+        match state {
+            Some(state) => {
+                check_fits("variable", &slot.port, state.element(), &state.shape())?;
+                slot.place_own(device, state.shape())?;
+                Ok(state.copy_to(&slot.own)?)
+            }
+            None => {
+                let shape = slot.port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
+                if slot.own.shape() != shape {
+                    slot.own = device.allocate_input(slot.device_idx, shape)?;
+                }
+                slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?.extent_mut().fill(0);
+                Ok(())
+            }
+        }
+    }
+
     /// Sets the inputs: none of them if one does not fit.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
         if inputs.is_none() {
@@ -289,14 +375,13 @@ impl RunIo {
         }
         inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(input))?;
         inputs.visit(&mut |key: PortKey<'_>, input| {
-            let input_idx = key.find("input", ports)?;
-            let slot = &mut self.inputs[input_idx];
+            let slot = &mut self.inputs[key.find("input", ports)?];
             let source = match input {
                 Input::Share(tensor) => Source::Shared(tensor.clone()),
                 Input::Batch([only]) => Source::Shared(only.clone()),
                 Input::Batch(slices) => Source::Batch(slices.to_vec()),
                 Input::Copy(values) => {
-                    slot.place_own(device, input_idx, Shape::new(values.shape()))?;
+                    slot.place_own(device, Shape::new(values.shape()))?;
                     let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;
                     values.copy_to(&mut bytes)?;
                     Source::Own
@@ -317,9 +402,7 @@ impl RunIo {
     }
 
     fn lease_all(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
-        for (input_idx, slot) in self.inputs.iter_mut().enumerate() {
-            slot.lease(device, input_idx)?;
-        }
+        self.inputs.iter_mut().try_for_each(|slot| slot.lease(device))?;
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
@@ -358,12 +441,12 @@ impl RunContext<'_> {
 
     /// Number of inputs.
     pub fn n_inputs(&self) -> usize {
-        self.io.inputs.len()
+        self.io.visible_inputs().len()
     }
 
     /// Number of outputs.
     pub fn n_outputs(&self) -> usize {
-        self.io.outputs.len()
+        self.io.visible_outputs().len()
     }
 
     /// The port of an input.
@@ -428,7 +511,7 @@ impl DeviceIo<'_> {
 
     /// The bytes of an input, for the length of the run. Any strides.
     pub fn input(&self, input_idx: usize) -> &Bytes {
-        match &self.io.inputs[input_idx].lease {
+        match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
             _ => unreachable!("inputs are readable once the step `fill` ended"),
         }
@@ -439,7 +522,7 @@ impl DeviceIo<'_> {
     /// # Errors
     /// `Device` if the port does not admit the shape; `Tensor` if the user's own tensor can't take it.
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
-        let slot = &mut self.io.outputs[output_idx];
+        let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
             if !slot.port.shape.admits(shape) {
                 return Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", slot.port)));

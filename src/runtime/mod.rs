@@ -25,7 +25,9 @@
 //!
 //! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`device`], [`config`], [`profile`].
+//! [`variable`], [`device`], [`config`], [`profile`].
+//!
+//! The whole story, with snippets to copy, is in the [`guide`].
 //!
 //! Knows tensors. Knows no device, no picture, no GStreamer.
 
@@ -38,6 +40,8 @@ pub mod device;
 pub mod error;
 pub mod executor;
 pub mod future;
+#[doc = include_str!("../../docs/inference-requests.md")]
+pub mod guide {}
 pub mod inputs;
 pub mod io;
 pub mod model;
@@ -52,6 +56,7 @@ mod run;
 mod state;
 pub mod steps;
 mod sync;
+pub mod variable;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
@@ -60,7 +65,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
 pub use inputs::{Input, Inputs};
 pub use io::{FillInput, RunContext};
-pub use model::{Model, ModelInfo};
+pub use model::{Model, ModelInfo, VariablePorts};
 pub use ordered::{Ordered, OrderedStream};
 pub use port::{Axes, Dim, PartialShape, Port, PortKey};
 pub use profile::StepTime;
@@ -69,3 +74,4 @@ pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
 pub use results::Results;
 pub use steps::CancelToken;
+pub use variable::VariableState;

@@ -11,7 +11,9 @@ use super::executor::{Executor, Ticket};
 use super::io::{RunContext, Source, check_fits};
 use super::run::{Handle, OnQuiet, Shared};
 use super::steps::{Body, CustomStep, Step, StepTask};
-use super::{CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, Port, PortKey, Result, Results, RunFuture, StepTime};
+use super::{
+    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
+};
 use crate::tensor::Tensor;
 
 /// A handle to one inference request. Clones are the same request.
@@ -216,7 +218,7 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::tensor`].
     pub fn input_tensors(&self) -> Result<Vec<Tensor>> {
-        self.shared().with_body(|body| body.io.inputs.iter().map(|slot| slot.tensor().cloned()).collect())
+        self.shared().with_body(|body| body.io.visible_inputs().iter().map(|slot| slot.tensor().cloned()).collect())
     }
 
     /// The tensors of all outputs, in order.
@@ -224,7 +226,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn output_tensors(&self) -> Result<Vec<Tensor>> {
-        self.shared().with_body(|body| Ok(body.io.outputs.iter().map(|slot| slot.tensor.clone()).collect()))
+        self.shared().with_body(|body| Ok(body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).collect()))
     }
 
     /// All outputs of the latest run, by name, index or port; no copy.
@@ -360,10 +362,36 @@ impl InferRequest {
 
     /// Gives the output tensors away: the caller's own, without a copy where the request's own tensors are set.
     pub(super) fn take_outputs(&self) -> Result<Results> {
-        let tensors = self
-            .shared()
-            .with_body(|body| body.io.outputs.iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect())?;
+        let tensors = self.shared().with_body(|body| {
+            body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
+        })?;
         Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+    }
+}
+
+/// Variables.
+impl InferRequest {
+    /// The variables of the request, see [`Model::make_stateful`](super::Model::make_stateful); none for other models.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn query_state(&self) -> Result<Vec<VariableState>> {
+        self.shared().with_body(|_| Ok(()))?;
+        Ok((0..self.shared().model.variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
+    }
+
+    /// Gives all variables their default, zeros.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn reset_state(&self) -> Result<()> {
+        let n_variables = self.shared().model.variables.len();
+        if n_variables == 0 {
+            return self.shared().with_body(|_| Ok(()));
+        }
+        self.shared().edit(|Body { device, io, .. }| {
+            (0..n_variables).try_for_each(|variable_idx| io.set_variable(&mut **device, variable_idx, None))
+        })
     }
 }
 

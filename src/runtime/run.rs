@@ -230,6 +230,9 @@ impl Shared {
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.io.release();
+        if body.outcome.is_ok() {
+            body.io.commit_variables();
+        }
         let here = thread::current().id();
         let is_async = body.calls_back;
         let mut guarded = self.guarded.lock().unwrap();

@@ -1,65 +1,167 @@
-//! Frames, and regions of frames, as inputs of requests.
+//! Pictures as inputs of requests: frames, regions of frames, and tensors that hold a picture.
 
-use crate::frame::Frame;
-use crate::runtime::{Error, FillInput, Port, Result};
-use crate::tensor::{BytesMut, Shape};
-use crate::vision::{Preprocess, Scratch};
+use crate::frame::{Frame, Size};
+use crate::runtime::{Error, ErrorKind, FillInput, Port, Result};
+use crate::tensor::{BytesMut, Shape, Tensor};
+use crate::vision::{InputLayout, Preprocess, Scratch};
 
-/// Fills an input from a frame in one pass: crop, color, resize, normalize, layout. For a batch, give several frames.
+/// Fills an input from a picture in one pass: crop, color, resize, normalize, layout. For a batch, give several: each fills a
+/// row. Without [`ImageInput::preprocess`] the input takes red, green and blue in 0..=255, stretched to its size, as `NCHW`.
 ///
-/// ```no_run
-/// # use roiflow::{frame::{Frame, PixelRect}, runtime::InferRequest, stages::image_input, vision::Preprocess};
-/// # fn classify(request: InferRequest, frame: Frame) -> roiflow::runtime::Result<()> {
-/// let face = frame.region(PixelRect { x: 40, y: 30, width: 64, height: 64 })?;
-/// request.set_input("images", image_input(face, Preprocess::default()))?;
+/// A box that a detector found becomes a classifier's input over the same memory, without a copy of the crop:
+///
+/// ```
+/// # use roiflow::{devices, frame::{Frame, PixelFormat, PixelRect, Size}, runtime::Config, stages::image_input};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let core = devices::core();
+/// # let model = core.compile_model(&core.read_model("assets/tiny/color.onnx")?, "CPU", &Config::default())?;
+/// # let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(64, 48), &[200; 64 * 48 * 3])?;
+/// let request = model.create_infer_request()?;
+/// request.set_input((), image_input(frame.region(PixelRect { x: 8, y: 4, width: 40, height: 40 })?))?;
 /// request.infer(())?;
 /// # Ok(())
 /// # }
 /// ```
-pub fn image_input(frames: impl Into<Frames>, preprocess: Preprocess) -> impl FillInput {
-    ImageInput { frames: frames.into().0, preprocess, scratch: Scratch::default() }
+///
+/// So does a window of the detector's own input tensor. A classifier whose input has just that size takes the window itself
+/// ([`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor)); another one takes it through this function:
+///
+/// ```
+/// # use roiflow::{devices, runtime::Config, stages::image_input, tensor::{ElementType, Tensor}, vision::InputLayout};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let core = devices::core();
+/// # let model = core.compile_model(&core.read_model("assets/tiny/color.onnx")?, "CPU", &Config::default())?;
+/// # let request = model.create_infer_request()?;
+/// // The input of a previous model, and the box that it found: memory is shared, not copied.
+/// let input_tensor = Tensor::new(ElementType::F32, [1, 3, 20, 20])?;
+/// let roi_tensor = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 12, 15])?;
+/// request.set_input((), image_input((roi_tensor, InputLayout::Nchw)))?;
+/// request.infer(())?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn image_input(pictures: impl Into<Pictures>) -> ImageInput {
+    ImageInput { pictures: pictures.into().0, preprocess: Preprocess::default(), scratch: Scratch::default() }
 }
 
-/// One frame, or one per row of a batch.
+/// What [`image_input`] fills from: one picture, or one for each row of a batch.
+///
+/// A picture is a [`Frame`] (a region is one), or a tensor `[1, C, H, W]` or `[1, H, W, C]` of `f32` or `u8` with its layout,
+/// see [`Preprocess::fill_values`].
 #[derive(Debug, Clone)]
-pub struct Frames(Vec<Frame>);
+pub struct Pictures(Vec<Picture>);
 
-impl From<Frame> for Frames {
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
+enum Picture {
+    Frame(Frame),
+    Values(Tensor, InputLayout),
+}
+
+impl From<Frame> for Picture {
     fn from(frame: Frame) -> Self {
-        Self(vec![frame])
+        Self::Frame(frame)
     }
 }
 
-impl From<Vec<Frame>> for Frames {
+impl From<(Tensor, InputLayout)> for Picture {
+    fn from((tensor, layout): (Tensor, InputLayout)) -> Self {
+        Self::Values(tensor, layout)
+    }
+}
+
+impl From<Frame> for Pictures {
+    fn from(frame: Frame) -> Self {
+        Self(vec![frame.into()])
+    }
+}
+
+impl From<(Tensor, InputLayout)> for Pictures {
+    fn from(picture: (Tensor, InputLayout)) -> Self {
+        Self(vec![picture.into()])
+    }
+}
+
+impl From<Vec<Frame>> for Pictures {
     fn from(frames: Vec<Frame>) -> Self {
-        Self(frames)
+        Self(frames.into_iter().map(Into::into).collect())
     }
 }
 
-struct ImageInput {
-    frames: Vec<Frame>,
+impl From<Vec<(Tensor, InputLayout)>> for Pictures {
+    fn from(pictures: Vec<(Tensor, InputLayout)>) -> Self {
+        Self(pictures.into_iter().map(Into::into).collect())
+    }
+}
+
+/// See [`image_input`].
+#[derive(Debug)]
+pub struct ImageInput {
+    pictures: Vec<Picture>,
     preprocess: Preprocess,
     scratch: Scratch,
 }
 
+impl ImageInput {
+    /// How the pictures become the input.
+    #[must_use]
+    pub fn preprocess(mut self, preprocess: Preprocess) -> Self {
+        self.preprocess = preprocess;
+        self
+    }
+}
+
 impl FillInput for ImageInput {
     fn shape(&mut self, port: &Port) -> Result<Shape> {
-        let n_frames = self.frames.len();
-        let shape = port.shape.with_dynamic(|axis| (axis == 0).then_some(n_frames));
-        let shape = shape.ok_or_else(|| {
-            Error::new(crate::runtime::ErrorKind::Tensor, "the model leaves the size of the picture open: set a tensor instead")
-        })?;
+        let n_pictures = self.pictures.len();
+        let picture_size = match &*self.pictures {
+            [] => return Err(Error::new(ErrorKind::Tensor, "got no picture, expected at least one")),
+            [first, ..] => first.size(),
+        };
+        // What the model leaves open of the size is that of the first picture.
+        let (height_axis, width_axis) = match self.preprocess.layout {
+            InputLayout::Nchw => (2, 3),
+            InputLayout::Nhwc => (1, 2),
+        };
+        let shape = port.shape.with_dynamic(|axis| match axis {
+            0 => Some(n_pictures),
+            axis if axis == height_axis => Some(picture_size.height as usize),
+            axis if axis == width_axis => Some(picture_size.width as usize),
+            _ => Some(self.preprocess.color.n_channels()),
+        });
+        let shape = shape.expect("no extent is left open");
         self.preprocess.input_size(&shape)?;
-        if shape[0] != n_frames {
-            return Err(Error::new(crate::runtime::ErrorKind::Tensor, format!("expected a batch of {} frames, got {n_frames}", shape[0])));
+        if shape[0] != n_pictures {
+            return Err(Error::new(ErrorKind::Tensor, format!("expected a batch of {} pictures, got {n_pictures}", shape[0])));
         }
         Ok(shape)
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        for (row, frame) in self.frames.iter().enumerate() {
-            self.preprocess.fill(frame, input, row, &mut self.scratch)?;
+        let Self { pictures, preprocess, scratch } = self;
+        for (row, picture) in pictures.iter().enumerate() {
+            match picture {
+                Picture::Frame(frame) => preprocess.fill(frame, input, row, scratch)?,
+                Picture::Values(tensor, layout) => preprocess.fill_values(tensor, *layout, input, row, scratch)?,
+            };
         }
         Ok(())
+    }
+}
+
+impl Picture {
+    /// At least 1x1, or else whatever: the fill says what is wrong.
+    fn size(&self) -> Size {
+        match self {
+            Self::Frame(frame) => frame.size(),
+            Self::Values(tensor, layout) => {
+                let shape = tensor.shape();
+                let extent = |axis: usize| shape.get(axis).and_then(|&extent| u32::try_from(extent).ok()).unwrap_or(1).max(1);
+                match layout {
+                    InputLayout::Nchw => Size::new(extent(3), extent(2)),
+                    InputLayout::Nhwc => Size::new(extent(2), extent(1)),
+                }
+            }
+        }
     }
 }

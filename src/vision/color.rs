@@ -2,7 +2,7 @@
 //! Knows no scaling, no normalization, no tensors to write.
 
 use crate::frame::format::YuvCoefficients;
-use crate::frame::{Frame, MAX_PLANES, PixelFormat};
+use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, Result};
 
 /// Red, green, blue, and one lane to fill a vector register.
@@ -26,12 +26,39 @@ pub(super) struct Conversion {
     pub(super) gray: bool,
 }
 
+/// A picture whose rows can be had as pixels.
+pub(super) trait PixelRows {
+    /// At least 1x1.
+    fn size(&self) -> Size;
+
+    /// Converts `pixels.len()` columns of row `y`.
+    fn convert_row(&self, y: usize, columns: Columns<'_>, conversion: Conversion, pixels: &mut [Pixel]);
+}
+
+impl PixelRows for Planes {
+    fn size(&self) -> Size {
+        self.size
+    }
+
+    fn convert_row(&self, y: usize, columns: Columns<'_>, conversion: Conversion, pixels: &mut [Pixel]) {
+        if conversion.round {
+            self.convert::<true>(y, columns, pixels);
+        } else {
+            self.convert::<false>(y, columns, pixels);
+        }
+        if conversion.gray && self.format != PixelFormat::Gray8 {
+            to_gray(pixels, conversion.round);
+        }
+    }
+}
+
 /// Read leases on the planes of a frame.
 pub(super) struct Planes {
     bytes: [Option<Bytes>; MAX_PLANES],
     format: PixelFormat,
     coefficients: YuvCoefficients,
     chroma_phase: (usize, usize),
+    size: Size,
     width: usize,
 }
 
@@ -51,20 +78,9 @@ impl Planes {
             format: frame.format(),
             coefficients: frame.colorimetry().yuv_coefficients(),
             chroma_phase: (phase_x as usize, phase_y as usize),
+            size: frame.size(),
             width: frame.size().width as usize,
         })
-    }
-
-    /// Converts `pixels.len()` columns of row `y`.
-    pub(super) fn convert_row(&self, y: usize, columns: Columns<'_>, conversion: Conversion, pixels: &mut [Pixel]) {
-        if conversion.round {
-            self.convert::<true>(y, columns, pixels);
-        } else {
-            self.convert::<false>(y, columns, pixels);
-        }
-        if conversion.gray && self.format != PixelFormat::Gray8 {
-            to_gray(pixels, conversion.round);
-        }
     }
 
     fn convert<const ROUND: bool>(&self, y: usize, columns: Columns<'_>, pixels: &mut [Pixel]) {
@@ -206,7 +222,7 @@ impl Matrix {
     }
 }
 
-fn to_gray(pixels: &mut [Pixel], rounded: bool) {
+pub(super) fn to_gray(pixels: &mut [Pixel], rounded: bool) {
     for pixel in pixels.iter_mut() {
         *pixel = [0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]; 4];
     }

@@ -9,7 +9,7 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`], `letterbox`, `color`, `resize`, `store` (its steps in order), [`decode`], [`nms`].
+//! Reading order: [`preprocess`], `letterbox`, `color`, `values`, `resize`, `store` (its steps in order), [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no threads, no GStreamer.
 
@@ -22,5 +22,6 @@ pub mod nms;
 pub mod preprocess;
 mod resize;
 mod store;
+mod values;
 
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding, Scratch};

@@ -2,12 +2,13 @@
 //! over the pixels. Owns the definition of that pass; `letterbox`, `color`, `resize` and `store` are its steps.
 //! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
 
-use super::color::{Columns, Conversion, Pixel, Planes};
+use super::color::{Columns, Conversion, Pixel, PixelRows, Planes};
 use super::letterbox::Placement;
 use super::resize::{self, ColumnPlan, Tap};
 use super::store::{InputElement, store_row};
+use super::values::Values;
 use crate::frame::{Frame, Size, Transform};
-use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result};
+use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Tensor};
 
 /// How pictures become the input of a model.
 ///
@@ -168,16 +169,44 @@ impl Preprocess {
     /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such row;
     /// [`ErrorKind::Busy`] while somebody writes to the frame.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+        self.fill_from(&Planes::lease(frame)?, input, row, scratch)
+    }
+
+    /// As [`Preprocess::fill`], from a tensor that holds one picture, such as a window of another model's input.
+    ///
+    /// `picture` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and
+    /// elements of type `f32` or `u8`. Its values stand for pixels in the order red, green, blue as they are, in whatever
+    /// range: `mean` and `scale` apply to them. One or two channels are gray (the first); a fourth is ignored.
+    ///
+    /// # Errors
+    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `picture` is not like that;
+    /// [`ErrorKind::Unsupported`] with [`Rounding::U8`] unless its elements are `u8`.
+    pub fn fill_values(
+        &self,
+        picture: &Tensor,
+        layout: InputLayout,
+        input: &mut BytesMut,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<Transform> {
+        if self.rounding == Rounding::U8 && picture.element() != ElementType::U8 {
+            let message = format!("rounding to 8 bits: expected a u8 picture, got {}; use exact rounding", picture.element());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        self.fill_from(&Values::lease(picture, layout)?, input, row, scratch)
+    }
+
+    fn fill_from(&self, picture: &impl PixelRows, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let layout = *input.layout();
         let element = InputElement::new(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
             return Err(Error::new(ErrorKind::Shape, format!("image input of shape {}: there is no row {row}", layout.shape())));
         }
-        let planes = Planes::lease(frame)?;
-        let placement = Placement::new(self.resize, frame.size(), input_size);
+        let size = picture.size();
+        let placement = Placement::new(self.resize, size, input_size);
         let (columns, rows) = placement.visible(input_size);
-        scratch.begin(self, frame.size(), &placement, columns.clone());
+        scratch.begin(self, size, &placement, columns.clone());
 
         let cells = Cells::new(&layout, self.layout, row);
         let n_left = columns.start;
@@ -193,8 +222,8 @@ impl Preprocess {
                 continue;
             }
             let scaled_row = (y as i64 - placement.offset.1) as u64;
-            let tap = self.tap()(scaled_row, frame.size().height, placement.scaled.height);
-            let (first, second) = scratch.rows(tap, &planes);
+            let tap = self.tap()(scaled_row, size.height, placement.scaled.height);
+            let (first, second) = scratch.rows(tap, picture);
             for (channel, normalizer) in normalizers.clone().enumerate() {
                 let border = normalizer.value(self.pad);
                 if n_left > 0 {
@@ -314,14 +343,14 @@ impl Scratch {
     }
 
     /// The two source rows of a tap, converted and scaled to the input's width.
-    fn rows(&mut self, tap: Tap, planes: &Planes) -> (&[f32], &[f32]) {
-        let first_slot = self.slot(tap.first, tap.second, planes);
-        let second_slot = self.slot(tap.second, tap.first, planes);
+    fn rows(&mut self, tap: Tap, picture: &impl PixelRows) -> (&[f32], &[f32]) {
+        let first_slot = self.slot(tap.first, tap.second, picture);
+        let second_slot = self.slot(tap.second, tap.first, picture);
         (&self.scaled_rows[first_slot], &self.scaled_rows[second_slot])
     }
 
     /// The slot that holds source row `wanted`; if it has to be made, it does not replace `kept`.
-    fn slot(&mut self, wanted: u32, kept: u32, planes: &Planes) -> usize {
+    fn slot(&mut self, wanted: u32, kept: u32, picture: &impl PixelRows) -> usize {
         if let Some(slot) = self.source_rows.iter().position(|&row| row == Some(wanted)) {
             return slot;
         }
@@ -329,7 +358,7 @@ impl Scratch {
         let columns =
             if self.columns.listed.is_empty() { Columns::From(self.columns.first) } else { Columns::Listed(&self.columns.listed) };
         let conversion = self.conversion.expect("begin sets it");
-        planes.convert_row(wanted as usize, columns, conversion, &mut self.pixels);
+        picture.convert_row(wanted as usize, columns, conversion, &mut self.pixels);
         let scaled = &mut self.scaled_rows[slot];
         if conversion.gray {
             resize::mix_gray(&self.pixels, &self.columns.taps, scaled);

@@ -11,7 +11,6 @@ use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Siz
 use roiflow::runtime::{Config, Core, Model, ModelInfo, Port};
 use roiflow::stages::image_input;
 use roiflow::tensor::{ElementType, Memory, Shape};
-use roiflow::vision::Preprocess;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
@@ -76,7 +75,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     let request = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap().create_infer_request().unwrap();
     let frame = frame_of(Size::new(1920, 1080));
     let region = frame.region(PixelRect { x: 301, y: 99, width: 300, height: 300 }).unwrap();
-    request.set_input((), image_input(region, Preprocess::default())).unwrap();
+    request.set_input((), image_input(region)).unwrap();
 
     let (_, first) = allocations(|| request.infer(()).unwrap());
     let row_bytes = 300 * 4 * size_of::<f32>();

@@ -1,10 +1,11 @@
 //! Real ONNX files through the embedded engine.
 
+use ndarray::Axis;
 use roiflow::devices;
 use roiflow::runtime::{Config, Dim};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
-use crate::support::{compile, real};
+use crate::support::{compile, real, tiny};
 
 #[test]
 fn every_float_model_of_the_development_set_loads_and_runs() {
@@ -64,10 +65,45 @@ fn a_batch_gives_what_its_rows_give_one_by_one() {
     }
 }
 
+/// An open first axis is a batch only if the model treats it as one.
+#[test]
+fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
+    let rows = |n_rows: usize| Tensor::from_slice([n_rows, 4], &(0..4 * n_rows).map(|n| (n * n) as f32).collect::<Vec<_>>()).unwrap();
+    let center = compile(&tiny("center.onnx"));
+    let append = compile(&tiny("append.onnx"));
+    // Rows that are all the same must not be taken for a proof that each is on its own.
+    center.infer(Tensor::new(ElementType::F32, [2, 4]).unwrap()).unwrap();
+    for n_rows in [3, 1, 2, 3, 5] {
+        let (input, values) = (rows(n_rows), rows(n_rows).view::<f32>().unwrap().to_owned());
+        let centered = center.infer(&input).unwrap().array::<f32>(()).unwrap();
+        let expected = &values - &values.mean_axis(Axis(0)).unwrap();
+        assert!((&centered - &expected).iter().all(|difference| difference.abs() < 1e-4), "{n_rows}: {centered}, expected {expected}");
+        let appended = append.infer(&input).unwrap().array::<f32>(()).unwrap();
+        assert_eq!(appended.shape(), [n_rows + 1, 4]);
+        assert_eq!(appended.iter().copied().collect::<Vec<_>>()[4 * n_rows..], [0.5, 1.5, 2.5, 3.5]);
+    }
+}
+
+/// OVIterationChaining.Simple: the output is fed back ten times and grows by a row each time.
+#[test]
+fn an_output_that_grows_is_fed_back_without_a_copy() {
+    let request = compile(&tiny("append.onnx")).create_infer_request().unwrap();
+    request.set_input_tensor((), &Tensor::new(ElementType::F32, [1, 4]).unwrap()).unwrap();
+    for n_rows in 2..12 {
+        request.infer(()).unwrap();
+        let output = request.output_tensor(()).unwrap();
+        assert_eq!(output.shape()[..], [n_rows, 4]);
+        request.set_input_tensor((), &output).unwrap();
+        assert!(request.input_tensor(()).unwrap().is_same(&output));
+    }
+    let grown = request.output_tensor(()).unwrap().view::<f32>().unwrap().to_vec();
+    assert_eq!((&grown[..4], &grown[40..]), (&[0.0; 4][..], &[0.5, 1.5, 2.5, 3.5][..]));
+}
+
 #[test]
 fn the_number_of_requests_is_the_callers_or_what_the_device_likes() {
     let core = devices::core();
-    let model = core.read_model(crate::support::tiny("double.onnx")).unwrap();
+    let model = core.read_model(tiny("double.onnx")).unwrap();
     let optimal =
         |n_requests| core.compile_model(&model, "CPU", &Config { n_requests, ..Config::default() }).unwrap().optimal_number_of_requests();
     assert_eq!(optimal(Some(5)), 5);

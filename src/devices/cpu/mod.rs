@@ -1,8 +1,10 @@
 //! `CPU`: the embedded engine, tract. Pure Rust, always there. Nobody else names that crate.
 //!
 //! - Reads ONNX. Quantized graphs with `u8` inputs and some control flow are beyond it; the error names the node.
-//! - A plan is compiled per set of input shapes. Where the first axis is open (a batch), the plan is that of batch 1 and a
-//!   larger batch runs row by row: a symbolic batch is two to five times slower, or fails.
+//! - A plan is compiled per set of input shapes. Where the first axis is open, a batch runs row by row on the plan of one: a
+//!   symbolic batch is two to five times slower, or fails. Whether it is a batch is tried on the first one with more than one
+//!   row, which runs in both ways; a model that mixes its rows gets a plan for each length.
+//! - Inputs with an extent of 0 are refused.
 //! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
 //!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
 //! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `denormals`.

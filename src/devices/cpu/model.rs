@@ -1,7 +1,7 @@
 //! An ONNX file, and the plans that the engine makes of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tract_onnx::pb;
 use tract_onnx::prelude::*;
@@ -34,7 +34,7 @@ impl OnnxFile {
             let message = format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display());
             Error::new(ErrorKind::Model, message)
         };
-        let proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        let mut proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
             None => not_onnx("its bytes are no protocol buffer of a model"),
         })?;
@@ -50,6 +50,9 @@ impl OnnxFile {
             outputs: graph.output.iter().map(port_of).collect::<Result<_>>().map_err(named)?,
             metadata: proto.metadata_props.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect(),
         };
+        if let Some(graph) = &mut proto.graph {
+            name_nodes(graph);
+        }
         Ok(Self { info, proto, path: path.to_owned() })
     }
 
@@ -81,6 +84,17 @@ impl OnnxFile {
                 self.path.display()
             ),
         )
+    }
+}
+
+/// Gives each node a name of its own: exporters may leave them out, and the engine refuses a graph in which two are equal.
+fn name_nodes(graph: &mut pb::GraphProto) {
+    let mut known = std::collections::HashSet::new();
+    for (node_idx, node) in graph.node.iter_mut().enumerate() {
+        if node.name.is_empty() || !known.insert(node.name.clone()) {
+            node.name = format!("{}_{node_idx}", node.op_type);
+            known.insert(node.name.clone());
+        }
     }
 }
 
@@ -169,6 +183,17 @@ pub(super) struct Plans {
     parsed: InferenceModel,
     /// The least recently made first.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
+    /// Known once a batch of more than one has run.
+    pub(super) rows: OnceLock<Rows>,
+}
+
+/// What the rows of an open first axis are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// A batch: each row gives its own, and runs by itself.
+    Independent,
+    /// The model looks at all of them at once.
+    Mixed,
 }
 
 impl CpuModel {
@@ -191,7 +216,7 @@ impl CpuModel {
         }
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
-        let plans = Plans { file, parsed, by_shapes: Mutex::default() };
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
         // Where the shapes are known, or open in the batch only, compile now: errors come early, and the outputs' shapes are true.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {

@@ -7,11 +7,11 @@ use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
 
 use super::denormals::FlushDenormals;
-use super::model::{Plan, Plans, datum_of, has_batch};
+use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use crate::runtime::device::DeviceRequest;
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Port, Result};
-use crate::tensor::{ForeignMemory, Layout, Shape, Tensor};
+use crate::tensor::{ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
 
 pub(super) struct CpuRequest {
     plans: Arc<Plans>,
@@ -30,33 +30,36 @@ impl CpuRequest {
         Self { plans, inputs: info.inputs.clone(), own_inputs: none(), rows: none(), running: None }
     }
 
-    /// The number of rows to run one by one, if the batch is open; and the shapes of one turn.
-    fn turns(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, Vec<Shape>)> {
-        let mut n_rows = None;
+    /// The number of rows, if the first axis is open and all inputs that have it agree; and the shapes of the inputs.
+    fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, Vec<Shape>)> {
         let mut shapes = Vec::with_capacity(self.inputs.len());
         for (input_idx, port) in self.inputs.iter().enumerate() {
-            let mut shape = *io.input(input_idx).layout().shape();
+            let shape = *io.input(input_idx).layout().shape();
             if shape.contains(&0) {
                 return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
             }
-            if has_batch(port) {
-                if n_rows.is_some_and(|n| n != shape[0]) {
-                    return Err(Error::new(
-                        ErrorKind::Tensor,
-                        format!("input {port}: got a batch of {}, another input has {n_rows:?}", shape[0]),
-                    ));
-                }
-                n_rows = Some(shape[0]);
-                let mut dims = shape.to_vec();
-                dims[0] = 1;
-                shape = Shape::new(&dims);
-            }
             shapes.push(shape);
         }
+        let mut batches = self.inputs.iter().zip(&shapes).filter(|(port, _)| has_batch(port)).map(|(_, shape)| shape[0]);
+        let n_rows = batches.next().filter(|n_rows| batches.all(|other| other == *n_rows));
         Ok((n_rows, shapes))
     }
 
-    /// The engine's tensor for one input in this turn: in place where it can be, else copied.
+    /// The shapes of the inputs of one row.
+    fn row_shapes(&self, shapes: &[Shape]) -> Vec<Shape> {
+        let of_row = |(port, shape): (&Port, &Shape)| {
+            if !has_batch(port) {
+                return *shape;
+            }
+            let mut dims = [0; MAX_RANK];
+            dims[..shape.len()].copy_from_slice(shape);
+            dims[0] = 1;
+            Shape::new(&dims[..shape.len()])
+        };
+        self.inputs.iter().zip(shapes).map(of_row).collect()
+    }
+
+    /// The engine's tensor for one input, or one row of it: in place where it can be, else copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
         // The same memory may have been given another shape since, or be seen through a window.
@@ -98,51 +101,146 @@ impl DeviceRequest for CpuRequest {
     }
 
     fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        let (n_rows, shapes) = self.turns(io)?;
-        // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
-        let mut state = match self.running.take() {
-            Some((known, state)) if known == shapes => state,
-            _ => {
-                let plan: Plan = self.plans.get(&shapes)?;
-                plan.spawn().map_err(device_error)?
-            }
-        };
-        for row_idx in 0..n_rows.unwrap_or(1) {
-            let mut inputs: TVec<TValue> = tvec![];
-            for (input_idx, shape) in shapes.iter().enumerate() {
-                let batched = has_batch(&self.inputs[input_idx]);
-                inputs.push(self.turn_input(input_idx, shape, (batched && n_rows != Some(1)).then_some(row_idx), io)?);
-            }
-            let flushed = FlushDenormals::enter();
-            let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-                if cancel.is_canceled() {
-                    return Err(TractError::msg("canceled"));
+        let (n_rows, shapes) = self.shapes(io)?;
+        match n_rows {
+            Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
+                Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
+                Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
+                // Equal rows tell nothing: each may be the mean of all.
+                None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
+                None => {
+                    let rows = self.find_out(n_rows, &shapes, io, cancel)?;
+                    let _known = self.plans.rows.set(rows);
+                    Ok(())
                 }
-                tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
-            });
-            drop(flushed);
-            let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
-            for (output_idx, output) in outputs.iter().enumerate() {
-                let mut shape = output.shape().to_vec();
-                match (n_rows, shape.first_mut()) {
-                    (Some(n_rows), Some(extent)) if n_rows > 1 => {
-                        if *extent != 1 {
-                            let message = format!(
-                                "output {output_idx} of one row has shape {:?}: expected 1 in front, to be put into a batch",
-                                output.shape()
-                            );
-                            return Err(Error::new(ErrorKind::Device, message));
-                        }
-                        *extent = n_rows;
-                        io.output(output_idx, &shape)?.row_mut(row_idx)?.copy_from_dense(output.as_bytes())?;
-                    }
-                    _ => io.output(output_idx, &shape)?.copy_all_from_dense(output.as_bytes())?,
+            },
+            _ => self.run_whole(&shapes, io, cancel),
+        }
+    }
+}
+
+impl CpuRequest {
+    fn run_whole(&mut self, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let outputs = self.compute(shapes, None, io, cancel)?;
+        write_whole(&outputs, io)
+    }
+
+    /// Whether the rows of an input are not all the same.
+    fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
+        for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
+            let input = io.input(input_idx);
+            let mut rows = [vec![0; input.layout().dense_bytes() / n_rows], vec![0; input.layout().dense_bytes() / n_rows]];
+            input.copy_row_to_dense(0, &mut rows[0])?;
+            for row_idx in 1..n_rows {
+                input.copy_row_to_dense(row_idx, &mut rows[1])?;
+                if rows[0] != rows[1] {
+                    return Ok(true);
                 }
             }
         }
-        self.running = Some((shapes, state));
+        Ok(false)
+    }
+
+    fn run_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let row_shapes = self.row_shapes(shapes);
+        for row_idx in 0..n_rows {
+            let row = self.compute(&row_shapes, Some(row_idx), io, cancel)?;
+            write_row(&row, row_idx, n_rows, io)?;
+        }
         Ok(())
     }
+
+    /// Runs a batch in both ways and leaves the right results. An open first axis need not be a batch: a model may well
+    /// average over it, or append to it. Where both ways agree, rows are what it is; in doubt, the whole is right.
+    fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
+        let whole = match self.compute(shapes, None, io, cancel) {
+            Ok(whole) => whole,
+            Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
+            // Many exporters write a batch of one into the graph, though the input is open.
+            Err(error) => {
+                tracing::debug!("a batch of {n_rows} at once: {error}; row by row instead");
+                return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
+            }
+        };
+        let row_shapes = self.row_shapes(shapes);
+        let mut rows = Vec::with_capacity(n_rows);
+        for row_idx in 0..n_rows {
+            match self.compute(&row_shapes, Some(row_idx), io, cancel) {
+                Ok(row) if whole.iter().zip(&row).all(|(whole, row)| is_row(row, whole, row_idx, n_rows)) => rows.push(row),
+                Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
+                _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
+            }
+        }
+        // Sums in another order differ in their last bits: a batch gives what its rows give, from the first time on.
+        rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
+        Ok(Rows::Independent)
+    }
+
+    /// Runs the plan of these shapes, on one row of the inputs or on all of them.
+    fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
+        // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
+        let (known, mut state) = match self.running.take() {
+            Some((known, state)) if known == shapes => (known, state),
+            _ => {
+                let plan: Plan = self.plans.get(shapes)?;
+                (shapes.to_vec(), plan.spawn().map_err(device_error)?)
+            }
+        };
+        let mut inputs: TVec<TValue> = tvec![];
+        for (input_idx, shape) in shapes.iter().enumerate() {
+            let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
+            inputs.push(self.turn_input(input_idx, shape, row_idx, io)?);
+        }
+        let flushed = FlushDenormals::enter();
+        let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+            if cancel.is_canceled() {
+                return Err(TractError::msg("canceled"));
+            }
+            tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
+        });
+        drop(flushed);
+        let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
+        self.running = Some((known, state));
+        Ok(outputs)
+    }
+}
+
+fn write_whole(outputs: &[TValue], io: &mut DeviceIo<'_>) -> Result<()> {
+    for (output_idx, output) in outputs.iter().enumerate() {
+        io.output(output_idx, output.shape())?.copy_all_from_dense(output.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes the outputs of one row to their place in the batch.
+fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceIo<'_>) -> Result<()> {
+    for (output_idx, output) in outputs.iter().enumerate() {
+        let mut shape = output.shape().to_vec();
+        if shape.first() != Some(&1) {
+            let got = output.shape();
+            let message = format!("output {output_idx} of one row has shape {got:?}: expected 1 in front, to be put into a batch");
+            return Err(Error::new(ErrorKind::Device, message));
+        }
+        shape[0] = n_rows;
+        io.output(output_idx, &shape)?.row_mut(row_idx)?.copy_from_dense(output.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Whether an output computed of one row is that row of the output computed of all, but for the order of its sums.
+fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
+    let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
+    if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
+        return false;
+    }
+    let (row_bytes, n_bytes) = (row.as_bytes(), row.as_bytes().len());
+    let whole_bytes = &whole.as_bytes()[row_idx * n_bytes..][..n_bytes];
+    if row.datum_type() != DatumType::F32 {
+        return row_bytes == whole_bytes;
+    }
+    let numbers = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect::<Vec<_>>();
+    let is_close = |(row, whole): (&f32, &f32)| (row - whole).abs() <= 1e-3 * (1.0 + whole.abs()) || row.to_bits() == whole.to_bits();
+    numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
 fn device_error(error: TractError) -> Error {

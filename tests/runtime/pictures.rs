@@ -1,0 +1,116 @@
+//! Pictures as inputs of requests: frames, regions, windows of tensors, batches of them.
+
+use std::sync::Arc;
+
+use roiflow::devices::null::Script;
+use roiflow::frame::{Frame, PixelFormat, PixelRect, Size};
+use roiflow::runtime::{CompiledModel, Dim, ErrorKind, InferRequest, PartialShape, Port};
+use roiflow::stages::image_input;
+use roiflow::tensor::{ElementType, Tensor};
+use roiflow::vision::{InputLayout, Preprocess};
+
+use crate::request::{compile_ports, read, write};
+use crate::support::values;
+
+/// Gives back the picture that it got: `picture` [?, 3, 4, 4] -> `same` [?, 48].
+fn mirror(batch: Dim) -> CompiledModel {
+    let script = Script::computing(|io, _| {
+        let (n_rows, same) = (io.input(0).layout().shape()[0], read(io.input(0)));
+        write(io, 0, &[n_rows, 48], same)
+    });
+    let shape = |dims: Vec<Dim>| PartialShape::new(dims).unwrap();
+    let input = Port::new("picture", ElementType::F32, shape(vec![batch, 3.into(), 4.into(), 4.into()]));
+    let output = Port::new("same", ElementType::F32, shape(vec![(..).into(), 48.into()]));
+    compile_ports(Arc::new(script), vec![input], vec![output])
+}
+
+/// Every pixel is `[10 x, 10 y, 0]`.
+fn ramp(width: u32, height: u32) -> Frame {
+    let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [10 * x as u8, 10 * y as u8, 0]));
+    Frame::from_packed(PixelFormat::Rgb, Size::new(width, height), &pixels.collect::<Vec<u8>>()).unwrap()
+}
+
+fn same(request: &InferRequest) -> Vec<f32> {
+    values(&request.output_tensor(()).unwrap())
+}
+
+#[test]
+fn a_region_is_filled_from_the_frames_own_memory_when_the_run_begins() {
+    let request = mirror(1.into()).create_infer_request().unwrap();
+    let region = ramp(12, 9).region(PixelRect { x: 5, y: 2, width: 4, height: 4 }).unwrap();
+    request.set_input("picture", image_input(region)).unwrap();
+    request.infer(()).unwrap();
+    let expected = |color: fn(f32, f32) -> f32| (0..16).map(move |idx| color(5.0 + (idx % 4) as f32, 2.0 + (idx / 4) as f32));
+    let planes: Vec<f32> = expected(|x, _| 10.0 * x).chain(expected(|_, y| 10.0 * y)).chain(expected(|_, _| 0.0)).collect();
+    assert_eq!(same(&request), planes);
+}
+
+/// The seeds' example: the box lies in the input tensor of a previous model.
+#[test]
+fn a_window_of_another_models_input_is_a_picture() {
+    let request = mirror(1.into()).create_infer_request().unwrap();
+    let input_tensor = Tensor::from_slice([1, 3, 20, 20], &(0..1200).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
+    // Of the model's own size: no copy at all.
+    let window = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 6, 7]).unwrap();
+    request.set_tensor("picture", &window).unwrap();
+    request.infer(()).unwrap();
+    let as_it_is = same(&request);
+    request.set_input("picture", image_input((window, InputLayout::Nchw))).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(same(&request), as_it_is);
+    // Of another size: halved, each value is the mean of four.
+    let larger = input_tensor.roi(&[0, 0, 0, 0], &[1, 3, 8, 8]).unwrap();
+    request.set_input("picture", image_input((larger, InputLayout::Nchw))).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(same(&request)[..2], [(0.0 + 1.0 + 20.0 + 21.0) / 4.0, (2.0 + 3.0 + 22.0 + 23.0) / 4.0]);
+}
+
+#[test]
+fn several_pictures_are_the_rows_of_a_batch_in_their_order() {
+    let request = mirror((..).into()).create_infer_request().unwrap();
+    let frame = ramp(12, 12);
+    let regions = [0, 3, 8].map(|x| frame.region(PixelRect { x, y: 0, width: 4, height: 4 }).unwrap());
+    for n_pictures in [3, 1, 2] {
+        request.set_input((), image_input(regions[..n_pictures].to_vec())).unwrap();
+        request.infer(()).unwrap();
+        let rows = same(&request);
+        assert_eq!(rows.len(), 48 * n_pictures);
+        for (row_idx, x) in [0.0, 3.0, 8.0].into_iter().take(n_pictures).enumerate() {
+            assert_eq!(rows[48 * row_idx..][..4], [x, x + 1.0, x + 2.0, x + 3.0].map(|x| 10.0 * x));
+        }
+    }
+}
+
+#[test]
+fn what_the_model_leaves_open_is_the_pictures_size() {
+    let script = Script::computing(|io, _| {
+        let shape = io.input(0).layout().shape().iter().map(|&extent| extent as f32).collect();
+        write(io, 0, &[4], shape)
+    });
+    let open = PartialShape::new(vec![Dim::Dynamic; 4]).unwrap();
+    let ports = (vec![Port::new("picture", ElementType::F32, open)], vec![Port::new("shape", ElementType::F32, [4])]);
+    let request = compile_ports(Arc::new(script), ports.0, ports.1).create_infer_request().unwrap();
+    for (layout, expected) in [(InputLayout::Nchw, [1.0, 3.0, 9.0, 12.0]), (InputLayout::Nhwc, [1.0, 9.0, 12.0, 3.0])] {
+        let preprocess = Preprocess { layout, ..Preprocess::default() };
+        request.set_input((), image_input(ramp(12, 9)).preprocess(preprocess)).unwrap();
+        request.infer(()).unwrap();
+        assert_eq!(same(&request), expected);
+    }
+}
+
+#[test]
+fn pictures_that_do_not_fit_are_refused_when_the_run_starts_or_end_it() {
+    let request = mirror(1.into()).create_infer_request().unwrap();
+    let refused = |request: &InferRequest| request.infer(()).unwrap_err();
+    request.set_input((), image_input(vec![ramp(4, 4), ramp(4, 4)])).unwrap();
+    assert_eq!(refused(&request).to_string(), "input `picture` [1, 3, 4, 4] f32: expected a batch of 1 pictures, got 2");
+    request.set_input((), image_input(Vec::<Frame>::new())).unwrap();
+    assert!(refused(&request).to_string().contains("got no picture"));
+    let flat = Tensor::new(ElementType::F32, [3, 4, 4]).unwrap();
+    request.set_input((), image_input((flat, InputLayout::Nchw))).unwrap();
+    let error = refused(&request);
+    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert!(error.to_string().contains("expected [1, C, H, W]") && error.to_string().contains("got [3, 4, 4]"), "{error}");
+    request.set_input((), image_input(ramp(4, 4))).unwrap();
+    request.infer(()).unwrap();
+}
