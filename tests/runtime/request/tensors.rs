@@ -9,7 +9,7 @@ use super::*;
 use crate::support::{row, values};
 
 /// `a`, `b` -> `sum`, `difference`; the first and the last have a second name.
-fn adding() -> CompiledModel {
+pub(super) fn adding() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (a, b) = (read(io.input(0)), read(io.input(1)));
         let with = |op: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| op(*a, *b)).collect();
