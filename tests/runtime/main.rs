@@ -11,4 +11,5 @@ mod request;
 mod stages;
 mod streaming;
 mod support;
+mod tensors;
 mod variables;
