@@ -525,7 +525,7 @@ fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     request.infer(batch(0, 2)).unwrap();
 }
 
-/// SetInputTensors_Correct_all, test_batched_tensors: by name, index, port and alone.
+/// SetInputTensors_Correct_all, C19 batched_tensors: by name, index, port and alone.
 fn a_batch_is_set_by_any_key(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();

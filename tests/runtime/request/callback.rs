@@ -70,7 +70,7 @@ fn the_callback_may_restart_the_request_ten_times() {
 }
 
 /// The state is idle before the callback runs, and waiters go on only after it ended (C21, 1).
-/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout.
+/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -88,6 +88,7 @@ fn waiters_go_on_only_after_the_callback_ended() {
     assert!(!request.wait_for(Duration::ZERO).unwrap());
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
     assert_eq!(kind(request.start_async(())), Some(ErrorKind::Busy), "only the callback itself may start the next run");
+    assert_eq!(kind(request.tensor("y")), Some(ErrorKind::Busy), "nor may others look at what it looks at");
     go_on.send(()).unwrap();
     request.wait().unwrap();
     assert!(request.wait_for(Duration::ZERO).unwrap());

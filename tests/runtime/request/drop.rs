@@ -10,7 +10,7 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{in_time, row, tiny, values};
 
-/// C13: all orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
+/// C13 all 6 drop orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
 /// `concurrent`.
 #[test]
 fn core_model_and_request_may_go_in_any_order() {
@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// LoadedState and the like: a request works when everything that it was made of is gone.
+/// LoadedAny, CreateRequestWithCoreRemoved: a request works when everything that it was made of is gone.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -46,6 +46,7 @@ fn a_request_works_without_its_core_and_model() {
     request.wait().unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
     assert_eq!(request.compiled_model().outputs()[0].name(), "y");
+    assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
 /// LoadedTensor, also on the embedded engine, whose input tensors are the engine's own memory.

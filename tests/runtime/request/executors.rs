@@ -106,7 +106,7 @@ fn an_executor_forgets_a_task_that_it_ran() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// The manager is single; the same device gets the same executor (C16).
+/// C16 manager is single, C16 the same device the same one.
 #[test]
 fn all_models_of_a_core_share_one_pool() {
     let core = devices_core();
@@ -122,7 +122,7 @@ fn devices_core() -> Core {
     core
 }
 
-/// Different executors of different devices run on different threads (C16).
+/// C16 different devices get different executors: they run on different threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];

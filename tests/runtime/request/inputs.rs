@@ -69,7 +69,7 @@ fn an_array_is_copied_at_once_and_cast() {
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
 
-/// What is copied is not what the user shares: neither changes the other.
+/// C19 non-writable inputs always copied: what is copied is not what the user shares: neither changes the other.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -210,7 +210,7 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
 }
 
-/// test_set_tensors: outputs likewise, all or none.
+/// C19 set_tensors with every key kind: outputs likewise, all or none.
 #[test]
 fn several_outputs_are_set_at_once() {
     let model = adding();
