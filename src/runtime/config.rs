@@ -12,9 +12,9 @@ pub struct Config {
     pub performance: Performance,
     /// Processor threads that one run uses; `None`: so many that requests times threads are the cores.
     pub n_threads: Option<usize>,
-    /// The precision in which an engine computes `f32` models.
+    /// The precision in which an engine computes `f32` models, where it has a choice.
     pub precision: Precision,
-    /// Where an engine that can keeps compiled models for the next time.
+    /// Where engines that can (OpenVINO) keep compiled models for the next time.
     pub cache_folder: Option<PathBuf>,
     /// The runs of all models of the device that ask for it go one at a time, in the order of their starts. Off by default.
     pub exclusive_requests: bool,
