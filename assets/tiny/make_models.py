@@ -141,6 +141,14 @@ def double():
     g.save("double", {"x": ["N", 4]}, {"y": ["N", 4]})
 
 
+def total():
+    """Recurrent: what comes in is added to what is kept, which is given twice, as exporters do."""
+    g = Graph()
+    g.op("Add", "x", "total_in", out="total_out")
+    g.op("Identity", "total_out", out="y")
+    g.save("sum", {"x": [1, 4], "total_in": [1, 4]}, {"y": [1, 4], "total_out": [1, 4]})
+
+
 def append():
     """Its first axis is open and no batch: a row is added to what comes in."""
     g = Graph()
@@ -210,6 +218,7 @@ def check():
     same(run("double", x=x * 3)["y"], np.array(x * 3) * 2)
     same(run("append", x=x)["y"], x + [[0.5, 1.5, 2.5, 3.5]])
     same(run("center", x=[[1.0, 2, 3, 4], [3, 2, 1, 0]])["y"], [[-1, 0, 1, 2], [1, 0, -1, -2]])
+    same(run("sum", x=x, total_in=[[1.0, 1, 1, 1]])["y"], [[2, -1, 4.5, 1]])
     both = run("add", a=x, b=[[10.0, 20.0, 30.0, 40.0]])
     same(both["sum"], [[11, 18, 33.5, 40]])
     same(both["difference"], [[-9, -22, -26.5, -40]])
@@ -222,7 +231,7 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, color, brightness, identity, add, double, append, center, unsupported):
+for make in (rectangle, stripes, color, brightness, identity, add, double, total, append, center, unsupported):
     make()
 if "--check" in sys.argv:
     check()

@@ -6,6 +6,7 @@ mod bench;
 mod devices;
 mod inspect;
 mod run;
+mod trace;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -65,9 +66,13 @@ enum LogLevel {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse(); // Exits with 2 on wrong use, with 0 on --help and --version.
-    init_log(cli.log);
+    let trace = match &cli.command {
+        Command::Run(args) => args.create_trace(),
+        _ => Ok(None),
+    };
+    init_log(cli.log, trace.as_ref().ok().cloned().flatten());
     let done = match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => trace.and_then(|trace| run::run(args, trace)),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
@@ -86,8 +91,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn init_log(level: LogLevel) {
-    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+fn init_log(level: LogLevel, trace: Option<trace::Trace>) {
+    use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    use tracing_subscriber::util::SubscriberInitExt;
     let level = match level {
         LogLevel::Off => LevelFilter::OFF,
         LogLevel::Error => LevelFilter::ERROR,
@@ -103,12 +110,13 @@ fn init_log(level: LogLevel) {
     };
     // Only our own words: the engine's log is its authors' business.
     let filter = EnvFilter::new(format!("off,roiflow={level}"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_filter(filter);
+    let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));
+    tracing_subscriber::registry().with(log).with(trace).init();
 }
 
 #[cfg(test)]

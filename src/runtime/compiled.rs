@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::config::Properties;
 use super::device::{DeviceModel, DeviceStep};
 use super::executor::{Executor, Executors, Inline};
-use super::io::{InputSlot, OutputSlot, RunIo};
+use super::io::{InputSlot, OutputSlot, Places, RunIo};
 use super::request_pool::RequestPool;
 use super::steps::{Body, Step, StepTask};
 use super::{Config, Error, ErrorKind, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results};
@@ -29,10 +29,13 @@ pub(crate) struct CompiledShared {
     pub(crate) info: ModelInfo,
     /// The outputs of `info`, for results that outlive the model.
     pub(crate) outputs: Arc<[Port]>,
+    /// The inputs of variables, in their order.
+    pub(crate) variables: Vec<Port>,
+    places: Arc<Places>,
     pub(crate) executors: Executors,
     steps: Vec<DeviceStep>,
-    device: String,
-    name: String,
+    pub(crate) device: String,
+    pub(crate) name: String,
     /// What the caller asked for.
     pub(crate) config: Config,
 }
@@ -42,9 +45,23 @@ impl CompiledModel {
         let (mut info, steps) = (compiled.info().clone(), compiled.steps());
         // What the caller said of the axes is nothing that a device knows.
         info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
-        let outputs = info.outputs.as_slice().into();
-        let (name, device) = (model.name(), device.to_owned());
-        Self::from_shared(Arc::new(CompiledShared { model: compiled, info, outputs, executors, steps, device, name, config }))
+        let places = Arc::new(Places::new(info.inputs.len(), info.outputs.len(), model.variables()));
+        let variables = model.variables().iter().map(|variable| info.inputs[variable.input_idx].clone()).collect();
+        let (n_inputs, n_outputs) = places.n_visible();
+        info.inputs = info.inputs.into_iter().zip(&places.inputs).filter(|(_, at)| **at < n_inputs).map(|(port, _)| port).collect();
+        info.outputs = info.outputs.into_iter().zip(&places.outputs).filter(|(_, at)| **at < n_outputs).map(|(port, _)| port).collect();
+        Self::from_shared(Arc::new(CompiledShared {
+            model: compiled,
+            outputs: info.outputs.as_slice().into(),
+            info,
+            variables,
+            places,
+            executors,
+            steps,
+            device: device.to_owned(),
+            name: model.name(),
+            config,
+        }))
     }
 
     pub(crate) fn from_shared(shared: Arc<CompiledShared>) -> Self {
@@ -89,18 +106,27 @@ impl CompiledModel {
         let shared = &self.shared;
         let ticket = shared.executors.admit()?;
         let mut device = shared.model.create_request()?;
-        let mut inputs = Vec::with_capacity(shared.info.inputs.len());
-        for (input_idx, port) in shared.info.inputs.iter().enumerate() {
+        let (device_info, places) = (shared.model.info(), &shared.places);
+        let empty = |port: &Port| port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
+        let mut inputs = Vec::with_capacity(places.inputs.len());
+        for (device_idx, port) in device_info.inputs.iter().enumerate() {
             // What is open is empty until a tensor is set or filled.
-            let shape = port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
-            let tensor = device.allocate_input(input_idx, shape)?;
-            inputs.push(InputSlot::new(port.clone(), tensor));
+            let tensor = device.allocate_input(device_idx, empty(port))?;
+            let port = Port { axes: shared.info.inputs.get(places.inputs[device_idx]).and_then(|port| port.axes.clone()), ..port.clone() };
+            inputs.push((places.inputs[device_idx], InputSlot::new(port, device_idx, tensor)));
         }
-        let mut outputs = Vec::with_capacity(shared.info.outputs.len());
-        for port in &shared.info.outputs {
-            let shape = port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
-            outputs.push(OutputSlot::new(port.clone(), Tensor::new(port.element, shape)?));
+        let mut outputs = Vec::with_capacity(places.outputs.len());
+        for (device_idx, port) in device_info.outputs.iter().enumerate() {
+            outputs.push((places.outputs[device_idx], OutputSlot::new(port.clone(), Tensor::new(port.element, empty(port))?)));
         }
+        inputs.sort_by_key(|(slot_idx, _)| *slot_idx);
+        outputs.sort_by_key(|(slot_idx, _)| *slot_idx);
+        let io = RunIo {
+            inputs: inputs.into_iter().map(|(_, slot)| slot).collect(),
+            outputs: outputs.into_iter().map(|(_, slot)| slot).collect(),
+            places: places.clone(),
+            frame: None,
+        };
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
@@ -115,7 +141,7 @@ impl CompiledModel {
         }));
         let body = Body {
             device,
-            io: RunIo { inputs, outputs },
+            io,
             steps,
             n_prepended: 0,
             completion: if shared.config.callback_thread { shared.executors.named(CALLBACKS, 1)? } else { Arc::new(Inline) },
@@ -124,6 +150,7 @@ impl CompiledModel {
             outcome: Ok(()),
             calls_back: false,
             started: Instant::now(),
+            span: tracing::Span::none(),
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
@@ -141,7 +168,7 @@ impl CompiledModel {
     /// Runs once on the caller's thread, on a request that is kept for the next call; safe from many threads at once.
     ///
     /// All inputs must be given; tensors are shared for the length of the call, not copied, and given back when it returns.
-    /// The results are the caller's own.
+    /// The results are the caller's own. Variables begin anew with each call.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -162,6 +189,7 @@ impl CompiledModel {
         let request = self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)?;
         let ran = request.infer(inputs);
         request.clear_inputs()?;
+        request.reset_state()?;
         ran?;
         request.take_outputs()
     }

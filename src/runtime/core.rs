@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, Error, ErrorKind, Model, Result};
+use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -90,6 +90,22 @@ impl Core {
         let compiled = self.compile_device_model(model, device, config)?;
         let device = compiled.device().unwrap_or(device).to_owned();
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
+    }
+
+    /// The memory of the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
+    pub fn default_context(&self, device: &str) -> Result<RemoteContext> {
+        self.device(device)?.default_context()
+    }
+
+    /// Memory of another kind, or of its own, for the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
+    pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
+        self.device(device)?.create_context(params)
     }
 
     /// As [`Core::compile_model`], for a device that stands for others.

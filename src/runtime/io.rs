@@ -5,12 +5,14 @@
 //! the request's own tensor, by one pass, in the run's step `fill`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::device::DeviceRequest;
+use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::{CancelToken, panic_error};
 use super::{Error, ErrorKind, Input, Inputs, Result};
-use crate::tensor::{Bytes, BytesMut, Element, ElementType, MAX_RANK, Shape, Tensor};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, Shape, Tensor};
 
 /// Writes an input just before the device reads it. `stages` implements it for frames.
 pub trait FillInput: Send {
@@ -19,6 +21,11 @@ pub trait FillInput: Send {
     /// # Errors
     /// If there is nothing to fill from.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
+
+    /// The number of the frame, or of whatever the input is made from: for traces. Asked after [`FillInput::shape`].
+    fn frame(&mut self) -> Option<u64> {
+        None
+    }
 
     /// Writes all of `input`, which has the shape that [`FillInput::shape`] gave.
     ///
@@ -43,6 +50,8 @@ pub(super) enum Source {
 /// An input of a request.
 pub(super) struct InputSlot {
     pub(super) port: Port,
+    /// Which of the device's inputs it is.
+    device_idx: usize,
     own: Tensor,
     source: Source,
     lease: Option<InputLease>,
@@ -53,6 +62,8 @@ pub(super) struct InputSlot {
 enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
+    /// In a device's memory: there are no bytes to look at.
+    Remote(#[allow(dead_code, reason = "held for its drop")] DeviceLease),
 }
 
 /// An output of a request.
@@ -64,11 +75,13 @@ pub(super) struct OutputSlot {
     /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
     spare: Option<Tensor>,
     lease: Option<BytesMut>,
+    /// Instead of `lease`, in a device's memory.
+    remote: Option<DeviceLease>,
 }
 
 impl InputSlot {
-    pub(super) fn new(port: Port, own: Tensor) -> Self {
-        Self { port, own, source: Source::Own, lease: None, slices: Vec::new() }
+    pub(super) fn new(port: Port, device_idx: usize, own: Tensor) -> Self {
+        Self { port, device_idx, own, source: Source::Own, lease: None, slices: Vec::new() }
     }
 
     /// The tensor that the next run reads.
@@ -92,15 +105,36 @@ impl InputSlot {
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Whether the value fits the port; nothing is set.
-    pub(super) fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// The tensor that the device reads in a run.
+    fn read(&self) -> &Tensor {
+        match &self.source {
+            Source::Shared(tensor) => tensor,
+            Source::Own | Source::Batch(_) | Source::Fill(_) => &self.own,
+        }
+    }
+
+    /// Whether the value fits the port, and the device can use its memory; nothing is set.
+    pub(super) fn check(&self, device: &dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         match input {
-            Input::Share(tensor) => check_fits("input", &self.port, tensor.element(), &tensor.shape()),
+            Input::Share(tensor) => {
+                check_memory("input", &self.port, tensor, device)?;
+                check_fits("input", &self.port, tensor.element(), &tensor.shape())
+            }
             Input::Copy(values) => {
                 check_fits("input", &self.port, self.port.element, values.shape())?;
                 self.own.bytes_mut().map(drop).map_err(|error| self.named(error.into()))
             }
-            Input::Batch(slices) => self.check_slices(slices).map(drop),
+            Input::Batch([only]) => {
+                check_memory("input", &self.port, only, device)?;
+                self.check_slices(std::slice::from_ref(only)).map(drop)
+            }
+            Input::Batch(slices) => {
+                if let Some(place) = slices.iter().find_map(Tensor::remote_place) {
+                    let message = format!("input {}: slices are gathered by the host, which can't see {place}; set one tensor", self.port);
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+                self.check_slices(slices).map(drop)
+            }
         }
     }
 
@@ -136,7 +170,7 @@ impl InputSlot {
     }
 
     /// Gives the request's own tensor this shape, in the same memory where that is large enough.
-    fn place_own(&mut self, device: &mut dyn DeviceRequest, input_idx: usize, shape: Shape) -> Result<()> {
+    fn place_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<()> {
         if self.own.shape() == shape {
             return Ok(());
         }
@@ -146,13 +180,13 @@ impl InputSlot {
             let mut own = self.own.clone();
             own.set_shape(shape).map_err(|error| self.named(error.into()))
         } else {
-            self.own = device.allocate_input(input_idx, shape)?;
+            self.own = device.allocate_input(self.device_idx, shape)?;
             Ok(())
         }
     }
 
     /// Takes the leases of a run.
-    fn lease(&mut self, device: &mut dyn DeviceRequest, input_idx: usize) -> Result<()> {
+    fn lease(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
         let filled_shape = match &mut self.source {
             Source::Own | Source::Shared(_) => None,
             Source::Batch(slices) => {
@@ -175,11 +209,17 @@ impl InputSlot {
         };
         self.lease = Some(match filled_shape {
             Some(shape) => {
-                self.place_own(device, input_idx, shape)?;
+                self.place_own(device, shape)?;
                 InputLease::Fill(self.own.bytes_mut().map_err(|error| self.named(error.into()))?)
             }
             None => {
                 let tensor = self.tensor()?;
+                if tensor.is_remote() {
+                    let lease = tensor.lease_for_device(false).map_err(|error| self.named(error.into()))?;
+                    check_fits("input", &self.port, tensor.element(), &tensor.shape())?;
+                    self.lease = Some(InputLease::Remote(lease));
+                    return Ok(());
+                }
                 let bytes = tensor.bytes().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
                 InputLease::Read(bytes)
@@ -224,7 +264,7 @@ fn with_first(shape: &Shape, extent: usize) -> Shape {
 
 impl OutputSlot {
     pub(super) fn new(port: Port, tensor: Tensor) -> Self {
-        Self { port, tensor, own: true, spare: None, lease: None }
+        Self { port, tensor, own: true, spare: None, lease: None, remote: None }
     }
 
     /// Makes a tensor of the user's the output; the one before is returned, to be dropped outside of any lock.
@@ -241,6 +281,13 @@ impl OutputSlot {
         }
         self.tensor.copy_to(&other)?;
         Ok(other)
+    }
+
+    fn check_computed(&self, shape: &[usize]) -> Result<()> {
+        if self.port.shape.admits(shape) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", self.port)))
     }
 
     fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
@@ -263,39 +310,124 @@ impl OutputSlot {
             };
             self.spare = Some(std::mem::replace(&mut self.tensor, other));
         }
-        let bytes = self.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("output {}", self.port)))?;
-        if let Some(shape) = self.port.shape.to_static()
-            && shape != *bytes.layout().shape()
-        {
-            return Err(mismatch("output", &self.port, self.tensor.element(), bytes.layout().shape()));
+        let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", self.port));
+        if self.tensor.is_remote() {
+            self.remote = Some(self.tensor.lease_for_device(true).map_err(named)?);
+        } else {
+            self.lease = Some(self.tensor.bytes_mut().map_err(named)?);
         }
-        self.lease = Some(bytes);
-        Ok(())
+        match self.port.shape.to_static() {
+            Some(shape) if shape != self.tensor.shape() => Err(mismatch("output", &self.port, self.tensor.element(), &self.tensor.shape())),
+            _ => Ok(()),
+        }
     }
 }
 
-/// The tensors of a request, and the leases of a run on them.
+/// The tensors of a request, and the leases of a run on them. The model's ports come first, then those of its variables.
 pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
+    pub(super) places: Arc<Places>,
+    /// What the run is made from, for traces.
+    pub(super) frame: Option<u64>,
+}
+
+/// Where the ports of a device lie among the slots of a request.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The slot of each of the device's inputs.
+    pub(super) inputs: Vec<usize>,
+    /// The slot of each of the device's outputs.
+    pub(super) outputs: Vec<usize>,
+    /// Input and output slot of each variable.
+    pub(super) variables: Vec<(usize, usize)>,
+}
+
+impl Places {
+    pub(super) fn new(n_inputs: usize, n_outputs: usize, variables: &[VariablePorts]) -> Self {
+        // Ports keep their order; the others follow in the order of the variables.
+        let place = |n_ports: usize, variable_ports: Vec<usize>| {
+            let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
+            let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
+            (0..n_ports).map(|port_idx| order.iter().position(|at| *at == port_idx).expect("all are in it")).collect::<Vec<usize>>()
+        };
+        let inputs = place(n_inputs, variables.iter().map(|variable| variable.input_idx).collect());
+        let outputs = place(n_outputs, variables.iter().map(|variable| variable.output_idx).collect());
+        let variables = variables.iter().map(|variable| (inputs[variable.input_idx], outputs[variable.output_idx])).collect();
+        Self { inputs, outputs, variables }
+    }
+
+    /// The number of inputs and outputs that are no variables.
+    pub(super) fn n_visible(&self) -> (usize, usize) {
+        (self.inputs.len() - self.variables.len(), self.outputs.len() - self.variables.len())
+    }
 }
 
 impl RunIo {
+    /// The inputs that are no variables.
+    pub(super) fn visible_inputs(&self) -> &[InputSlot] {
+        &self.inputs[..self.places.n_visible().0]
+    }
+
+    /// The outputs that are no variables.
+    pub(super) fn visible_outputs(&self) -> &[OutputSlot] {
+        &self.outputs[..self.places.n_visible().1]
+    }
+
+    /// As [`RunIo::visible_outputs`], to change.
+    pub(super) fn visible_outputs_mut(&mut self) -> &mut [OutputSlot] {
+        &mut self.outputs[..self.places.n_visible().1]
+    }
+
+    /// What the run wrote is what the next one reads: the two tensors of each variable change places, nothing is copied.
+    pub(super) fn commit_variables(&mut self) {
+        for (input_idx, output_idx) in &self.places.variables {
+            std::mem::swap(&mut self.inputs[*input_idx].own, &mut self.outputs[*output_idx].tensor);
+        }
+    }
+
+    /// A copy of a variable.
+    pub(super) fn variable(&self, variable_idx: usize) -> Result<Tensor> {
+        let own = &self.inputs[self.places.variables[variable_idx].0].own;
+        let copy = Tensor::new(own.element(), own.shape())?;
+        own.copy_to(&copy)?;
+        Ok(copy)
+    }
+
+    /// Gives a variable the values of `state`; zeros without one, with an extent of 0 where the shape is open.
+    pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
+        let slot = &mut self.inputs[self.places.variables[variable_idx].0];
+        match state {
+            Some(state) => {
+                check_fits("variable", &slot.port, state.element(), &state.shape())?;
+                slot.place_own(device, state.shape())?;
+                Ok(state.copy_to(&slot.own)?)
+            }
+            None => {
+                let shape = slot.port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
+                if slot.own.shape() != shape {
+                    slot.own = device.allocate_input(slot.device_idx, shape)?;
+                }
+                slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?.extent_mut().fill(0);
+                Ok(())
+            }
+        }
+    }
+
     /// Sets the inputs: none of them if one does not fit.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
         if inputs.is_none() {
             return Ok(());
         }
-        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(input))?;
+        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(&*device, input))?;
         inputs.visit(&mut |key: PortKey<'_>, input| {
-            let input_idx = key.find("input", ports)?;
-            let slot = &mut self.inputs[input_idx];
+            let slot = &mut self.inputs[key.find("input", ports)?];
             let source = match input {
                 Input::Share(tensor) => Source::Shared(tensor.clone()),
                 Input::Batch([only]) => Source::Shared(only.clone()),
                 Input::Batch(slices) => Source::Batch(slices.to_vec()),
                 Input::Copy(values) => {
-                    slot.place_own(device, input_idx, Shape::new(values.shape()))?;
+                    slot.place_own(device, Shape::new(values.shape()))?;
                     let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;
                     values.copy_to(&mut bytes)?;
                     Source::Own
@@ -316,8 +448,12 @@ impl RunIo {
     }
 
     fn lease_all(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
-        for (input_idx, slot) in self.inputs.iter_mut().enumerate() {
-            slot.lease(device, input_idx)?;
+        self.frame = None;
+        for slot in &mut self.inputs {
+            slot.lease(device)?;
+            if let Source::Fill(fill) = &mut slot.source {
+                self.frame = self.frame.or_else(|| fill.frame());
+            }
         }
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
@@ -333,7 +469,7 @@ impl RunIo {
             slot.lease = None;
             slot.slices.clear();
         }
-        self.outputs.iter_mut().for_each(|slot| slot.lease = None);
+        self.outputs.iter_mut().for_each(|slot| (slot.lease, slot.remote) = (None, None));
     }
 }
 
@@ -357,12 +493,12 @@ impl RunContext<'_> {
 
     /// Number of inputs.
     pub fn n_inputs(&self) -> usize {
-        self.io.inputs.len()
+        self.io.visible_inputs().len()
     }
 
     /// Number of outputs.
     pub fn n_outputs(&self) -> usize {
-        self.io.outputs.len()
+        self.io.visible_outputs().len()
     }
 
     /// The port of an input.
@@ -383,6 +519,7 @@ impl RunContext<'_> {
         let slot = &self.io.inputs[input_idx];
         match &slot.lease {
             Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
+            Some(InputLease::Remote(_)) => Err(unseen("input", &slot.port, slot.read())),
             _ => Err(Error::new(ErrorKind::Tensor, format!("input {} is not filled yet: read it in a step after `fill`", slot.port))),
         }
     }
@@ -390,9 +527,10 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps.
+    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let bytes = self.io.outputs[output_idx].lease.as_ref().expect("a run leases its outputs");
+        let slot = &self.io.outputs[output_idx];
+        let bytes = slot.lease.as_ref().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }
 }
@@ -425,10 +563,19 @@ impl DeviceIo<'_> {
         self.io.outputs.len()
     }
 
+    /// The tensor of an input: for devices that know it by its memory.
+    pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
+        self.io.inputs[self.io.places.inputs[input_idx]].read()
+    }
+
     /// The bytes of an input, for the length of the run. Any strides.
+    ///
+    /// # Panics
+    /// If it lies in a device's memory: a device that accepts such tensors looks at [`DeviceIo::input_tensor`] first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
-        match &self.io.inputs[input_idx].lease {
+        match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
+            Some(InputLease::Remote(_)) => panic!("input {input_idx} lies in a device's memory"),
             _ => unreachable!("inputs are readable once the step `fill` ended"),
         }
     }
@@ -438,11 +585,9 @@ impl DeviceIo<'_> {
     /// # Errors
     /// `Device` if the port does not admit the shape; `Tensor` if the user's own tensor can't take it.
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
-        let slot = &mut self.io.outputs[output_idx];
+        let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
-            if !slot.port.shape.admits(shape) {
-                return Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", slot.port)));
-            }
+            slot.check_computed(shape)?;
             slot.lease = None;
             let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
             slot.tensor.set_shape(shape).map_err(named)?;
@@ -450,6 +595,46 @@ impl DeviceIo<'_> {
         }
         Ok(slot.lease.as_mut().expect("set above"))
     }
+
+    /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
+    ///
+    /// # Errors
+    /// As [`DeviceIo::output`].
+    pub fn output_tensor(&mut self, output_idx: usize, shape: &[usize]) -> Result<&Tensor> {
+        let slot_idx = self.io.places.outputs[output_idx];
+        if self.io.outputs[slot_idx].remote.is_none() {
+            self.output(output_idx, shape)?;
+            return Ok(&self.io.outputs[slot_idx].tensor);
+        }
+        let slot = &mut self.io.outputs[slot_idx];
+        if *slot.tensor.shape() != *shape {
+            slot.check_computed(shape)?;
+            slot.remote = None;
+            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
+            slot.tensor.set_shape(shape).map_err(named)?;
+            slot.remote = Some(slot.tensor.lease_for_device(true).map_err(named)?);
+        }
+        Ok(&slot.tensor)
+    }
+}
+
+/// The device can use the memory that this tensor lies in.
+pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dyn DeviceRequest) -> Result<()> {
+    match tensor.remote_place() {
+        Some(place) if !device.accepts_remote(tensor) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{kind} {port}: this device can't use {place}; copy the tensor to a host tensor, or to one of the device's own context"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a step of the user's that asks for values in a device's memory.
+fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
+    let place = tensor.remote_place().unwrap_or_default();
+    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see"))
 }
 
 /// A tensor of this type and shape fits the port.

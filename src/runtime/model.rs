@@ -31,17 +31,27 @@ pub enum ModelSource {
 pub struct Model {
     source: Arc<ModelSource>,
     info: Arc<ModelInfo>,
+    variables: Arc<[VariablePorts]>,
+}
+
+/// An output that is the input of the next run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VariablePorts {
+    /// Index among the inputs of [`ModelInfo`].
+    pub input_idx: usize,
+    /// Index among its outputs.
+    pub output_idx: usize,
 }
 
 impl Model {
     /// A model of a file; devices make it when they read one.
     pub fn from_file(path: &Path, info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::File(path.to_owned())), info: Arc::new(info) }
+        Self { source: Arc::new(ModelSource::File(path.to_owned())), info: Arc::new(info), variables: Arc::default() }
     }
 
     /// A model that is ports alone.
     pub fn from_ports(info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::Ports), info: Arc::new(info) }
+        Self { source: Arc::new(ModelSource::Ports), info: Arc::new(info), variables: Arc::default() }
     }
 
     /// Where it comes from.
@@ -49,7 +59,7 @@ impl Model {
         &self.source
     }
 
-    /// Ports and metadata.
+    /// Ports and metadata; the ports of variables are among them.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -86,7 +96,7 @@ impl Model {
         if let ModelSource::File(_) = *self.source {
             info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
-        Ok(Self { source: self.source.clone(), info: Arc::new(info) })
+        Ok(Self { info: Arc::new(info), ..self.clone() })
     }
 
     /// The same model with the meaning of an input's axes said, for
@@ -100,7 +110,60 @@ impl Model {
         let port = &mut info.inputs[port_idx];
         axes.batch_axis(port.shape.dims().len()).map_err(|error| error.context(format!("input {port}")))?;
         port.axes = Some(axes);
-        Ok(Self { source: self.source.clone(), info: Arc::new(info) })
+        Ok(Self { info: Arc::new(info), ..self.clone() })
+    }
+
+    /// The same model with pairs of an input and an output made variables: what a run writes to the output is the input of the
+    /// request's next run. Both disappear from the ports of the compiled model; [`InferRequest::query_state`] reads, sets and
+    /// resets them. For recurrent models that were exported with their state as inputs and outputs.
+    ///
+    /// A variable begins as zeros; where its shape is open, with an extent of 0, so reshape the model first or set the state.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// let core = devices::core();
+    /// let model = core.read_model("assets/tiny/sum.onnx")?; // x, total_in [1, 4] -> y = total_out = x + total_in
+    /// let model = core.compile_model(&model.make_stateful([("total_in", "total_out")])?, "CPU", &Config::default())?;
+    /// let request = model.create_infer_request()?;
+    /// for expected in [1.0, 2.0, 3.0] {
+    ///     request.infer(&ndarray::arr2(&[[1.0_f32; 4]]))?; // `x` is the only input now
+    ///     assert_eq!(request.output_tensor(())?.view::<f32>()?[[0, 0]], expected);
+    /// }
+    /// request.reset_state()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`InferRequest::query_state`]: super::InferRequest::query_state
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such port; `Tensor` if the two differ in element type or number of axes, or one of them is a
+    /// variable already.
+    pub fn make_stateful<'a, I: Into<PortKey<'a>>, O: Into<PortKey<'a>>>(&self, pairs: impl IntoIterator<Item = (I, O)>) -> Result<Self> {
+        let mut variables = self.variables.to_vec();
+        for (input, output) in pairs {
+            let input_idx = input.into().find("input", &self.info.inputs)?;
+            let output_idx = output.into().find("output", &self.info.outputs)?;
+            let (from, to) = (&self.info.outputs[output_idx], &self.info.inputs[input_idx]);
+            if from.element != to.element || from.shape.dims().len() != to.shape.dims().len() {
+                let message = format!("variable of input {to} and output {from}: expected one element type and number of axes");
+                return Err(Error::new(ErrorKind::Tensor, message));
+            }
+            if variables.iter().any(|known| known.input_idx == input_idx || known.output_idx == output_idx) {
+                return Err(Error::new(
+                    ErrorKind::Tensor,
+                    format!("variable of input {to} and output {from}: one of them is a variable already"),
+                ));
+            }
+            variables.push(VariablePorts { input_idx, output_idx });
+        }
+        Ok(Self { variables: variables.into(), ..self.clone() })
+    }
+
+    /// What [`Model::make_stateful`] made variables.
+    pub fn variables(&self) -> &[VariablePorts] {
+        &self.variables
     }
 
     /// What to call it in messages: the path, or the name of its first input.

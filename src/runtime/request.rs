@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::compiled::CompiledShared;
 use super::executor::{Executor, Ticket};
-use super::io::{RunContext, Source, check_fits};
+use super::io::{RunContext, Source, check_fits, check_memory};
 use super::run::{Handle, OnQuiet, Shared};
 use super::steps::{Body, CustomStep, Step, StepTask};
-use super::{CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, Port, PortKey, Result, Results, RunFuture, StepTime};
+use super::{
+    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, NodeTime, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
+};
 use crate::tensor::Tensor;
 
 /// A handle to one inference request. Clones are the same request.
@@ -216,7 +218,7 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::tensor`].
     pub fn input_tensors(&self) -> Result<Vec<Tensor>> {
-        self.shared().with_body(|body| body.io.inputs.iter().map(|slot| slot.tensor().cloned()).collect())
+        self.shared().with_body(|body| body.io.visible_inputs().iter().map(|slot| slot.tensor().cloned()).collect())
     }
 
     /// The tensors of all outputs, in order.
@@ -224,7 +226,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn output_tensors(&self) -> Result<Vec<Tensor>> {
-        self.shared().with_body(|body| Ok(body.io.outputs.iter().map(|slot| slot.tensor.clone()).collect()))
+        self.shared().with_body(|body| Ok(body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).collect()))
     }
 
     /// All outputs of the latest run, by name, index or port; no copy.
@@ -251,12 +253,13 @@ impl InferRequest {
     /// Makes `tensor` the input; no copy. Every run leases its memory. Any strides: a region of another tensor is fine.
     ///
     /// # Errors
-    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
+    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Unsupported` if it lies in memory that the device can't
+    /// use, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.inputs[input_idx];
-            slot.check(&Input::Share(tensor.clone()))?;
+            slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
         })?;
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
@@ -272,6 +275,7 @@ impl InferRequest {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.outputs[output_idx];
+            check_memory("output", &slot.port, tensor, &*body.device)?;
             check_output(&slot.port, tensor)?;
             Ok(slot.replace(tensor.clone()))
         })?;
@@ -327,6 +331,9 @@ impl InferRequest {
             found.push((output_idx, tensor.clone()));
         }
         self.shared().edit(|body| {
+            for (output_idx, tensor) in &found {
+                check_memory("output", &self.model_outputs()[*output_idx], tensor, &*body.device)?;
+            }
             for (output_idx, tensor) in found {
                 drop(body.io.outputs[output_idx].replace(tensor));
             }
@@ -360,10 +367,36 @@ impl InferRequest {
 
     /// Gives the output tensors away: the caller's own, without a copy where the request's own tensors are set.
     pub(super) fn take_outputs(&self) -> Result<Results> {
-        let tensors = self
-            .shared()
-            .with_body(|body| body.io.outputs.iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect())?;
+        let tensors = self.shared().with_body(|body| {
+            body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
+        })?;
         Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+    }
+}
+
+/// Variables.
+impl InferRequest {
+    /// The variables of the request, see [`Model::make_stateful`](super::Model::make_stateful); none for other models.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn query_state(&self) -> Result<Vec<VariableState>> {
+        self.shared().with_body(|_| Ok(()))?;
+        Ok((0..self.shared().model.variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
+    }
+
+    /// Gives all variables their default, zeros.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn reset_state(&self) -> Result<()> {
+        let n_variables = self.shared().model.variables.len();
+        if n_variables == 0 {
+            return self.shared().with_body(|_| Ok(()));
+        }
+        self.shared().edit(|Body { device, io, .. }| {
+            (0..n_variables).try_for_each(|variable_idx| io.set_variable(&mut **device, variable_idx, None))
+        })
     }
 }
 
@@ -451,6 +484,15 @@ impl InferRequest {
     /// `Busy` while the request runs.
     pub fn step_times(&self) -> Result<Vec<StepTime>> {
         self.shared().with_body(|body| Ok(body.step_times()))
+    }
+
+    /// What each node of the model did in the latest run. The model must have been compiled with
+    /// [`Config::profiling`](super::Config::profiling).
+    ///
+    /// # Errors
+    /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
+    pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        self.shared().with_body(|body| body.device.profiling_info())
     }
 
     /// As [`InferRequest::step_times`], without allocating.

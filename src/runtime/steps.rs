@@ -109,16 +109,20 @@ pub(super) struct Body {
     pub(super) outcome: Result<()>,
     pub(super) calls_back: bool,
     pub(super) started: Instant,
+    /// Of the run, from its start to its end; none outside of one.
+    pub(super) span: tracing::Span,
 }
 
 impl Body {
     /// Makes the body ready for a run whose leases are taken.
-    pub(super) fn begin(&mut self, run: u64, calls_back: bool) {
+    pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool) {
         self.run = run;
         self.calls_back = calls_back;
         self.next_step_idx = 0;
         self.outcome = Ok(());
         self.started = Instant::now();
+        let frame = self.io.frame;
+        self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
     }
 
     /// Runs the next step; its error, or its panic, becomes the outcome of the run.
@@ -130,9 +134,12 @@ impl Body {
             return;
         }
         let step = &mut self.steps[step_idx];
-        let _span = tracing::trace_span!("step", request = request_id, run = self.run, step = &*step.name).entered();
+        let (run, frame) = (self.run, self.io.frame);
+        let _span =
+            tracing::trace_span!(target: "roiflow::trace", parent: &self.span, "step", request = request_id, run, frame, step = &*step.name)
+                .entered();
         let begin = Instant::now();
-        let (device, io, run) = (&mut self.device, &mut self.io, self.run);
+        let (device, io) = (&mut self.device, &mut self.io);
         let task = &mut step.task;
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match task {
             StepTask::Inputs => io.fill(),

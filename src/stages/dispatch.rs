@@ -248,13 +248,16 @@ impl<J: Job> FillInput for JobInput<J> {
         Ok(self.shape)
     }
 
+    fn frame(&mut self) -> Option<u64> {
+        self.slot.lock().unwrap().job.as_ref().map(Job::frame_number)
+    }
+
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let (frame, frame_number) = {
+        let frame = {
             let slot = self.slot.lock().unwrap();
             let Some(job) = &slot.job else { return Err(stopped()) };
-            (job.frame().clone(), job.frame_number())
+            job.frame().clone()
         };
-        let _span = tracing::trace_span!("fill", frame = frame_number).entered();
         let frame_from_input = self.preprocess.fill(&frame, input, 0, &mut self.scratch)?;
         self.slot.lock().unwrap().frame_from_input = frame_from_input;
         Ok(())

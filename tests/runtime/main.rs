@@ -7,7 +7,12 @@ mod engines;
 mod golden_fill;
 mod models;
 mod pictures;
+mod profiling;
 mod reference;
 mod request;
+#[cfg(target_os = "linux")]
+mod shared;
 mod stages;
+mod streaming;
 mod support;
+mod variables;

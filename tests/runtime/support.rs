@@ -33,6 +33,16 @@ pub fn real(path: &str) -> Option<PathBuf> {
     Some(path)
 }
 
+/// What `scripts/fetch-engines` fetches; without it, tests that need it say so and pass.
+pub fn fetched(path: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/engines").join(path);
+    if !path.exists() {
+        eprintln!("skipped: `{}` is not there (run scripts/fetch-engines)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
 /// Compiles a file for the embedded engine.
 pub fn compile(path: &Path) -> CompiledModel {
     compile_on("CPU", path)

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A folder of its own per test, removed at the end.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("roiflow-cli-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -22,7 +22,7 @@ impl Folder {
         Self(path)
     }
 
-    fn file(&self, name: &str) -> String {
+    pub fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
@@ -43,11 +43,11 @@ impl Drop for Folder {
     }
 }
 
-fn roiflow(arguments: &[&str]) -> Output {
+pub fn roiflow(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
+pub fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = roiflow(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");

@@ -8,9 +8,10 @@
 //! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
 //!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
 //! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `devices::denormals`.
-//! - Cancel is looked at between nodes.
+//! - Cancel is looked at between nodes, and their times are taken there if they are asked for.
 
 mod model;
+mod profile;
 mod request;
 
 use std::path::Path;
@@ -53,7 +54,7 @@ impl Device for CpuDevice {
                 format!("device CPU reads ONNX files, `{}` is of another format; use OPENVINO.CPU or AUTO", path.display()),
             )),
             ModelSource::File(path) => {
-                Ok(Arc::new(model::CpuModel::compile(path, model.info(), executors.for_model(self.name(), config)?)?))
+                Ok(Arc::new(model::CpuModel::compile(path, model.info(), config, executors.for_model(self.name(), config)?)?))
             }
             ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
         }

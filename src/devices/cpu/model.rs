@@ -13,7 +13,7 @@ use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
-use crate::runtime::{Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
+use crate::runtime::{Config, Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
 use crate::tensor::{ElementType, Shape};
 
 /// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
@@ -34,7 +34,7 @@ impl OnnxFile {
             let message = format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display());
             Error::new(ErrorKind::Model, message)
         };
-        let proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        let mut proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
             None => not_onnx("its bytes are no protocol buffer of a model"),
         })?;
@@ -50,6 +50,9 @@ impl OnnxFile {
             outputs: graph.output.iter().map(port_of).collect::<Result<_>>().map_err(named)?,
             metadata: proto.metadata_props.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect(),
         };
+        if let Some(graph) = &mut proto.graph {
+            name_nodes(graph);
+        }
         Ok(Self { info, proto, path: path.to_owned() })
     }
 
@@ -81,6 +84,17 @@ impl OnnxFile {
                 self.path.display()
             ),
         )
+    }
+}
+
+/// Gives each node a name of its own: exporters may leave them out, and the engine refuses a graph in which two are equal.
+fn name_nodes(graph: &mut pb::GraphProto) {
+    let mut known = std::collections::HashSet::new();
+    for (node_idx, node) in graph.node.iter_mut().enumerate() {
+        if node.name.is_empty() || !known.insert(node.name.clone()) {
+            node.name = format!("{}_{node_idx}", node.op_type);
+            known.insert(node.name.clone());
+        }
     }
 }
 
@@ -161,6 +175,7 @@ pub(super) struct CpuModel {
     info: ModelInfo,
     pool: Arc<Pool>,
     plans: Arc<Plans>,
+    profiling: bool,
 }
 
 /// Plans by input shapes, made on demand.
@@ -184,7 +199,7 @@ pub(super) enum Rows {
 
 impl CpuModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(path: &Path, read: &ModelInfo, pool: Arc<Pool>) -> Result<Self> {
+    pub(super) fn compile(path: &Path, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
         let mut file = OnnxFile::read(path)?;
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
@@ -223,7 +238,7 @@ impl CpuModel {
                     .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
             }
         }
-        Ok(Self { info, pool, plans: Arc::new(plans) })
+        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling })
     }
 }
 
@@ -246,6 +261,12 @@ impl Plans {
         }
         by_shapes.push((shapes.to_vec(), plan.clone()));
         Ok(plan)
+    }
+
+    /// Names and operators of the file's nodes, without weights and inputs.
+    pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
+        let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
+        nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
     }
 
     fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
@@ -278,6 +299,6 @@ impl DeviceModel for CpuModel {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info)))
+        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info, self.profiling)))
     }
 }

@@ -9,6 +9,7 @@ mod drop;
 mod executors;
 mod memory;
 mod panic;
+mod remote;
 mod start_wait;
 mod steps;
 mod tensors;

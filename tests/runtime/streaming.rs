@@ -1,0 +1,49 @@
+//! A real streaming model over a sequence: voice activity, whose state goes from one run to the next.
+
+use std::path::Path;
+
+use roiflow::devices;
+use roiflow::runtime::{Config, InferRequest};
+use roiflow::tensor::Tensor;
+
+use crate::support::fetched;
+
+const CHUNK: usize = 512;
+const CONTEXT: usize = 64;
+
+/// The probability of speech in each chunk, which begins with the last samples of the one before.
+fn probabilities(request: &InferRequest, samples: &[f32]) -> Vec<f32> {
+    let mut chunk = vec![0.0; CONTEXT + CHUNK];
+    let probability = |new: &[f32]| {
+        chunk.copy_within(CHUNK.., 0);
+        chunk[CONTEXT..].copy_from_slice(new);
+        request.infer(Tensor::from_slice([1, CONTEXT + CHUNK], &chunk).unwrap()).unwrap();
+        request.output_tensor(()).unwrap().view::<f32>().unwrap()[[0, 0]]
+    };
+    samples.chunks_exact(CHUNK).map(probability).collect()
+}
+
+/// The answers are those of the same model in another engine, which was handed the state on by hand (golden/vad/make.py).
+#[test]
+fn a_voice_activity_model_hears_the_sentence_as_its_reference_does() {
+    let Some(path) = fetched("silero_vad/data/silero_vad_openvino_16k.onnx") else { return };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vad");
+    let bytes = std::fs::read(golden.join("speech.s16")).unwrap();
+    let samples: Vec<f32> = bytes.as_chunks::<2>().0.iter().map(|pair| f32::from(i16::from_le_bytes(*pair)) / 32768.0).collect();
+    let expected: Vec<f32> = serde_json::from_slice(&std::fs::read(golden.join("probabilities.json")).unwrap()).unwrap();
+
+    let core = devices::core();
+    let model = core.read_model(path).unwrap().make_stateful([("state", "stateN")]).unwrap();
+    let model = core.compile_model(&model, "CPU", &Config::default()).unwrap();
+    let (request, other) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
+    for _ in 0..2 {
+        let got = probabilities(&request, &samples);
+        let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+        eprintln!("{} chunks, largest difference {worst:.6}", got.len());
+        assert_eq!(got.len(), expected.len());
+        assert!(worst < 1e-3, "{got:?}");
+        // Another stream in between, on another request, and from the start again.
+        probabilities(&other, &samples[..4 * CHUNK]);
+        request.reset_state().unwrap();
+    }
+}
