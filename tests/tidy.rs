@@ -154,6 +154,13 @@ fn readme_lists_elements_pipelines_and_devices() {
     );
 }
 
+#[test]
+fn every_conformance_test_has_an_equivalent() {
+    let list = read(&root().join("tests/conformance.txt"));
+    let docs: Vec<String> = ["src", "tests"].into_iter().flat_map(rust_files).flat_map(|file| docs_of_tests(&file.text)).collect();
+    check(conformance_errors(&list, &docs).into_iter());
+}
+
 fn check(errors: impl Iterator<Item = String>) {
     let list = errors.fold(String::new(), |mut list, error| {
         writeln!(list, "  {error}").expect("a String takes everything");
@@ -243,6 +250,51 @@ fn has_word(text: &str, word: &str) -> bool {
     let is_part = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     text.match_indices(word)
         .any(|(begin, _)| !is_part(text[..begin].chars().next_back()) && !is_part(text[begin + word.len()..].chars().next()))
+}
+
+/// The names of `list` that no test names, and entries that are wrong.
+fn conformance_errors(list: &str, docs: &[String]) -> Vec<String> {
+    let entries = list.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with(['#', '[']));
+    let mut seen: Vec<&str> = Vec::new();
+    let mut errors = Vec::new();
+    for (line_idx, entry) in entries {
+        let (name, reason) = entry.split_once(" | ").map_or((entry, None), |(name, reason)| (name, Some(reason)));
+        let at = format!("tests/conformance.txt:{}", line_idx + 1);
+        if seen.contains(&name) {
+            errors.push(format!("{at}: {name} is listed twice"));
+        }
+        seen.push(name);
+        match reason {
+            Some(reason) if reason.trim().is_empty() => errors.push(format!("{at}: {name} is left out without a reason")),
+            None if !docs.iter().any(|doc| has_name(doc, name)) => {
+                errors.push(format!("{at}: {name} stands in no doc comment directly above a test"));
+            }
+            Some(_) | None => {}
+        }
+    }
+    errors
+}
+
+/// The doc comments that stand directly above a `#[test]` or a case of the device suite, each on one line.
+fn docs_of_tests(text: &str) -> Vec<String> {
+    let (mut docs, mut doc) = (Vec::new(), String::new());
+    for line in text.lines().map(str::trim_start) {
+        if let Some(comment) = line.strip_prefix("///") {
+            doc.push_str(comment);
+        } else if line == "#[test]" || (line.starts_with("fn ") && line.contains("(device: &UnderTest)")) {
+            docs.extend((!doc.is_empty()).then(|| std::mem::take(&mut doc)));
+        } else if !line.starts_with("#[") {
+            doc.clear();
+        }
+    }
+    docs
+}
+
+/// Whether the text has this name, and not as the beginning or the end of a longer one.
+fn has_name(text: &str, name: &str) -> bool {
+    let is_part = |character: Option<char>| character.is_some_and(|character| character.is_alphanumeric() || character == '_');
+    text.match_indices(name)
+        .any(|(begin, _)| !is_part(text[..begin].chars().next_back()) && !is_part(text[begin + name.len()..].chars().next()))
 }
 
 fn registered_elements(code: &Code) -> Vec<String> {
@@ -560,7 +612,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 mod scanner {
     //! The scanner and the rules on pieces of code.
 
-    use super::{Code, File, dependencies, edge_errors, forbidden, paths, registered_elements};
+    use super::{Code, File, conformance_errors, dependencies, docs_of_tests, edge_errors, forbidden, paths, registered_elements};
 
     /// The paths found in `src/stages/spec.rs` with this text; those of other crates begin with `::`.
     #[track_caller]
@@ -678,6 +730,18 @@ mod scanner {
         assert_eq!(found("dbg!(1); unimplemented! (); // good for now"), 3);
         assert_eq!(found("/* XXX */"), 1);
         assert_eq!(found("let x = \"todo!() for now XXX\"; let todo = !x; // wait for nowhere, XXXL"), 0);
+    }
+
+    #[test]
+    fn a_conformance_name_counts_only_directly_above_a_test() {
+        let text = "/// one,\n/// two.\n#[test]\n#[ignore]\nfn f() {}\n/// three_more\n#[allow(x)]\n#[test]\nfn g() {}\n\
+            /// four\nfn h(device: &UnderTest) {}\n/// five\nfn helper() {}\n// six\n#[test]\n/// seven\n\n#[test]\n";
+        let docs = docs_of_tests(text);
+        assert_eq!(docs, [" one, two.", " three_more", " four"]);
+        let missing = |list: &str| conformance_errors(list, &docs).len();
+        assert_eq!(missing("# x\n[section]\none\ntwo\nthree_more\nfour\n\nfive | for a reason\n"), 0);
+        assert_eq!(missing("three\nmore\nfive\nsix\nseven\n"), 5);
+        assert_eq!(missing("one\none\nfive | \n"), 2);
     }
 
     #[test]

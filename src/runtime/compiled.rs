@@ -130,6 +130,8 @@ impl CompiledModel {
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
+            // A fill elsewhere could be overtaken by that of a later start.
+            Some(step) if shared.config.exclusive_requests => step.executor.clone(),
             _ => shared.executors.cpu()?,
         };
         let mut steps = vec![Step { name: "fill".into(), executor: first, task: StepTask::Inputs, duration: Duration::ZERO }];

@@ -304,7 +304,8 @@ impl OutputSlot {
                 );
                 return Err(Error::new(ErrorKind::Tensor, message));
             }
-            let other = match self.spare.take() {
+            // The one of two runs ago may be an input as well, or somebody looks at it.
+            let other = match self.spare.take().filter(|spare| spare.bytes_mut().is_ok()) {
                 Some(spare) => spare,
                 None => Tensor::new(self.tensor.element(), self.tensor.shape())?,
             };

@@ -385,9 +385,10 @@ impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
         let guarded = self.shared().guarded.lock().unwrap();
-        let (is_quiet, latest_run) = (guarded.state.is_quiet(), guarded.state.latest_run());
+        let latest_run = guarded.state.latest_run();
+        let is_finished = guarded.state.is_finished(latest_run);
         drop(guarded);
-        if is_quiet {
+        if is_finished {
             self.shared.put_back(state, self.request_idx);
         } else {
             // The holder started it without the queue: it is idle when that run has ended.

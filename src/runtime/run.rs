@@ -21,7 +21,7 @@ use super::{Error, ErrorKind, Inputs, Result};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
-/// Told when the request has nothing on any more after an asynchronous run, no run and no callback; with the latest run.
+/// Told after a run when the request has nothing on any more, no run and no callback; with the latest run.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
 pub(super) struct Shared {
@@ -264,8 +264,9 @@ impl Shared {
         }
         self.finished.notify_all();
         guarded = self.wake(guarded);
-        let on_quiet = if is_async && guarded.state.is_quiet() { guarded.on_quiet.clone() } else { None };
         let latest_run = guarded.state.latest_run();
+        // Also after a synchronous run, and while somebody edits: whoever gave the request back meanwhile relies on being told.
+        let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
         if let Some(on_quiet) = on_quiet {
             on_quiet(latest_run);

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use roiflow::devices::null::Script;
-use roiflow::runtime::{CompiledModel, ErrorKind, FillInput, Port, Result};
+use roiflow::devices;
+use roiflow::devices::null::{NullDevice, Script};
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 
-use crate::request::{compile_ports, double, port, read, write};
+use crate::request::{compile_ports, double, doubling, kind, port, read, write};
 use crate::support::{compile_on, in_time, row, tiny, values};
 
 /// A device, and how it gets the three models of the suite.
@@ -19,6 +20,24 @@ struct UnderTest {
     double: fn() -> CompiledModel,
     /// `x` [1, 4] -> `y` [1, 4] = x.
     identity: fn() -> CompiledModel,
+    /// A core of its own, the device's name, and `double` before it is compiled.
+    source: fn() -> (Core, &'static str, Model),
+}
+
+impl UnderTest {
+    /// `double` for these shapes, and with its axes said.
+    fn reshaped(&self, shape: impl Into<PartialShape>, axes: &str) -> Result<CompiledModel> {
+        let (core, name, model) = (self.source)();
+        let model = model.reshape([("x", shape.into())])?.with_axes("x", axes.parse()?)?;
+        core.compile_model(&model, name, &Config::default())
+    }
+
+    /// `double` open without bounds, open within bounds, and open in both axes where the engine can.
+    fn open_models(&self) -> Vec<CompiledModel> {
+        let bounded = self.reshaped([Dim::from(1..=12), 4.into()], "N?").unwrap();
+        let all_open = self.reshaped([Dim::Dynamic; 2], "N?").unwrap();
+        vec![(self.double)(), bounded, all_open]
+    }
 }
 
 /// A device that reads the tiny models.
@@ -29,6 +48,11 @@ macro_rules! engine {
             add: || compile_on($name, &tiny("add.onnx")),
             double: || compile_on($name, &tiny("double.onnx")),
             identity: || compile_on($name, &tiny("identity.onnx")),
+            source: || {
+                let core = devices::core();
+                let model = core.read_model(tiny("double.onnx")).unwrap();
+                (core.clone(), $name, model)
+            },
         }
     };
 }
@@ -56,6 +80,12 @@ const NULL: UnderTest = UnderTest {
         });
         compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
     },
+    source: || {
+        let mut core = Core::new();
+        core.register(Arc::new(NullDevice::new(Arc::new(doubling()))));
+        let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
+        (core, "NULL", Model::from_ports(info))
+    },
 };
 
 /// `n` rows of four different numbers; `first` tells one batch from another.
@@ -71,7 +101,8 @@ fn doubled(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| 2.0 * value).collect()
 }
 
-/// CheckInputsOutputs, getInputsFromFunctionWithSeveralInputs.
+/// CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs,
+/// getOutputsFromFunctionWithSeveralOutputs.
 fn ports_are_those_of_the_model(device: &UnderTest) {
     let model = (device.add)();
     let names = |ports: &[Port]| ports.iter().map(|port| port.name().to_owned()).collect::<Vec<_>>();
@@ -84,7 +115,7 @@ fn ports_are_those_of_the_model(device: &UnderTest) {
     assert!(model.optimal_number_of_requests() >= 1);
 }
 
-/// Infer, AsyncInfer.
+/// canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
 fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     let model = (device.add)();
     let (a, b) = (row([1.0, 2.0, 3.0, 4.0]), row([0.5, 0.25, -3.0, 10.0]));
@@ -101,7 +132,7 @@ fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     assert_eq!((values(&direct[0]), values(&direct[1])), first);
 }
 
-/// canInferWithSetInOutBlobs, SetOutputTensorPreAllocatedMemoryBeforeInfer.
+/// canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
 fn results_land_in_the_users_own_memory(device: &UnderTest) {
     let request = (device.add)().create_infer_request().unwrap();
     let (sum, difference) = (row([9.0; 4]), row([9.0; 4]));
@@ -116,7 +147,8 @@ fn results_land_in_the_users_own_memory(device: &UnderTest) {
     }
 }
 
-/// secondCallGetInput/OutputAfterInferSync.
+/// secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
+/// secondCallGetOutputDoNotReAllocateData.
 fn own_tensors_stay_where_they_are(device: &UnderTest) {
     let request = (device.identity)().create_infer_request().unwrap();
     let addresses = || (request.input_tensor(()).unwrap().address(), request.output_tensor(()).unwrap().address());
@@ -157,7 +189,7 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     }
 }
 
-/// Inference_ROI_Tensor: roi_nchw, roi_1d.
+/// Inference_ROI_Tensor: the gaps of a window are not read (see also roi_nchw and roi_1d in `request::cascade`).
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
@@ -185,7 +217,7 @@ fn a_strided_region_as_output_leaves_its_neighbors_alone(device: &UnderTest) {
     }
 }
 
-/// SetInputTensors_Can_Infer_Dynamic: a batch takes the number of its rows.
+/// Rows of one tensor are computed as if each were alone.
 fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     let model = (device.double)();
     let together = values(&model.infer(batch(10, 5)).unwrap()[0]);
@@ -196,42 +228,356 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetwork, …WithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping.
+/// InferDynamicNetwork: the same shape twice, then a larger one within the bounds; also back and forth.
 fn batch_sizes_may_alternate(device: &UnderTest) {
-    let request = (device.double)().create_infer_request().unwrap();
-    for (first, n_rows) in [1, 1, 4, 1, 2, 12, 3, 1].into_iter().enumerate() {
-        request.infer(batch(first, n_rows)).unwrap();
-        let output = request.output_tensor(()).unwrap();
-        assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(first, n_rows))));
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        for (first, n_rows) in [1, 1, 4, 1, 2, 12, 3, 1].into_iter().enumerate() {
+            request.infer(batch(first, n_rows)).unwrap();
+            let output = request.output_tensor(()).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(first, n_rows))));
+        }
     }
 }
 
-/// …WithoutSetShape, InferFullyDynamicNetworkWithGetTensor: an earlier handle sees the new shape.
+/// InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape: the tensor of an input whose shape is not known
+/// yet can be had; a run on it fits no port with a least extent.
+fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        let input = request.input_tensor(()).unwrap();
+        assert_eq!((input.element(), input.shape().n_elements()), (ElementType::F32, Some(0)));
+        assert_eq!(request.output_tensor(()).unwrap().element(), ElementType::F32);
+    }
+    let bounded = device.reshaped([Dim::from(1..=12), 4.into()], "N?").unwrap().create_infer_request().unwrap();
+    let error = bounded.infer(()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert!(error.to_string().contains("expected [1..12, 4] f32, got [0, 4] f32"), "{error}");
+}
+
+/// InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
+/// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping: the output has its type and no size
+/// before the run, its numbers after, and an earlier handle sees them.
 fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
-    let request = (device.double)().create_infer_request().unwrap();
-    let (mut input, output) = (request.input_tensor(()).unwrap(), request.output_tensor(()).unwrap());
-    assert_eq!((&input.shape()[..], &output.shape()[..]), (&[0, 4][..], &[0, 4][..]));
-    for n_rows in [2, 5, 1, 3] {
-        input.set_shape([n_rows, 4]).unwrap();
-        input.view_mut::<f32>().unwrap().assign(&*batch(7, n_rows).view::<f32>().unwrap());
-        request.infer(()).unwrap();
-        assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(7, n_rows))));
-        assert!(request.input_tensor(()).unwrap().is_same(&input));
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        let (mut input, output) = (request.input_tensor(()).unwrap(), request.output_tensor(()).unwrap());
+        assert_eq!((output.element(), output.shape().n_elements()), (ElementType::F32, Some(0)));
+        for n_rows in [1, 4, 1, 2, 5, 1, 3] {
+            input.set_shape([n_rows, 4]).unwrap();
+            input.view_mut::<f32>().unwrap().assign(&*batch(7, n_rows).view::<f32>().unwrap());
+            request.infer(()).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(7, n_rows))));
+            assert!(request.input_tensor(()).unwrap().is_same(&input));
+        }
     }
 }
 
-/// …SetUnexpectedOutputTensorBeforeInfer, …SetOutputShapeBeforeInfer: the user's tensor gets the real shape, its memory stays.
+/// InferDynamicNetworkGetSameTensor2times: the shape persists.
+fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        request.input_tensor(()).unwrap().set_shape([3, 4]).unwrap();
+        for first in 0..2 {
+            let input = request.input_tensor(()).unwrap();
+            assert_eq!(input.shape()[..], [3, 4]);
+            input.view_mut::<f32>().unwrap().assign(&*batch(first, 3).view::<f32>().unwrap());
+            request.start_async(()).unwrap();
+            request.wait().unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(first, 3)));
+        }
+    }
+}
+
+/// InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
+fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        for n_rows in [4, 1, 6] {
+            let input = batch(n_rows, n_rows);
+            request.set_tensor("x", &input).unwrap();
+            assert!(request.tensor("x").unwrap().is_same(&input));
+            request.start_async(()).unwrap();
+            request.wait().unwrap();
+            let output = request.output_tensor(()).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[n_rows, 4][..], doubled(&numbers(n_rows, n_rows))));
+        }
+    }
+}
+
+/// InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper: an error that says both sides, and
+/// the request goes on.
+fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
+    let request = device.reshaped([Dim::from(2..=5), 4.into()], "N?").unwrap().create_infer_request().unwrap();
+    let mut input = request.input_tensor(()).unwrap();
+    for n_rows in [1, 6] {
+        input.set_shape([n_rows, 4]).unwrap();
+        let errors = [request.infer(()), request.start_async(()), request.set_input_tensor((), &batch(0, n_rows))];
+        for error in errors.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), ErrorKind::Tensor);
+            assert!(error.to_string().contains(&format!("expected [2..5, 4] f32, got [{n_rows}, 4] f32")), "{error}");
+        }
+    }
+    for n_rows in [2, 5] {
+        request.infer(batch(1, n_rows)).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(1, n_rows)));
+    }
+}
+
+/// InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer: the user's tensor gets the
+/// real shape, also if it had none.
 fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        for wrong in [[8, 4], [0, 4], [1, 4], [3, 4]] {
+            let output = Tensor::new(ElementType::F32, wrong).unwrap();
+            request.set_output_tensor((), &output).unwrap();
+            request.infer(batch(2, 3)).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[3, 4][..], doubled(&numbers(2, 3))), "{wrong:?}");
+            assert!(request.output_tensor(()).unwrap().is_same(&output));
+        }
+        let mut own = request.output_tensor(()).unwrap();
+        own.set_shape([7, 4]).unwrap();
+        request.infer(batch(1, 2)).unwrap();
+        assert_eq!((&own.shape()[..], values(&own)), (&[2, 4][..], doubled(&numbers(1, 2))));
+    }
+}
+
+/// InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
+/// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer: the result lands in the user's memory.
+fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
+    for asked_before in [false, true] {
+        for model in device.open_models() {
+            let request = model.create_infer_request().unwrap();
+            if asked_before {
+                assert_eq!(request.output_tensor(()).unwrap().shape().n_elements(), Some(0));
+            }
+            let large = Tensor::new(ElementType::F32, [8, 4]).unwrap();
+            let before = large.address();
+            request.set_output_tensor((), &large).unwrap();
+            for n_rows in [3, 8, 1] {
+                request.infer(batch(1, n_rows)).unwrap();
+                let after = (&large.shape()[..], large.address(), values(&large));
+                assert_eq!(after, (&[n_rows, 4][..], before, doubled(&numbers(1, n_rows))));
+            }
+        }
+    }
+}
+
+/// InferDynamicNetworkWithLocalCore: the core is gone before the request is made.
+fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
+    let model = device.reshaped([Dim::Dynamic, 4.into()], "N?").unwrap();
+    let request = model.create_infer_request().unwrap();
+    drop(model);
+    request.infer(batch(3, 2)).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(3, 2)));
+}
+
+/// `n` slices of four numbers with memory of somebody else's between them: regions of a tensor of `n` times 3 rows and 7 columns.
+fn slices(n: usize) -> (Tensor, Vec<Tensor>) {
+    let big = Tensor::from_slice([3 * n, 7], &vec![-1.0_f32; 21 * n]).unwrap();
+    let slices = (0..n).map(|idx| big.roi(&[3 * idx + 1, 2], &[3 * idx + 2, 6]).unwrap()).collect();
+    (big, slices)
+}
+
+/// SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer; SetInputTensors_Strides is an error there and right
+/// here: what is written after the call counts, in every run anew.
+fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
+    let fixed = device.reshaped([4, 4], "N...").unwrap();
+    for model in [fixed, (device.double)()] {
+        let request = model.create_infer_request().unwrap();
+        let (big, slices) = slices(4);
+        request.set_tensors("x", &slices).unwrap();
+        for round in 0..5 {
+            for (row, slice) in slices.iter().enumerate() {
+                let mut view = slice.view_mut::<f32>().unwrap();
+                view.iter_mut().zip(&numbers(10 * round + row, 1)).for_each(|(to, from)| *to = *from);
+            }
+            if round % 2 == 0 {
+                request.infer(()).unwrap();
+            } else {
+                request.start_async(()).unwrap();
+                request.wait().unwrap();
+            }
+            let expected: Vec<f32> = (0..4).flat_map(|row| doubled(&numbers(10 * round + row, 1))).collect();
+            let output = request.output_tensor(()).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[4, 4][..], expected));
+        }
+        assert_eq!(values(&big).iter().filter(|value| **value == -1.0).count(), 4 * 21 - 16);
+    }
+}
+
+/// SetInputTensors_Can_Infer_Dynamic: the batch is the number of slices.
+fn an_open_batch_is_the_number_of_slices(device: &UnderTest) {
+    for model in device.open_models() {
+        let request = model.create_infer_request().unwrap();
+        for n in [4, 2, 1, 12] {
+            let slices: Vec<Tensor> = (0..n).map(|row| batch(4 * row, 1)).collect();
+            request.set_tensors((), &slices).unwrap();
+            request.infer(()).unwrap();
+            let output = request.output_tensor(()).unwrap();
+            assert_eq!((&output.shape()[..], values(&output)), (&[n, 4][..], doubled(&numbers(0, n))));
+        }
+    }
+}
+
+/// SetTensors_Batch1: one slice is a tensor that was set, and can be had.
+fn a_batch_of_one_is_a_tensor(device: &UnderTest) {
+    for model in [(device.double)(), (device.identity)()] {
+        let request = model.create_infer_request().unwrap();
+        let only = row([1.0, 2.0, 3.0, 4.0]);
+        request.set_tensors("x", std::slice::from_ref(&only)).unwrap();
+        assert!(request.input_tensor("x").unwrap().is_same(&only));
+        request.infer(()).unwrap();
+        only.view_mut::<f32>().unwrap().fill(0.0);
+        request.infer(()).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [0.0; 4]);
+    }
+}
+
+/// SetInputTensors_Get_Tensor_Not_Allowed, SetInputTensors_override_with_set.
+fn a_tensor_takes_the_place_of_a_batch(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
-    let large = Tensor::new(ElementType::F32, [8, 4]).unwrap();
-    let before = large.address();
-    request.set_output_tensor((), &large).unwrap();
-    request.infer(batch(1, 3)).unwrap();
-    assert_eq!((&large.shape()[..], large.address(), values(&large)), (&[3, 4][..], before, doubled(&numbers(1, 3))));
-    let small = Tensor::new(ElementType::F32, [0, 4]).unwrap();
-    request.set_output_tensor((), &small).unwrap();
-    request.infer(batch(2, 3)).unwrap();
-    assert_eq!(values(&small), doubled(&numbers(2, 3)));
+    let (_big, slices) = slices(3);
+    request.set_tensors((), &slices).unwrap();
+    for asked in [request.tensor("x"), request.input_tensor(()), request.input_tensors().map(|mut tensors| tensors.remove(0))] {
+        let error = asked.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor);
+        assert!(error.to_string().contains("a batch of 3 slices was set"), "{error}");
+    }
+    request.output_tensor(()).unwrap();
+    let other = batch(7, 2);
+    request.set_tensor("x", &other).unwrap();
+    assert!(request.input_tensor(()).unwrap().is_same(&other));
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(7, 2)));
+}
+
+/// SetInputTensors_Incorrect_count, SetInputTensors_Batch_Incorrect, SetInputTensors_Empty_Array, SetInputTensors_diff_batches,
+/// SetInputTensors_Incorrect_tensor_element_type, SetInputTensors_Incorrect_tensor_shape, SetInputTensors_Batch_No_Batch,
+/// SetInputTensors_Batch_Non_0: each says both sides and leaves the request as it was.
+fn slices_that_make_no_batch_are_refused(device: &UnderTest) {
+    let of = |shape: &[usize]| Tensor::new(ElementType::F32, shape).unwrap();
+    let one = || of(&[1, 4]);
+    let fixed: &[(&str, Vec<Tensor>, &str)] = &[
+        ("too few", vec![one(); 3], "expected [4, 4] f32, got [3, 4] f32"),
+        ("too many", vec![one(); 5], "expected [4, 4] f32, got [5, 4] f32"),
+        ("one", vec![one()], "expected [4, 4] f32, got [1, 4] f32"),
+        ("none", vec![], "got an empty batch, expected at least one slice"),
+        ("slices of two", vec![of(&[2, 4]), of(&[2, 4])], "slice 0 of 2: expected [1, 4] f32, got [2, 4] f32"),
+        ("unequal batches", vec![one(), of(&[2, 4]), one()], "slice 1 of 3: expected [1, 4] f32, got [2, 4] f32"),
+        ("another extent", vec![one(), one(), of(&[1, 5]), one()], "slice 2 of 4: expected [1, 4] f32, got [1, 5] f32"),
+        ("all of another extent", vec![of(&[1, 5]); 4], "expected [4, 4] f32, got [4, 5] f32"),
+        ("another rank", vec![one(), of(&[1, 4, 1]), one(), one()], "slice 1 of 4: expected [1, 4] f32, got [1, 4, 1] f32"),
+        ("no rank", vec![of(&[]); 4], "slice 0 of 4: expected [1, 4] f32, got [] f32"),
+        ("another type", vec![Tensor::new(ElementType::U8, [1, 4]).unwrap(); 4], "slice 0 of 4: expected [1, 4] f32, got [1, 4] u8"),
+    ];
+    let request = device.reshaped([4, 4], "N?").unwrap().create_infer_request().unwrap();
+    let before = batch(3, 4);
+    request.set_tensor("x", &before).unwrap();
+    for (case, slices, said) in fixed {
+        let error = request.set_tensors("x", slices).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor, "{case}");
+        assert!(error.to_string().contains(said) && error.to_string().contains("input `x`"), "{case}: {error}");
+        assert!(request.input_tensor(()).unwrap().is_same(&before), "{case}");
+    }
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(3, 4)));
+    for axes in ["CH", "CN"] {
+        let request = device.reshaped([4, 4], axes).unwrap().create_infer_request().unwrap();
+        let error = request.set_tensors((), &[one(), one(), one(), one()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor, "{axes}");
+        assert!(error.to_string().contains(&format!("the batch as the first axis, as in `NCHW`; the port's axes: `{axes}`")), "{error}");
+    }
+}
+
+/// A tensor of the batch that is reshaped after it was set is found before the run begins.
+fn a_slice_that_changes_its_shape_fails_the_start(device: &UnderTest) {
+    let request = (device.double)().create_infer_request().unwrap();
+    let mut slices = vec![batch(0, 1), batch(4, 1)];
+    request.set_tensors((), &slices).unwrap();
+    slices[1].set_shape([1, 2]).unwrap();
+    for ran in [request.infer(()), request.start_async(())] {
+        assert_eq!(kind(ran), Some(ErrorKind::Tensor));
+    }
+    slices[0].view_mut::<f32>().unwrap().fill(0.5);
+    slices[1].set_shape([1, 4]).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap())[..4], [1.0; 4]);
+}
+
+/// SetInputTensors_No_Name, SetTensors_No_Name, SetTensors_Friendly_Name, SetInputTensors_No_index,
+/// SetInputTensors_no_name_multiple_inputs: the names of nodes are no names of tensors.
+fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
+    let request = (device.double)().create_infer_request().unwrap();
+    let slices = vec![batch(0, 1); 2];
+    let foreign = port("x", &[9, 9]);
+    for refused in [
+        request.set_tensors("undefined", &slices),
+        request.set_tensors("Mul", &slices),
+        request.set_tensors("y", &slices),
+        request.set_tensors(10, &slices),
+        request.set_tensors(&foreign, &slices),
+        (device.add)().create_infer_request().unwrap().set_tensors((), &slices),
+    ] {
+        assert_eq!(kind(refused), Some(ErrorKind::NotFound));
+    }
+    request.infer(batch(0, 2)).unwrap();
+}
+
+/// SetInputTensors_Correct_all, C19 batched_tensors: by name, index, port and alone.
+fn a_batch_is_set_by_any_key(device: &UnderTest) {
+    let model = (device.double)();
+    let request = model.create_infer_request().unwrap();
+    let check = |first: usize| {
+        request.infer(()).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(first, 2)));
+    };
+    let slices = |first: usize| [batch(first, 1), batch(first + 4, 1)];
+    request.set_tensors("x", &slices(1)).unwrap();
+    check(1);
+    request.set_tensors(0, &slices(2)).unwrap();
+    check(2);
+    request.set_tensors(&model.inputs()[0], &slices(3)).unwrap();
+    check(3);
+    request.set_tensors((), &slices(4)).unwrap();
+    check(4);
+}
+
+/// SetInputTensors_Cache_CheckDeepCopy: what becomes of the model later is no concern of its requests.
+fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest) {
+    let (core, name, model) = (device.source)();
+    let request = core.compile_model(&model, name, &Config::default()).unwrap().create_infer_request().unwrap();
+    let other = model.reshape([("x", PartialShape::from([2, 4]))]).unwrap().with_axes("x", "CH".parse().unwrap()).unwrap();
+    assert_eq!(model.info().inputs[0].shape.to_string(), "[?, 4]");
+    drop((model, other));
+    request.set_tensors("x", &[batch(0, 1), batch(4, 1), batch(8, 1)]).unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
+}
+
+/// `reshape` before compile: to fixed and to bounded extents; a wrong number of axes or name is refused.
+fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
+    let fixed = device.reshaped([3, 4], "N?").unwrap();
+    assert_eq!(fixed.inputs()[0].shape.to_string(), "[3, 4]");
+    let request = fixed.create_infer_request().unwrap();
+    assert_eq!(request.input_tensor(()).unwrap().shape()[..], [3, 4]);
+    assert_eq!(kind(request.infer(batch(0, 2))), Some(ErrorKind::Tensor));
+    request.infer(batch(0, 3)).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
+    let wide = device.reshaped([Dim::Dynamic, 6.into()], "N?").unwrap();
+    let six = Tensor::from_slice([1, 6], &[1.5_f32; 6]).unwrap();
+    assert_eq!(values(&wide.infer(&six).unwrap()[0]), [3.0; 6]);
+    for (shape, key, expected) in
+        [(vec![4], "x", ErrorKind::Tensor), (vec![1, 4, 1], "x", ErrorKind::Tensor), (vec![1, 4], "y", ErrorKind::NotFound)]
+    {
+        let (_, _, model) = (device.source)();
+        let shape = PartialShape::new(shape.into_iter().map(Dim::Fixed).collect()).unwrap();
+        assert_eq!(kind(model.reshape([(key, shape)])), Some(expected));
+    }
+    let (_, _, model) = (device.source)();
+    assert_eq!(kind(model.with_axes("x", "NCHW".parse().unwrap())), Some(ErrorKind::Tensor));
+    assert_eq!(kind(model.with_axes("y", "N?".parse().unwrap())), Some(ErrorKind::NotFound));
 }
 
 /// Fills as many rows as it is told, counting up.
@@ -291,21 +637,24 @@ fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     }
 }
 
-/// OVIterationChaining.Simple: the output is fed back ten times. Two tensors change places, as a run does not write what it
-/// reads.
+/// Iteration: the output is fed back ten times. The user's two tensors change places, or the request's own do so by themselves,
+/// as a run does not write what it reads. A tensor that grows is in `request::cascade`.
 fn the_output_is_fed_back(device: &UnderTest) {
-    let request = (device.double)().create_infer_request().unwrap();
-    let mut input = batch(0, 2);
-    for _ in 0..10 {
-        let output = Tensor::new(ElementType::F32, [2, 4]).unwrap();
-        request.set_output_tensor((), &output).unwrap();
-        request.infer(&input).unwrap();
-        input = output;
+    for is_own in [false, true] {
+        let request = (device.double)().create_infer_request().unwrap();
+        let mut input = batch(0, 2);
+        for _ in 0..10 {
+            if !is_own {
+                request.set_output_tensor((), &Tensor::new(ElementType::F32, [2, 4]).unwrap()).unwrap();
+            }
+            request.infer(&input).unwrap();
+            input = request.output_tensor(()).unwrap();
+        }
+        assert_eq!(values(&input), numbers(0, 2).iter().map(|value| 1024.0 * value).collect::<Vec<_>>());
     }
-    assert_eq!(values(&input), numbers(0, 2).iter().map(|value| 1024.0 * value).collect::<Vec<_>>());
 }
 
-/// OVInferConsistencyTest.
+/// OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
 fn many_threads_infer_over_one_model(device: &UnderTest) {
     let model = (device.double)();
     std::thread::scope(|scope| {
@@ -321,7 +670,7 @@ fn many_threads_infer_over_one_model(device: &UnderTest) {
     });
 }
 
-/// canRun3AsyncRequestsParallelWithWait.
+/// OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
 fn requests_run_beside_each_other(device: &UnderTest) {
     let model = (device.double)();
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
@@ -367,7 +716,7 @@ fn the_callback_may_restart_the_request(device: &UnderTest) {
     assert_eq!(answers, (1..=10).map(|power| 2_f32.powi(power)).collect::<Vec<_>>());
 }
 
-/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait, C13.
+/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 fn requests_may_be_dropped_while_they_run(device: &UnderTest) {
     let model = (device.double)();
     let input = batch(0, 8);
@@ -398,8 +747,24 @@ macro_rules! joins {
             a_strided_region_as_output_leaves_its_neighbors_alone,
             rows_of_a_batch_do_not_mix,
             batch_sizes_may_alternate,
+            the_tensor_of_an_open_input_is_there_before_its_shape,
             an_open_input_grows_and_shrinks_with_set_shape,
+            a_shape_that_was_set_stays_for_the_next_runs,
+            an_open_input_takes_the_shape_of_the_users_tensor,
+            an_extent_out_of_its_bounds_is_an_error,
             an_open_output_of_another_size_is_reshaped,
+            an_open_output_that_is_large_enough_keeps_its_memory,
+            requests_are_made_and_run_without_the_core,
+            slices_of_a_batch_are_gathered_when_a_run_begins,
+            an_open_batch_is_the_number_of_slices,
+            a_batch_of_one_is_a_tensor,
+            a_tensor_takes_the_place_of_a_batch,
+            slices_that_make_no_batch_are_refused,
+            a_slice_that_changes_its_shape_fails_the_start,
+            a_batch_for_an_unknown_port_is_refused,
+            a_batch_is_set_by_any_key,
+            a_model_that_is_changed_later_does_not_change_its_requests,
+            a_model_is_compiled_for_the_shapes_that_the_caller_says,
             part_of_a_filled_input_is_a_tensor_of_its_own,
             the_output_of_one_request_is_the_input_of_the_next,
             one_request_writes_into_the_input_of_the_next,

@@ -15,4 +15,5 @@ mod shared;
 mod stages;
 mod streaming;
 mod support;
+mod tensors;
 mod variables;

@@ -98,6 +98,11 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
+/// The next message; fails where none comes.
+pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> T {
+    receiver.recv_timeout(Duration::from_secs(60)).expect("a message within a minute")
+}
+
 /// Runs `body` in a process of its own, for what the neighbors of a test would disturb: threads and memory of the process.
 /// `test` is the full name of the calling test.
 pub fn alone(test: &str, body: fn()) {

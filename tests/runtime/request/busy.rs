@@ -18,7 +18,8 @@ impl FillInput for Nothing {
     }
 }
 
-/// returnRequestBusyOn{StartAsync, Infer, GetPerformanceCounts, GetBlob, SetBlob, SetCompletionCallback},
+/// returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts, returnRequestBusyOnGetBlob,
+/// returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback,
 /// throwExceptionOnSetTensorAfterAsyncInfer, throwExceptionOnGetTensorAfterAsyncInfer.
 #[test]
 fn every_access_to_a_running_request_is_busy() {

@@ -70,7 +70,7 @@ fn the_callback_may_restart_the_request_ten_times() {
 }
 
 /// The state is idle before the callback runs, and waiters go on only after it ended (C21, 1).
-/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout.
+/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -88,6 +88,7 @@ fn waiters_go_on_only_after_the_callback_ended() {
     assert!(!request.wait_for(Duration::ZERO).unwrap());
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
     assert_eq!(kind(request.start_async(())), Some(ErrorKind::Busy), "only the callback itself may start the next run");
+    assert_eq!(kind(request.tensor("y")), Some(ErrorKind::Busy), "nor may others look at what it looks at");
     go_on.send(()).unwrap();
     request.wait().unwrap();
     assert!(request.wait_for(Duration::ZERO).unwrap());
@@ -220,4 +221,90 @@ fn a_restart_that_fails_in_the_callback_ends_the_chain() {
     });
     assert_eq!(receiver.recv().unwrap(), Some(ErrorKind::Busy));
     request.infer(()).unwrap();
+}
+
+/// Something of the user's stays with the request, also while it runs.
+#[test]
+fn user_data_is_there_for_the_callback() {
+    let (request, manual) = turned_by_hand();
+    assert!(request.user_data::<String>().is_none());
+    request.set_user_data(Arc::new("frame 7".to_owned())).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    request.set_callback(move |request, _| sender.send(request.user_data::<String>()).unwrap()).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(request.user_data::<String>().as_deref().map(String::as_str), Some("frame 7"));
+    assert!(request.user_data::<u64>().is_none(), "it is no number");
+    assert_eq!(kind(request.set_user_data(Arc::new(1_u64))), Some(ErrorKind::Busy));
+    assert!(manual.run_one());
+    assert_eq!(receiver.recv().unwrap().as_deref().map(String::as_str), Some("frame 7"));
+    let replaced = request.user_data::<String>().unwrap();
+    request.set_user_data(Arc::new(8_u64)).unwrap();
+    assert_eq!((Arc::strong_count(&replaced), request.user_data::<u64>().as_deref()), (1, Some(&8)));
+    let data = request.user_data::<u64>().unwrap();
+    drop(request);
+    assert_eq!(Arc::strong_count(&data), 1);
+}
+
+/// With a thread of their own, long callbacks hold up no engine.
+#[test]
+fn callbacks_run_on_their_own_thread_if_the_model_says_so() {
+    let config = Config { callback_thread: true, ..Config::default() };
+    let pool = Arc::new(roiflow::runtime::executor::Pool::new("one", 1).unwrap());
+    let model = compile_with(Script { executor: Some(pool), ..doubling() }, &config);
+    let (first, second) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
+    let (entered, has_entered) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    first
+        .set_callback(move |_, result| {
+            entered.send((result.is_ok(), std::thread::current().name().map(str::to_owned))).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+        })
+        .unwrap();
+    first.start_async(row([1.0; 4])).unwrap();
+    assert_eq!(has_entered.recv().unwrap(), (true, Some("roiflow-callbacks-0".to_owned())));
+    second.infer(row([2.0; 4])).unwrap();
+    let (done, is_done) = mpsc::channel();
+    second
+        .append_step_on(Arc::new(Inline), "note", move |_| {
+            done.send(()).unwrap();
+            Ok(())
+        })
+        .unwrap();
+    second.start_async(()).unwrap();
+    crate::support::receive(&is_done);
+    go_on.send(()).unwrap();
+    first.wait().unwrap();
+    second.wait().unwrap();
+}
+
+/// The run that is dropped between its last step and its callback calls nobody.
+#[test]
+fn a_drop_before_the_callback_threads_turn_calls_nobody() {
+    let config = Config { callback_thread: true, ..Config::default() };
+    let model = compile_with(doubling(), &config);
+    let (blocking, dropped) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let (entered, has_entered) = mpsc::channel();
+    blocking
+        .set_callback(move |_, _| {
+            entered.send(()).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+        })
+        .unwrap();
+    blocking.start_async(()).unwrap();
+    crate::support::receive(&has_entered);
+    let called = Arc::new(AtomicUsize::new(0));
+    let n = called.clone();
+    dropped
+        .set_callback(move |_, _| {
+            n.fetch_add(1, Ordering::AcqRel);
+        })
+        .unwrap();
+    dropped.start_async(()).unwrap();
+    in_time(move || drop(dropped));
+    go_on.send(()).unwrap();
+    blocking.wait().unwrap();
+    assert_eq!((called.load(Ordering::Acquire), Arc::strong_count(&called)), (0, 1));
 }

@@ -92,7 +92,7 @@ fn one_of_many_simultaneous_starts_wins() {
     }
 }
 
-/// OVInferConsistencyTest: threads that infer over the same compiled model do not see each other's numbers.
+/// OVInferConsistencyTest.Infer: threads that infer over the same compiled model do not see each other's numbers.
 #[test]
 fn many_threads_infer_over_one_model() {
     let model = compile(doubling());

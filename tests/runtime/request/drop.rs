@@ -10,7 +10,7 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{in_time, row, tiny, values};
 
-/// C13: all orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
+/// C13 all 6 drop orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
 /// `concurrent`.
 #[test]
 fn core_model_and_request_may_go_in_any_order() {
@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// LoadedState and the like: a request works when everything that it was made of is gone.
+/// LoadedAny, CreateRequestWithCoreRemoved: a request works when everything that it was made of is gone.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -46,6 +46,7 @@ fn a_request_works_without_its_core_and_model() {
     request.wait().unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
     assert_eq!(request.compiled_model().outputs()[0].name(), "y");
+    assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
 /// LoadedTensor, also on the embedded engine, whose input tensors are the engine's own memory.
@@ -220,4 +221,59 @@ fn a_weak_handle_does_not_keep_a_request() {
     assert_eq!(weak.upgrade(), Some(request.clone()));
     drop(request);
     assert_eq!(weak.upgrade(), None);
+}
+
+/// A run that outlives its dropped request keeps what it works on, and frees it when it ends.
+#[test]
+fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
+    let gate = Gate::closed();
+    let config = Config { drop_patience: Duration::ZERO, ..Config::default() };
+    let model = compile_with(Script { gate: Some(gate.clone()), ..doubling() }, &config);
+    let request = model.create_infer_request().unwrap();
+    let (input, output, watched) = (row([1.0; 4]), row([0.0; 4]), Arc::new(()));
+    let kept = watched.clone();
+    request
+        .append_step("keep", move |_| {
+            let _kept = &kept;
+            Ok(())
+        })
+        .unwrap();
+    let called = watched.clone();
+    request
+        .set_callback(move |_, _| {
+            let _called = &called;
+            panic!("nobody is there any more")
+        })
+        .unwrap();
+    request.set_output_tensor((), &output).unwrap();
+    request.start_async(&input).unwrap();
+    gate.wait_for_arrivals(1);
+    in_time(move || drop(request));
+    assert_eq!(Arc::strong_count(&watched), 2, "the callback is gone, the run is not");
+    let busy = Some(roiflow::tensor::ErrorKind::Busy);
+    assert_eq!(input.view_mut::<f32>().err().map(|error| error.kind()), busy, "the device still reads it");
+    assert_eq!(output.view::<f32>().err().map(|error| error.kind()), busy, "and writes it");
+    gate.open();
+    in_time(move || {
+        while Arc::strong_count(&watched) > 1 {
+            std::thread::yield_now();
+        }
+        input.view_mut::<f32>().unwrap().fill(0.0);
+        output.view_mut::<f32>().unwrap().fill(0.0);
+    });
+}
+
+/// As long as the run lasts, its request counts among those that may exist.
+#[test]
+fn a_drop_waits_no_longer_than_it_was_told() {
+    let gate = Gate::closed();
+    let patience = Duration::from_millis(20);
+    let config = Config { drop_patience: patience, ..Config::default() };
+    let request = compile_with(Script { gate: Some(gate.clone()), ..doubling() }, &config).create_infer_request().unwrap();
+    request.start_async(()).unwrap();
+    gate.wait_for_arrivals(1);
+    let begun = std::time::Instant::now();
+    in_time(move || drop(request));
+    assert!(begun.elapsed() >= patience);
+    gate.open();
 }

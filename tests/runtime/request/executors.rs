@@ -106,7 +106,7 @@ fn an_executor_forgets_a_task_that_it_ran() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// The manager is single; the same device gets the same executor (C16).
+/// C16 manager is single, C16 the same device the same one.
 #[test]
 fn all_models_of_a_core_share_one_pool() {
     let core = devices_core();
@@ -122,7 +122,7 @@ fn devices_core() -> Core {
     core
 }
 
-/// Different executors of different devices run on different threads (C16).
+/// C16 different devices get different executors: they run on different threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];
@@ -157,4 +157,80 @@ fn too_many_requests_are_refused_when_they_are_made() {
     requests.push(model.create_infer_request().unwrap());
     requests.iter().for_each(|request| request.start_async(()).unwrap());
     requests.iter().for_each(|request| request.wait().unwrap());
+}
+
+/// canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests: the number of executors.
+#[test]
+fn exclusive_models_of_a_device_share_one_worker() {
+    let core = devices_core();
+    let shared: Vec<_> = (0..2).map(|_| compile_on(&core, "NULL", &Config::default())).collect();
+    assert_eq!(core.executors().n_named(), 0);
+    let exclusive = Config { exclusive_requests: true, ..Config::default() };
+    let models: Vec<_> = (0..2).map(|_| compile_on(&core, "NULL", &exclusive)).collect();
+    assert_eq!(core.executors().n_named(), 1);
+    for model in shared.iter().chain(&models) {
+        let request = model.create_infer_request().unwrap();
+        request.start_async(()).unwrap();
+        request.wait().unwrap();
+    }
+    assert!(Arc::ptr_eq(&core.executors().for_model("NULL", &Config::default()).unwrap(), &core.executors().cpu().unwrap()));
+    drop(models);
+    assert_eq!(core.executors().n_named(), 0);
+}
+
+/// Exclusive runs go one at a time and in the order of their starts, however long the fill of each takes.
+#[test]
+fn exclusive_runs_keep_the_order_of_their_starts() {
+    /// The first one waits until the last one has been started.
+    struct Slow(Arc<std::sync::Barrier>, usize);
+    impl roiflow::runtime::FillInput for Slow {
+        fn shape(&mut self, _port: &Port) -> Result<roiflow::tensor::Shape> {
+            Ok([1, 4].into())
+        }
+
+        fn fill(&mut self, input: &mut roiflow::tensor::BytesMut) -> Result<()> {
+            if self.1 == 0 {
+                self.0.wait();
+            }
+            assert_eq!(std::thread::current().name(), Some("roiflow-NULL-exclusive-0"), "a fill elsewhere could be overtaken");
+            input.dense_mut::<f32>()?.fill(self.1 as f32);
+            Ok(())
+        }
+    }
+    let (sender, receiver) = mpsc::channel();
+    let at_once = Arc::new(AtomicUsize::new(0));
+    let n = at_once.clone();
+    let script = Script::computing(move |io, _| {
+        assert_eq!(n.fetch_add(1, Ordering::AcqRel), 0, "one at a time");
+        sender.send(read(io.input(0))[0] as usize).unwrap();
+        double(io)?;
+        n.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    });
+    let model = compile_with(script, &Config { exclusive_requests: true, ..Config::default() });
+    let requests: Vec<_> = (0..20).map(|_| model.create_infer_request().unwrap()).collect();
+    for round in 0..20 {
+        let all_started = Arc::new(std::sync::Barrier::new(2));
+        for (request_idx, request) in requests.iter().enumerate() {
+            request.set_input((), Slow(all_started.clone(), request_idx)).unwrap();
+            request.start_async(()).unwrap();
+        }
+        all_started.wait();
+        requests.iter().for_each(|request| request.wait().unwrap());
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>(), "round {round}");
+    }
+}
+
+/// ReusableCPUStreamsExecutor: a name gives the same threads for as long as somebody keeps them.
+#[test]
+fn a_named_pool_is_reused_while_it_is_kept() {
+    let executors = devices_core().executors().clone();
+    let first = executors.named("waiter", 2).unwrap();
+    assert!(Arc::ptr_eq(&first, &executors.named("waiter", 1).unwrap()));
+    assert_eq!(first.n_threads(), 2);
+    assert!(!Arc::ptr_eq(&first, &executors.named("other", 1).unwrap()), "different names are different executors");
+    assert_eq!(executors.n_named(), 1, "the other one is gone");
+    drop(first);
+    assert_eq!(executors.n_named(), 0);
+    assert_eq!(executors.named("waiter", 1).unwrap().n_threads(), 1);
 }

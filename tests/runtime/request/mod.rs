@@ -4,12 +4,21 @@
 mod busy;
 mod callback;
 mod cancel;
+mod cascade;
 mod concurrent;
+mod direct;
 mod drop;
 mod executors;
+mod futures;
+mod inputs;
 mod memory;
+mod ordered;
+mod overlap;
 mod panic;
+mod queue;
+mod random;
 mod remote;
+mod results;
 mod start_wait;
 mod steps;
 mod tensors;
@@ -34,6 +43,19 @@ pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>)
     core.register(Arc::new(NullDevice::new(script)));
     let model = Model::from_ports(ModelInfo { inputs, outputs, ..ModelInfo::default() });
     core.compile_model(&model, "NULL", &Config::default()).unwrap()
+}
+
+/// `x` [1, 4] -> `y` [1, 4], with these options.
+pub fn compile_with(script: Script, config: &Config) -> CompiledModel {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(script))));
+    compile_on(&core, "NULL", config)
+}
+
+/// `x` [1, 4] -> `y` [1, 4], on a device of this core.
+pub fn compile_on(core: &Core, device: &str, config: &Config) -> CompiledModel {
+    let info = ModelInfo { inputs: vec![port("x", &[1, 4])], outputs: vec![port("y", &[1, 4])], ..ModelInfo::default() };
+    core.compile_model(&Model::from_ports(info), device, config).unwrap()
 }
 
 /// `x` [1, 4] -> `y` [1, 4].

@@ -173,3 +173,114 @@ fn every_run_has_a_latency() {
     let steps: std::time::Duration = request.step_times().unwrap().iter().map(|step| step.duration).sum();
     assert!(request.latency().unwrap() >= steps && steps > std::time::Duration::ZERO);
 }
+
+/// Steps that the user puts before a run come before the fill, in the order in which they were put there.
+#[test]
+fn prepended_steps_run_before_the_fill() {
+    let log = Log::default();
+    let request = compile(logged(&log, false)).create_infer_request().unwrap();
+    request.set_input((), Ones(log.clone())).unwrap();
+    for name in ["first", "second"] {
+        let to = log.clone();
+        request
+            .prepend_step(name, move |context| {
+                assert_eq!(context.input::<f32>(0).unwrap_err().kind(), ErrorKind::Tensor, "it is not filled yet");
+                assert_eq!((context.n_inputs(), context.input_port(0).name(), context.cancel().is_canceled()), (1, "x", false));
+                write_to(&to, name);
+                Ok(())
+            })
+            .unwrap();
+    }
+    let to = log.clone();
+    request
+        .append_step("last", move |context| {
+            assert_eq!(context.input::<f32>(0).unwrap(), (Shape::from([1, 4]), &[1.0; 4][..]));
+            write_to(&to, "last");
+            Ok(())
+        })
+        .unwrap();
+    for asynchronous in [false, true] {
+        if asynchronous {
+            request.start_async(()).unwrap();
+            request.wait().unwrap();
+        } else {
+            request.infer(()).unwrap();
+        }
+        assert_eq!(std::mem::take(&mut *log.lock().unwrap()), ["first", "second", "fill", "infer", "last"]);
+    }
+    let names = || request.step_times().unwrap().iter().map(|step| step.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(), ["first", "second", "fill", "infer", "last"]);
+    let mut visited = Vec::new();
+    request.visit_step_times(|name, _| visited.push(name.to_string())).unwrap();
+    assert_eq!(visited, names());
+    request.clear_steps().unwrap();
+    assert_eq!(names(), ["fill", "infer"]);
+    request.prepend_step("again", |_| Ok(())).unwrap();
+    assert_eq!(names(), ["again", "fill", "infer"]);
+    request.infer(()).unwrap();
+    assert_eq!(std::mem::take(&mut *log.lock().unwrap()), ["fill", "infer"]);
+}
+
+/// A prepended step may refuse the run.
+#[test]
+fn an_error_of_a_prepended_step_is_the_runs_and_nothing_is_computed() {
+    let log = Log::default();
+    let request = compile(logged(&log, false)).create_infer_request().unwrap();
+    request.set_input((), Ones(log.clone())).unwrap();
+    request.prepend_step("refuse", |_| Err(Error::new(ErrorKind::Config, "not today"))).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(request.wait().unwrap_err().to_string(), "not today");
+    assert_eq!(kind(request.infer(())), Some(ErrorKind::Config));
+    assert!(log.lock().unwrap().is_empty());
+    request.clear_steps().unwrap();
+    request.infer(()).unwrap();
+}
+
+/// A step runs on the executor that the user gave with it.
+#[test]
+fn steps_run_where_the_user_says() {
+    let (before, after) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
+    let log = Log::default();
+    let script = Script { executor: Some(Arc::new(Inline)), ..logged(&log, false) };
+    let request = compile(script).create_infer_request().unwrap();
+    let (first, last) = (log.clone(), log.clone());
+    let step = |log: Log, line| {
+        move |_: &roiflow::runtime::RunContext<'_>| {
+            write_to(&log, line);
+            Ok(())
+        }
+    };
+    request.prepend_step_on(before.clone(), "before", step(first, "before")).unwrap();
+    request.append_step_on(after.clone(), "after", step(last, "after")).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!((log.lock().unwrap().len(), before.n_queued(), after.n_queued()), (0, 1, 0));
+    assert!(before.run_one());
+    assert_eq!((&log.lock().unwrap()[..], after.n_queued()), (&["before", "infer"][..], 1));
+    assert!(after.run_one());
+    request.wait().unwrap();
+    assert_eq!(*log.lock().unwrap(), ["before", "infer", "after"]);
+}
+
+/// What the steps captured goes when they are cleared, and not before.
+#[test]
+fn cleared_steps_are_freed() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let captured = Arc::new(());
+    let (first, last) = (captured.clone(), captured.clone());
+    request
+        .prepend_step("first", move |_| {
+            let _kept = &first;
+            Ok(())
+        })
+        .unwrap();
+    request
+        .append_step("last", move |_| {
+            let _kept = &last;
+            Ok(())
+        })
+        .unwrap();
+    request.infer(()).unwrap();
+    assert_eq!(Arc::strong_count(&captured), 3);
+    request.clear_steps().unwrap();
+    assert_eq!(Arc::strong_count(&captured), 1);
+}

@@ -9,7 +9,7 @@ use super::*;
 use crate::support::{row, values};
 
 /// `a`, `b` -> `sum`, `difference`; the first and the last have a second name.
-fn adding() -> CompiledModel {
+pub(super) fn adding() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (a, b) = (read(io.input(0)), read(io.input(1)));
         let with = |op: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| op(*a, *b)).collect();
@@ -26,7 +26,7 @@ fn adding() -> CompiledModel {
     compile_ports(Arc::new(script), inputs, outputs)
 }
 
-/// Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync/Async.
+/// Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
 #[test]
 fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     let model = adding();
@@ -104,7 +104,7 @@ fn an_unknown_name_index_or_port_lists_the_known_ones() {
     }
 }
 
-/// canSetAndGetInput/Output, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
+/// canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
 /// canInferWithSetInOutBlobs.
 #[test]
 fn the_users_tensors_stay_the_requests_tensors() {
@@ -127,7 +127,7 @@ fn the_users_tensors_stay_the_requests_tensors() {
     assert_eq!((values(&tensors[2]), values(&tensors[3])), (vec![3.0; 4], vec![-1.0; 4]));
 }
 
-/// secondCallGetInput/OutputDoNotReAllocateData, secondCallGetInput/OutputAfterInferSync, canInferWithGetIn, canInferWithGetOut.
+/// secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
 #[test]
 fn the_requests_own_tensors_stay_where_they_are() {
     let request = adding().create_infer_request().unwrap();
@@ -176,7 +176,7 @@ fn only_the_ports_element_type_is_accepted() {
     }
 }
 
-/// failToSetInput/OutputWithIncorrectSizes.
+/// failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
 #[test]
 fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     let request = compile(doubling()).create_infer_request().unwrap();

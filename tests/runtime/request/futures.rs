@@ -1,0 +1,216 @@
+//! `.await` on a run, in any executor.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+
+use ::futures::executor::{LocalPool, block_on};
+use ::futures::future::join_all;
+use ::futures::task::LocalSpawnExt as _;
+use roiflow::runtime::{ErrorKind, RunFuture};
+use roiflow::tensor::{ElementType, Tensor};
+
+use super::*;
+use crate::support::{in_time, receive, row, values};
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Woken {
+    fn n(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+fn poll(future: &mut RunFuture, woken: &Arc<Woken>) -> Poll<Result<()>> {
+    Pin::new(future).poll(&mut Context::from_waker(&Waker::from(woken.clone())))
+}
+
+#[test]
+fn a_run_is_awaited() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    block_on(async {
+        request.run(row([1.0; 4])).await.unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
+        request.start_async(row([2.0; 4])).unwrap();
+        (&request).await.unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 4]);
+        request.clone().await.unwrap();
+    });
+    let never_started = compile(doubling()).create_infer_request().unwrap();
+    block_on(never_started.clone().into_future()).unwrap();
+    assert_eq!(never_started.run(()).request(), &never_started);
+}
+
+/// Errors of the start and of the run come out of the future.
+#[test]
+fn errors_come_out_of_the_future() {
+    let request = compile(failing()).create_infer_request().unwrap();
+    assert_eq!(kind(block_on(request.run(()))), Some(ErrorKind::Device));
+    assert_eq!(kind(block_on(request.clone().into_future())), Some(ErrorKind::Device));
+    assert_eq!(kind(block_on(request.run(Tensor::new(ElementType::U8, [1, 4]).unwrap()))), Some(ErrorKind::Tensor));
+    let (busy, manual) = turned_by_hand();
+    busy.start_async(()).unwrap();
+    assert_eq!(kind(block_on(busy.run(()))), Some(ErrorKind::Busy));
+    assert!(manual.run_one());
+    block_on(busy.into_future()).unwrap();
+}
+
+/// Both run at once, and several tasks of one thread make progress.
+#[test]
+fn several_runs_are_awaited_together() {
+    let model = compile(doubling());
+    let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
+    let runs = requests.iter().enumerate().map(|(n, request)| request.run(row([n as f32; 4])));
+    assert!(block_on(join_all(runs)).iter().all(Result::is_ok));
+    let mut pool = LocalPool::new();
+    let sum = std::rc::Rc::new(std::cell::Cell::new(0.0));
+    for request in requests {
+        let to = sum.clone();
+        let task = async move {
+            for _ in 0..10 {
+                request.run(row([1.0; 4])).await.unwrap();
+                to.set(to.get() + values(&request.output_tensor(()).unwrap())[0]);
+            }
+        };
+        pool.spawner().spawn_local(task).unwrap();
+    }
+    pool.run();
+    assert_eq!(sum.get(), 80.0);
+}
+
+/// Dropping the future cancels its run, and no other.
+#[test]
+fn a_future_that_is_dropped_cancels_its_run() {
+    let (request, manual) = turned_by_hand();
+    drop(request.run(()));
+    assert!(manual.run_one());
+    assert_eq!(kind(request.wait()), Some(ErrorKind::Canceled));
+    let over = request.run(());
+    assert!(manual.run_one());
+    let next = request.run(());
+    drop(over);
+    assert!(manual.run_one());
+    block_on(next).unwrap();
+    let mut ready = request.run(());
+    assert!(manual.run_one());
+    assert!(matches!(poll(&mut ready, &Arc::default()), Poll::Ready(Ok(()))));
+    request.start_async(()).unwrap();
+    drop(ready);
+    assert!(manual.run_one());
+    request.wait().unwrap();
+}
+
+/// A future is that of its own run, whatever came after it.
+#[test]
+fn a_future_gives_the_outcome_of_its_own_run() {
+    let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "no")) } else { double(io) });
+    let request = compile(Script { executor: Some(Arc::new(Inline)), ..script }).create_infer_request().unwrap();
+    let failed = request.run(row([-1.0; 4]));
+    let fine = request.run(row([1.0; 4]));
+    let later = request.clone().into_future();
+    request.infer(row([2.0; 4])).unwrap();
+    assert_eq!(kind(block_on(failed)), Some(ErrorKind::Device));
+    block_on(later).unwrap();
+    block_on(fine).unwrap();
+}
+
+/// Every task that waits is woken once, however often it asked.
+#[test]
+fn several_tasks_are_woken_once_each() {
+    let (request, manual) = turned_by_hand();
+    let mut run = request.run(());
+    let mut others = [request.clone().into_future(), request.clone().into_future()];
+    let woken: [Arc<Woken>; 3] = Default::default();
+    for _ in 0..3 {
+        assert!(poll(&mut run, &woken[0]).is_pending());
+        assert!(poll(&mut others[0], &woken[1]).is_pending());
+        assert!(poll(&mut others[1], &woken[2]).is_pending());
+    }
+    assert!(manual.run_one());
+    assert_eq!(woken.each_ref().map(|woken| woken.n()), [1, 1, 1]);
+    assert!(poll(&mut run, &woken[0]).is_ready() && others.iter_mut().all(|other| poll(other, &woken[1]).is_ready()));
+}
+
+/// A future that moves to another task is woken there.
+#[test]
+fn the_task_that_asked_last_is_woken() {
+    let (request, manual) = turned_by_hand();
+    let mut run = request.run(());
+    let (first, last) = (Arc::<Woken>::default(), Arc::<Woken>::default());
+    assert!(poll(&mut run, &first).is_pending() && poll(&mut run, &last).is_pending());
+    assert!(manual.run_one());
+    assert_eq!(last.n(), 1);
+    block_on(run).unwrap();
+}
+
+/// As for `wait`: the callback has returned before the future is ready.
+#[test]
+fn a_future_is_ready_only_after_the_callback_ended() {
+    let (request, manual) = turned_by_hand();
+    let (inside, seen) = (Arc::new(Mutex::new(None::<RunFuture>)), Arc::new(Mutex::new(Vec::new())));
+    let (held, log, woken) = (inside.clone(), seen.clone(), Arc::<Woken>::default());
+    let in_callback = woken.clone();
+    request.set_callback(move |_, _| log.lock().unwrap().push((held.lock().unwrap().is_some(), in_callback.n()))).unwrap();
+    let mut run = request.run(());
+    assert!(poll(&mut run, &woken).is_pending());
+    *inside.lock().unwrap() = Some(run);
+    assert!(manual.run_one());
+    assert_eq!(*seen.lock().unwrap(), [(true, 0)]);
+    assert_eq!(woken.n(), 1);
+    let run = inside.lock().unwrap().take().unwrap();
+    block_on(run).unwrap();
+}
+
+/// Awaiting the own run in its callback would wait for oneself.
+#[test]
+fn awaiting_in_the_own_callback_is_refused() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    request.set_callback(move |request, _| sender.send(kind(block_on(request.into_future()))).unwrap()).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(receive(&receiver), Some(ErrorKind::WouldDeadlock));
+    in_time(move || request.wait()).unwrap();
+}
+
+/// A task on another thread than the one that started the run.
+#[test]
+fn a_future_moves_to_another_thread() {
+    let (request, gate) = gated();
+    let run = request.run(row([1.0; 4]));
+    let waiting = std::thread::spawn(move || block_on(run));
+    gate.wait_for_arrivals(1);
+    gate.open();
+    in_time(move || waiting.join().unwrap()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
+}
+
+/// The future holds the request: it runs to its end without any other handle.
+#[test]
+fn a_future_keeps_its_request() {
+    let (request, gate) = gated();
+    let weak = request.downgrade();
+    let run = request.run(());
+    drop(request);
+    gate.open();
+    block_on(run).unwrap();
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+#[should_panic(expected = "must not be polled after it was ready")]
+fn polling_a_future_again_panics() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let mut run = request.into_future();
+    for _ in 0..2 {
+        assert!(poll(&mut run, &Arc::default()).is_ready());
+    }
+}

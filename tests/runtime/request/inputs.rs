@@ -1,0 +1,264 @@
+//! Inputs in all their forms: one value, lists, pairs, maps; shared, copied and cast, or a batch; all of them or none.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ndarray::{Array2, arr0, arr2, aview1};
+use roiflow::inputs;
+use roiflow::runtime::{Axes, Dim, ErrorKind, Input, Inputs, PortKey};
+use roiflow::tensor::{ElementType, Tensor, f16};
+
+use super::tensors::adding;
+use super::*;
+use crate::support::{row, values};
+
+/// What the sum is after a run with these inputs.
+#[track_caller]
+fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
+    request.infer(inputs).unwrap();
+    values(&request.tensor("sum").unwrap())[0]
+}
+
+/// C19 infer with list, partial list, dict (str/int/port keys mixed), single array; C19 containers not mutated;
+/// C19 set_tensors with every key kind.
+#[test]
+fn lists_pairs_and_maps_mean_the_same() {
+    let model = adding();
+    let request = model.create_infer_request().unwrap();
+    let (three, one) = (row([3.0; 4]), row([1.0; 4]));
+    let port_b = model.inputs()[1].clone();
+    let list = vec![three.clone(), one.clone()];
+    assert_eq!(sum_of(&request, &list), 4.0);
+    assert_eq!(sum_of(&request, &list[1..]), 2.0, "a shorter list sets the first inputs");
+    assert_eq!(sum_of(&request, [&three]), 4.0, "and leaves the others");
+    assert_eq!(sum_of(&request, [("a", &one)]), 2.0);
+    assert_eq!(sum_of(&request, vec![("a".to_owned(), three.clone())]), 4.0);
+    assert_eq!(sum_of(&request, [(&port_b, &three)]), 6.0);
+    assert_eq!(sum_of(&request, HashMap::from([("a", &one), ("b", &one)])), 2.0);
+    assert_eq!(sum_of(&request, BTreeMap::from([(0, three.clone()), (1, three.clone())])), 6.0);
+    assert_eq!(sum_of(&request, HashMap::from([("first".to_owned(), one.clone())])), 4.0);
+    let array = arr2(&[[10.0_f32; 4]]);
+    assert_eq!(sum_of(&request, inputs!["a" => &array, &port_b => &three]), 13.0);
+    assert_eq!(sum_of(&request, inputs![1 => &array, "first" => &one]), 11.0);
+    assert_eq!(sum_of(&request, inputs![PortKey::Index(0) => Input::Batch(std::slice::from_ref(&three))]), 13.0);
+    assert_eq!(sum_of(&request, ()), 13.0, "nothing changes nothing");
+    assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
+}
+
+/// C18 array-like inputs; C18 single input; C18 mixed dtypes: an array is copied when it is set, and cast.
+#[test]
+fn an_array_is_copied_at_once_and_cast() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let output = request.output_tensor(()).unwrap();
+    let own = request.input_tensor(()).unwrap();
+    let mut array = arr2(&[[1.0_f32, 2.0, 3.0, 4.0]]);
+    request.set_inputs(&array).unwrap();
+    array.fill(0.0);
+    request.infer(()).unwrap();
+    assert_eq!(values(&output), [2.0, 4.0, 6.0, 8.0]);
+    request.infer(&arr2(&[[1_u8, 2, 3, 255]])).unwrap();
+    assert_eq!(values(&output), [2.0, 4.0, 6.0, 510.0]);
+    request.infer(&arr2(&[[-1_i64, 0, 1, 2]])).unwrap();
+    assert_eq!(values(&output), [-2.0, 0.0, 2.0, 4.0]);
+    request.start_async(&arr2(&[[f16::from_f32(0.5); 4]])).unwrap();
+    request.wait().unwrap();
+    assert_eq!(values(&output), [1.0; 4]);
+    request.infer(&arr2(&[[0.25_f64; 4]])).unwrap();
+    let wide = Array2::from_shape_fn((8, 2), |(row, column)| (10 * row + column) as f32);
+    request.infer(&wide.slice(ndarray::s![..;2, 1..]).reversed_axes()).unwrap();
+    assert_eq!(values(&output), [2.0, 42.0, 82.0, 122.0], "any strides");
+    assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
+}
+
+/// C19 non-writable inputs always copied: what is copied is not what the user shares: neither changes the other.
+#[test]
+fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let (own, users) = (request.input_tensor(()).unwrap(), row([1.0; 4]));
+    request.infer(&users).unwrap();
+    assert!(request.input_tensor(()).unwrap().is_same(&users));
+    request.infer(&arr2(&[[5.0_f32; 4]])).unwrap();
+    assert!(request.input_tensor(()).unwrap().is_same(&own));
+    assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
+}
+
+/// C19 dynamic model with 3 shapes; C19 scalars (sharing rules).
+#[test]
+fn an_array_gives_an_open_input_its_shape() {
+    let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
+    let request = model.create_infer_request().unwrap();
+    for shape in [(2, 3), (1, 1), (5, 2)] {
+        request.infer(&Array2::from_elem(shape, 1.5_f32)).unwrap();
+        let output = request.output_tensor(()).unwrap();
+        assert_eq!((&output.shape()[..], values(&output)), (&[shape.0, shape.1][..], vec![3.0; shape.0 * shape.1]));
+    }
+    let request = compile_ports(Arc::new(doubling()), vec![port("x", &[])], vec![port("y", &[])]).create_infer_request().unwrap();
+    request.infer(&arr0(4.0_f64)).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [8.0]);
+    request.infer(Tensor::from_slice([], &[0.5_f32]).unwrap()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0]);
+    assert_eq!(kind(request.infer(&aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
+}
+
+/// C19 wrong type: what does not fit is refused with both sides named, and nothing is set.
+#[test]
+fn if_one_input_does_not_fit_none_is_set() {
+    let model = adding();
+    let request = model.create_infer_request().unwrap();
+    let (a, b) = (row([1.0; 4]), row([2.0; 4]));
+    request.infer([&a, &b]).unwrap();
+    let (other, short) = (row([9.0; 4]), Tensor::new(ElementType::F32, [1, 3]).unwrap());
+    let bytes = Tensor::new(ElementType::U8, [1, 4]).unwrap();
+    let (array, long) = (arr2(&[[9.0_f32; 4]]), arr2(&[[9.0_f32; 5]]));
+    let refused: [(Result<()>, ErrorKind, &str); 8] = [
+        (request.set_inputs([("a", &other), ("b", &short)]), ErrorKind::Tensor, "input `b`: expected [1, 4] f32, got [1, 3] f32"),
+        (request.infer([("a", &other), ("b", &bytes)]), ErrorKind::Tensor, "input `b`: expected [1, 4] f32, got [1, 4] u8"),
+        (request.infer([("a", &other), ("c", &other)]), ErrorKind::NotFound, "no input `c`"),
+        (request.infer([&other, &other, &other]), ErrorKind::NotFound, "no input number 2"),
+        (request.infer(inputs!["a" => &array, "b" => &long]), ErrorKind::Tensor, "input `b`: expected [1, 4] f32, got [1, 5] f32"),
+        (request.start_async(inputs!["a" => &array, "b" => Input::Batch(&[])]), ErrorKind::Tensor, "empty batch"),
+        (request.infer(&array), ErrorKind::NotFound, "say which of `a`, `b`"),
+        (request.start_async(HashMap::from([(0, &other), (7, &other)])), ErrorKind::NotFound, "no input number 7"),
+    ];
+    for (refused, kind, said) in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(said), "expected `{said}`: {error}");
+    }
+    assert!(request.tensor("a").unwrap().is_same(&a) && request.tensor("b").unwrap().is_same(&b));
+    assert_eq!(sum_of(&request, ()), 3.0);
+    assert_eq!(values(&request.tensor("sum").unwrap()), [3.0; 4]);
+}
+
+/// The own tensor that a copy goes to may be looked at by somebody: then nothing is set either.
+#[test]
+fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
+    let request = adding().create_infer_request().unwrap();
+    let (own, a) = (request.input_tensor("b").unwrap(), row([1.0; 4]));
+    request.set_tensor("a", &a).unwrap();
+    let view = own.view::<f32>().unwrap();
+    let array = arr2(&[[1.0_f32; 4]]);
+    let error = request.set_inputs(inputs!["a" => &array, "b" => &array]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains("input `b`"), "{error}");
+    assert!(request.tensor("a").unwrap().is_same(&a));
+    assert_eq!(kind(request.set_inputs([("b", view.view())])), Some(ErrorKind::Busy), "a view of the tensor that it goes to");
+    drop(view);
+    assert_eq!(sum_of(&request, [("b", &array)]), 2.0);
+}
+
+/// A panic in what the user brings as inputs: of `start_async` an error, of `set_inputs` the user's own panic.
+#[test]
+fn inputs_that_panic_leave_the_request_idle() {
+    struct Panics;
+    impl Inputs for Panics {
+        fn visit(&self, _see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
+            panic!("in the inputs")
+        }
+    }
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let error = request.start_async(Panics).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panic);
+    assert!(error.to_string().contains("in the inputs"), "{error}");
+    let set = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| request.set_inputs(Panics)));
+    assert!(set.is_err());
+    request.infer(row([1.0; 4])).unwrap();
+}
+
+/// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0: where somebody said what the axes are. Nobody did: the first one.
+#[test]
+fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
+    let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
+    let model = Model::from_ports(info);
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(doubling()))));
+    let slices = [row([1.0; 4]), row([2.0; 4])];
+    for (axes, accepted) in [(None, true), (Some("NC"), true), (Some("N..."), true), (Some("CN"), false), (Some("..."), false)] {
+        let model = match axes {
+            Some(axes) => model.with_axes("x", axes.parse::<Axes>().unwrap()).unwrap(),
+            None => model.clone(),
+        };
+        let compiled = core.compile_model(&model, "NULL", &Config::default()).unwrap();
+        assert_eq!(compiled.inputs()[0].axes.as_ref().map(ToString::to_string).as_deref(), axes);
+        let request = compiled.create_infer_request().unwrap();
+        let set = request.set_tensors((), &slices);
+        assert_eq!(kind(set), if accepted { None } else { Some(ErrorKind::Tensor) }, "{axes:?}");
+    }
+    let scalar = compile_ports(Arc::default(), vec![port("x", &[])], vec![port("y", &[])]).create_infer_request().unwrap();
+    assert_eq!(kind(scalar.set_tensors((), &[Tensor::new(ElementType::F32, []).unwrap()])), Some(ErrorKind::Tensor));
+}
+
+/// A batch leases every slice, so that none is torn.
+#[test]
+fn the_slices_of_a_running_batch_cannot_be_written() {
+    let (before_fill, manual) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
+    let mut script = doubling();
+    by_hand(&mut script, &manual);
+    let request = compile_ports(Arc::new(script), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]).create_infer_request().unwrap();
+    request.prepend_step_on(before_fill.clone(), "before", |_| Ok(())).unwrap();
+    let big = Tensor::from_slice([2, 8], &[1.0_f32; 16]).unwrap();
+    let slices = [big.roi(&[0, 0], &[1, 4]).unwrap(), row([3.0; 4])];
+    request.set_tensors((), &slices).unwrap();
+    request.start_async(()).unwrap();
+    for tensor in [&big, &slices[0], &slices[1]] {
+        assert_eq!(tensor.view_mut::<f32>().err().map(|error| error.kind()), Some(roiflow::tensor::ErrorKind::Busy));
+    }
+    assert!(before_fill.run_one());
+    // They are gathered now, and free again although the run goes on.
+    big.view_mut::<f32>().unwrap().fill(0.0);
+    assert!(manual.run_one());
+    request.wait().unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
+}
+
+/// C19 set_tensors with every key kind: outputs likewise, all or none.
+#[test]
+fn several_outputs_are_set_at_once() {
+    let model = adding();
+    let request = model.create_infer_request().unwrap();
+    let (sum, difference) = (row([0.0; 4]), row([0.0; 4]));
+    request.set_output_tensors([("sum", &sum), ("last", &difference)]).unwrap();
+    request.infer([&row([5.0; 4]), &row([2.0; 4])]).unwrap();
+    assert_eq!((values(&sum), values(&difference)), (vec![7.0; 4], vec![3.0; 4]));
+    let short = Tensor::new(ElementType::F32, [3]).unwrap();
+    let other = row([0.0; 4]);
+    assert_eq!(kind(request.set_output_tensors([(0, &other), (1, &short)])), Some(ErrorKind::Tensor));
+    assert_eq!(kind(request.set_output_tensors([("sum", &other), ("a", &other)])), Some(ErrorKind::NotFound));
+    assert!(request.tensor("sum").unwrap().is_same(&sum) && request.tensor("difference").unwrap().is_same(&difference));
+    request.set_output_tensors(HashMap::from([(&model.outputs()[0].name().to_owned(), other.clone())])).unwrap();
+    assert!(request.tensor("sum").unwrap().is_same(&other));
+}
+
+/// An output with bounds takes the shape that comes, whatever the user's tensor had before.
+#[test]
+fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
+    let bounded = |name| Port::new(name, ElementType::F32, [Dim::from(1..=4), 4.into()]);
+    let request = compile_ports(Arc::new(doubling()), vec![bounded("x")], vec![bounded("y")]).create_infer_request().unwrap();
+    for wrong in [&[0, 4][..], &[9, 4], &[2, 4], &[12], &[2, 2, 2]] {
+        let output = Tensor::new(ElementType::F32, wrong).unwrap();
+        request.set_output_tensor((), &output).unwrap();
+        request.infer(Tensor::from_slice([3, 4], &[1.0_f32; 12]).unwrap()).unwrap();
+        assert_eq!((&output.shape()[..], values(&output)), (&[3, 4][..], vec![2.0; 12]), "{wrong:?}");
+    }
+    assert_eq!(kind(request.set_output_tensor((), &Tensor::new(ElementType::U8, [3, 4]).unwrap())), Some(ErrorKind::Tensor));
+}
+
+/// `clear_inputs`: the user's tensors are given back, and the request reads its own.
+#[test]
+fn inputs_that_are_cleared_are_the_requests_own_again() {
+    let request = adding().create_infer_request().unwrap();
+    let own = request.input_tensors().unwrap();
+    request.set_inputs(inputs!["a" => &row([1.0; 4]), "b" => Input::Share(row([2.0; 4]))]).unwrap();
+    request.clear_inputs().unwrap();
+    for (now, before) in request.input_tensors().unwrap().iter().zip(&own) {
+        assert!(now.is_same(before));
+    }
+    assert_eq!(sum_of(&request, ()), 0.0);
+}
+
+#[test]
+fn inputs_say_what_they_are() {
+    let tensor = row([0.0; 4]);
+    assert_eq!(format!("{:?}", Input::from(&tensor)), "Share(Tensor([1, 4] f32))");
+    assert_eq!(format!("{:?}", Input::from(&arr2(&[[1_u8, 2]]))), "Copy([1, 2] u8)");
+    assert_eq!(format!("{:?}", Input::Batch(&[tensor])), "Batch([Tensor([1, 4] f32)])");
+}
