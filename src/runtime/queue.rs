@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use super::steps::panic_error;
-use super::sync::{Condvar, Mutex, MutexGuard};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The errors that are kept for [`AsyncInferQueue::wait_all`]; further ones are counted.
 const MAX_ERRORS: usize = 16;

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use super::sync::Mutex;
 use super::{CompiledModel, InferRequest, Result};
+use crate::sync::Mutex;
 
 /// Keeps idle requests for reuse; makes further ones on demand and forgets what exceeds its capacity.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::device::DeviceRequest;
 use super::executor::Executor;
 use super::io::{DeviceIo, RunContext, RunIo};
-use super::sync::{AtomicBool, Ordering};
 use super::{Error, ErrorKind, Result, StepTime};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Asks a run to end; a flag that steps and devices look at.
 #[derive(Debug, Default)]

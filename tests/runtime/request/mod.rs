@@ -7,6 +7,7 @@ mod cancel;
 mod concurrent;
 mod drop;
 mod executors;
+mod futures;
 mod memory;
 mod panic;
 mod start_wait;
