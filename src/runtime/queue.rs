@@ -385,13 +385,13 @@ impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
         let guarded = self.shared().guarded.lock().unwrap();
-        let (is_quiet, latest_run) = (guarded.state.is_quiet(), guarded.state.latest_run());
+        let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
-        if is_quiet {
-            self.shared.put_back(state, self.request_idx);
-        } else {
-            // The holder started it without the queue: it is idle when that run has ended.
+        if is_on {
+            // Somebody started it without the queue: it is idle when that run has ended.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
+        } else {
+            self.shared.put_back(state, self.request_idx);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, thi
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
-/// Told when the request has nothing on any more after an asynchronous run, no run and no callback; with the latest run.
+/// Told when the request has nothing on any more after a run, no run and no callback; with the latest run.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
 pub(super) struct Shared {
@@ -237,11 +237,10 @@ impl Shared {
             body.io.commit_variables();
         }
         let here = this_thread();
-        let is_async = body.calls_back;
         let mut guarded = self.guarded.lock().unwrap();
         guarded.latency = body.started.elapsed();
         guarded.settle(body.run, body.outcome.clone());
-        let calls_back = is_async && guarded.callback.is_some();
+        let calls_back = body.calls_back && guarded.callback.is_some();
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
             EndOfRun::LeftToEarlierCallback => return,
@@ -268,7 +267,7 @@ impl Shared {
         }
         self.finished.notify_all();
         guarded = self.wake(guarded);
-        let on_quiet = if is_async && guarded.state.is_quiet() { guarded.on_quiet.clone() } else { None };
+        let on_quiet = if guarded.state.is_quiet() { guarded.on_quiet.clone() } else { None };
         let latest_run = guarded.state.latest_run();
         drop(guarded);
         if let Some(on_quiet) = on_quiet {

@@ -160,7 +160,12 @@ impl RequestState {
         self.n_finished >= run
     }
 
-    /// Whether nothing is on: no run, no callback.
+    /// Whether a run or a callback is on, so that its end is told.
+    pub(crate) fn is_on(&self) -> bool {
+        self.running || self.calling.is_some()
+    }
+
+    /// Whether nothing is on: no edit, no run, no callback.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.editing && !self.running && self.calling.is_none()
     }

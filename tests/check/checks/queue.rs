@@ -15,8 +15,8 @@ pub fn checks() -> Vec<Check> {
     vec![
         Check {
             name: "every_job_ends_once",
-            bounds: "2 producers, two jobs each, 1 and 2 requests, every second run fails; at most 2 preemptions",
-            run: || jobs(Search::Preemptions(2)),
+            bounds: "2 producers, two jobs each, 1 and 2 requests, every second run fails; at most 1 preemption",
+            run: || jobs(Search::Preemptions(1)),
         },
         Check {
             name: "every_job_ends_once_drawn",
@@ -26,10 +26,10 @@ pub fn checks() -> Vec<Check> {
         Check { name: "a_callback_may_try_the_next_job", bounds: "2 producers, 1 request; at most 2 preemptions", run: chained },
         Check {
             name: "a_borrowed_request_comes_back",
-            bounds: "borrowed, run by the borrower in three ways, beside a producer; at most 2 preemptions",
+            bounds: "borrowed, run by the borrower beside a producer, at most 1 preemption; run or changed by another thread, at most 2",
             run: a_borrowed_request_comes_back,
         },
-        Check { name: "a_dropped_queue_is_silent", bounds: "dropped beside 2 running jobs; at most 3 preemptions", run: dropped },
+        Check { name: "a_dropped_queue_is_silent", bounds: "dropped beside 2 running jobs; at most 2 preemptions", run: dropped },
     ]
 }
 
@@ -68,14 +68,18 @@ impl World {
     }
 }
 
+fn start(queue: &AsyncInferQueue<u64>, job: u64) {
+    let _number = queue.start_async((), job).unwrap();
+}
+
 fn jobs(search: Search) -> usize {
     let mut n = 0;
     for n_requests in [1, 2] {
         n += explore(search, move || {
             let world = world(n_requests, true);
             let queue = world.queue.clone();
-            let other = thread::spawn(move || (0..2).for_each(|job| drop(queue.start_async((), job).unwrap())));
-            (2..4).for_each(|job| drop(world.queue.start_async((), job).unwrap()));
+            let other = thread::spawn(move || (0..2).for_each(|job| start(&queue, job)));
+            (2..4).for_each(|job| start(&world.queue, job));
             other.join().unwrap();
             let failed = world.queue.wait_all().map_or_else(|errors| errors.errors.len(), |()| 0);
             let mut told = world.told.lock().unwrap().clone();
@@ -104,7 +108,7 @@ fn chained() -> usize {
             }
         });
         let queue = world.queue.clone();
-        let other = thread::spawn(move || drop(queue.start_async((), 0).unwrap()));
+        let other = thread::spawn(move || start(&queue, 0));
         world.queue.start_async((), 1).unwrap();
         other.join().unwrap();
         world.queue.wait_all().expect("no callback panicked");
@@ -116,10 +120,10 @@ fn chained() -> usize {
 fn a_borrowed_request_comes_back() -> usize {
     let mut n = 0;
     for way in 0..4 {
-        n += explore(Search::Preemptions(2), move || {
+        n += explore(Search::Preemptions(if way < 2 { 1 } else { 2 }), move || {
             let world = world(1, false);
             let queue = world.queue.clone();
-            let producer = thread::spawn(move || queue.start_async((), 0).is_ok());
+            let producer = (way < 2).then(|| thread::spawn(move || queue.start_async((), 0).is_ok()));
             let idle = world.queue.take_idle().unwrap();
             let mut runner = None;
             match way {
@@ -140,9 +144,7 @@ fn a_borrowed_request_comes_back() -> usize {
             if let Some(runner) = runner {
                 runner.join().unwrap();
             }
-            let refused = !producer.join().unwrap();
-            // Where somebody runs a request beside the queue, a start may be refused; nothing may be lost.
-            assert!(!refused || way >= 2);
+            assert!(producer.is_none_or(|producer| producer.join().unwrap()), "a job is refused");
             let _told = world.queue.wait_all();
             drop(world.queue.take_idle().expect("it is back"));
             world.close();
@@ -152,7 +154,7 @@ fn a_borrowed_request_comes_back() -> usize {
 }
 
 fn dropped() -> usize {
-    explore(Search::Preemptions(3), || {
+    explore(Search::Preemptions(2), || {
         let World { queue, crank, workers, journal, told } = world(2, false);
         queue.start_async((), 0).unwrap();
         queue.start_async((), 1).unwrap();

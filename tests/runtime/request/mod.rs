@@ -10,6 +10,7 @@ mod executors;
 mod futures;
 mod memory;
 mod panic;
+mod pools;
 mod start_wait;
 mod steps;
 mod tensors;
