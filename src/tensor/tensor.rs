@@ -288,6 +288,7 @@ impl Tensor {
         }
     }
 
+    #[inline]
     pub(super) fn from_placed(placed: Placed) -> Self {
         let limit = *placed.layout.shape();
         Self { element: placed.layout.element(), body: Body::Part { placed, limit } }
