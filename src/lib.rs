@@ -15,7 +15,7 @@
 //! | folder | what it is | what it must not know |
 //! |---|---|---|
 //! | `sync` | locks, atomics and deadlines of the two folders that the model checks look at | everything else |
-| [`tensor`] | bytes with a shape, shared, leased | pixels, models, threads, GStreamer |
+//! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, threads, GStreamer |
 //! | [`frame`] | a picture, its regions, what was found in it | models, threads, GStreamer |
 //! | [`vision`] | pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
 //! | [`runtime`] | models, requests, runs | devices, pictures, GStreamer |

@@ -424,7 +424,10 @@ impl Drop for Handle {
                 guarded = match &deadline {
                     None => shared.finished.wait(guarded).unwrap(),
                     Some(deadline) if deadline.is_over() => {
-                        tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
+                        tracing::warn!(
+                            request = shared.id,
+                            "a run goes on after its request was dropped; its memory is freed when it ends"
+                        );
                         break;
                     }
                     Some(deadline) => deadline.wait(&shared.finished, guarded),
