@@ -23,7 +23,8 @@ pub struct Check {
 const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
-    let checks: Vec<Check> = [leases::checks(), pools::checks(), request::checks(), futures::checks(), queue::checks()].into_iter().flatten().collect();
+    let checks: Vec<Check> =
+        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks()].into_iter().flatten().collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--list") => {
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
         eprintln!("no check is called `{unknown}`; --list names them");
         return ExitCode::FAILURE;
     }
-    let chosen: Vec<&Check> = checks.iter().filter(|check| arguments.is_empty() || arguments.iter().any(|name| name == check.name)).collect();
+    let chosen: Vec<&Check> =
+        checks.iter().filter(|check| arguments.is_empty() || arguments.iter().any(|name| name == check.name)).collect();
     let (next, failed, total) = (Mutex::new(chosen.iter()), Mutex::new(false), Mutex::new(0));
     let n_workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -60,7 +62,12 @@ fn main() -> ExitCode {
                         }
                         _ => {
                             *failed.lock().unwrap() = true;
-                            println!("{:<78} FAILED after {seconds:.1} s: {}\n{}\n{out}", check.name, output.status, String::from_utf8_lossy(&output.stderr));
+                            println!(
+                                "{:<78} FAILED after {seconds:.1} s: {}\n{}\n{out}",
+                                check.name,
+                                output.status,
+                                String::from_utf8_lossy(&output.stderr)
+                            );
                         }
                     }
                 }

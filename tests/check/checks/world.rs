@@ -86,7 +86,9 @@ impl From<&Result<(), Error>> for End {
         match result {
             Ok(()) => Self::Good,
             Err(error) if error.kind() == ErrorKind::Canceled => Self::Canceled,
-            Err(error) => error.to_string().strip_prefix("run ").and_then(|n| n.parse().ok()).map_or(Self::Other(error.kind()), Self::Failed),
+            Err(error) => {
+                error.to_string().strip_prefix("run ").and_then(|n| n.parse().ok()).map_or(Self::Other(error.kind()), Self::Failed)
+            }
         }
     }
 }
