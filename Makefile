@@ -2,6 +2,8 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Of `make demo`: `DEVICE=CPU make demo` needs no other engine.
+DEVICE ?= AUTO
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Asked only when it is used: without GStreamer there is no pkg-config file to ask.
 PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
@@ -26,8 +28,9 @@ setup: ## Install the system packages that are missing
 
 demo: build ## Faces, gender and age on a clip: builds, fetches the models, runs
 	@scripts/fetch-demo
+	@test "$(DEVICE)" = CPU || scripts/fetch-engines openvino || echo "The demo goes on with the engine that is built in." >&2
 	@mkdir -p out
-	@$(BINARY) run pipelines/faces.toml --input assets/demo/WolfgangLanger_Pexels.mp4 --json out/faces.jsonl --video out/faces.mp4
+	@$(BINARY) run pipelines/faces.toml --device "$(DEVICE)" --input assets/demo/WolfgangLanger_Pexels.mp4 --json out/faces.jsonl --video out/faces.mp4
 
 test: setup ## Format, lints, tests, documentation, package
 	@scripts/check
@@ -42,5 +45,5 @@ uninstall: ## Remove what `make install` put in place
 	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
 
-clean-demo: ## Remove the fetched models and clips, and the results
-	rm -rf assets/demo out
+clean-demo: ## Remove the fetched models, clips and engines, and the results
+	rm -rf assets/demo assets/engines out

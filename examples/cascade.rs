@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn request(model: &str, description: &str) -> Result<(InferRequest, ModelSpec), Box<dyn std::error::Error>> {
     let core = devices::core();
     let path = Path::new("assets/demo").join(model);
-    let compiled = core.compile_model(&core.read_model(&path)?, "CPU", &Config::default())?;
+    let compiled = core.compile_model(&core.read_model(&path)?, "AUTO", &Config::default())?;
     let options = StageOptions { model: path, description: Some(Path::new("assets/models").join(description)), ..StageOptions::default() };
     let spec = ModelSpec::load(&options, compiled.info())?;
     Ok((compiled.create_infer_request()?, spec))

@@ -1,16 +1,55 @@
-//! `roiflow devices`: the devices that can run models.
+//! `roiflow devices`: the devices that can run models, and why others can't.
 
 use std::io::Write;
 
-use crate::devices;
+use serde_json::{Map, Value, json};
 
-pub(super) fn list() -> anyhow::Result<()> {
+use crate::devices;
+use crate::runtime::device::DeviceInfo;
+
+/// Arguments of `roiflow devices`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// As one JSON list, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn list(args: &Args) -> anyhow::Result<()> {
+    let devices = devices::core().devices();
     let mut out = std::io::stdout().lock();
-    for (name, info) in devices::core().devices() {
-        writeln!(out, "{name:<8} {}", info.description)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &devices.iter().map(as_json).collect::<Value>())?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    let width = devices.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, info) in devices {
+        writeln!(out, "{name:<width$}  {}", info.description)?;
         for (key, value) in info.properties {
-            writeln!(out, "{:<8}   {key}: {value}", "")?;
+            writeln!(out, "{:<width$}    {key}: {value}", "")?;
+        }
+        if let Some(missing) = info.missing {
+            writeln!(out, "{:<width$}    not available: {}", "", missing.reason)?;
+            if let Some(command) = missing.install {
+                writeln!(out, "{:<width$}    install it with: {command}", "")?;
+            }
         }
     }
     Ok(())
+}
+
+fn as_json((name, info): &(String, DeviceInfo)) -> Value {
+    let properties: Map<_, _> = info.properties.iter().map(|(key, value)| ((*key).to_owned(), Value::from(value.as_str()))).collect();
+    let mut device = json!({
+        "name": name,
+        "description": info.description,
+        "available": info.missing.is_none(),
+        "properties": properties,
+    });
+    if let Some(missing) = &info.missing {
+        device["reason"] = Value::from(missing.reason.as_str());
+        device["install"] = Value::from(missing.install);
+    }
+    device
 }

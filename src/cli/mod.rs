@@ -2,9 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong use. Results go to standard output, everything said to people to standard error.
 
+mod bench;
 mod devices;
 mod inspect;
 mod run;
+mod trace;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -30,7 +32,8 @@ Examples:
   roiflow run pipelines/faces.toml --input clip.mp4 --json faces.jsonl --video faces.mp4
   roiflow run pipelines/detect.toml --set model=yolox.onnx --input rtsp://camera/stream --json -
   roiflow inspect pipelines/faces.toml
-  roiflow inspect model.onnx";
+  roiflow inspect model.onnx
+  roiflow bench model.onnx --device CPU --mode latency";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -39,7 +42,9 @@ enum Command {
     /// Tell what a model or a pipeline description is
     Inspect(inspect::Args),
     /// List the devices that can run models
-    Devices,
+    Devices(devices::Args),
+    /// Measure how fast a model runs on a device
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -61,11 +66,16 @@ enum LogLevel {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse(); // Exits with 2 on wrong use, with 0 on --help and --version.
-    init_log(cli.log);
+    let trace = match &cli.command {
+        Command::Run(args) => args.create_trace(),
+        _ => Ok(None),
+    };
+    init_log(cli.log, trace.as_ref().ok().cloned().flatten());
     let done = match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => trace.and_then(|trace| run::run(args, trace)),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Devices => devices::list(),
+        Command::Devices(args) => devices::list(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut std::io::stdout());
             Ok(())
@@ -81,8 +91,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn init_log(level: LogLevel) {
-    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+fn init_log(level: LogLevel, trace: Option<trace::Trace>) {
+    use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
+    use tracing_subscriber::layer::{Layer, SubscriberExt};
+    use tracing_subscriber::util::SubscriberInitExt;
     let level = match level {
         LogLevel::Off => LevelFilter::OFF,
         LogLevel::Error => LevelFilter::ERROR,
@@ -98,12 +110,13 @@ fn init_log(level: LogLevel) {
     };
     // Only our own words: the engine's log is its authors' business.
     let filter = EnvFilter::new(format!("off,roiflow={level}"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_filter(filter);
+    let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));
+    tracing_subscriber::registry().with(log).with(trace).init();
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::trace::Trace;
 use crate::pipeline::{self, Ending, Input, Interrupt, Outputs, Plan, Progress, Spec};
 
 #[derive(Debug, clap::Args)]
@@ -35,6 +36,9 @@ pub(super) struct Args {
     /// Set a parameter of the description
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
+    /// Write when each step ran, and where, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// No progress and no summary
     #[arg(long, short)]
     quiet: bool,
@@ -45,7 +49,15 @@ fn parse_assignment(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<()> {
+impl Args {
+    /// Begins the trace, if one is wanted: before anything that could be traced.
+    pub(super) fn create_trace(&self) -> anyhow::Result<Option<Trace>> {
+        let create = |path: &PathBuf| Trace::create(path).with_context(|| format!("cannot write the trace `{}`", path.display()));
+        self.trace.as_ref().map(create).transpose()
+    }
+}
+
+pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
     let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
     if stdout(&args.json) && stdout(&args.video) {
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
@@ -66,7 +78,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let bar = Bar::new(args.quiet);
     let ended = pipeline::run(&plan, &interrupt, |progress| bar.show(progress));
     bar.finish();
+    let traced = trace.map_or(Ok(()), |trace| trace.finish());
     let ending = ended?;
+    traced?;
     for warning in &ending.warnings {
         eprintln!("warning: {warning}");
     }
@@ -160,7 +174,7 @@ fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
     }
     for stage in &stats.stages {
         let steps: Vec<String> = stage.steps.iter().map(|(step, time)| format!("{step} {:.2} ms", milliseconds(*time))).collect();
-        line(&stage.name, format!("{} runs: {}", stage.n_runs, steps.join(", ")));
+        line(&stage.name, format!("{} runs on {}: {}", stage.n_runs, stage.device, steps.join(", ")));
     }
     line("dropped", format!("{} frames; inference failed on {}", stats.n_dropped, stats.n_failed));
     let results: Vec<String> = [&args.json, &args.video].into_iter().flatten().map(|path| path.display().to_string()).collect();

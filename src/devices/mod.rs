@@ -1,22 +1,32 @@
 //! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
 //! (a compiled model), `request.rs` (the device's part of one request).
 //!
-//! A device knows `runtime` and `tensor`, and nothing of the other devices.
+//! A device knows `runtime` and `tensor`, and nothing of the other devices. Two helpers are shared: [`find`] looks for
+//! libraries that are loaded at run time, [`denormals`] keeps engines from computing with numbers that are next to nothing.
 
+pub mod auto;
 pub mod cpu;
+pub mod denormals;
+pub mod find;
 pub mod null;
+pub mod onnxruntime;
+pub mod openvino;
 
 use std::sync::{Arc, OnceLock};
 
 use crate::runtime::Core;
 
-/// The core of this process: all built-in devices, one set of executors.
+/// The core of this process: all devices, one set of executors.
 pub fn core() -> &'static Core {
     static CORE: OnceLock<Core> = OnceLock::new();
     CORE.get_or_init(|| {
         let mut core = Core::new();
         core.register(Arc::new(cpu::CpuDevice));
         core.register(Arc::new(null::NullDevice::default()));
+        core.register_family(Arc::new(openvino::OpenVino::default()));
+        core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
+        // Chooses among the others, so it comes last.
+        core.register(Arc::new(auto::AutoDevice::new(core.clone())));
         core
     })
 }

@@ -1,19 +1,23 @@
-//! A media buffer as a frame: the planes are tensors over the mapped memory, nothing is copied. The only such place.
+//! A media buffer as a frame: the planes are tensors over the mapped memory, nothing is copied. The only such place. And the other
+//! way: a shared tensor as a media buffer whose memory is a file descriptor.
 //!
 //! The mapping, and with it a share of the buffer, lives as long as any tensor over it. Whoever wants to write the buffer later
 //! drops the frame first.
 
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gst_allocators::prelude::*;
 use gst_video::VideoFrameExt;
 use gst_video::video_frame::{IsVideoFrame, Readable};
 use gstreamer as gst;
+use gstreamer_allocators as gst_allocators;
 use gstreamer_video as gst_video;
 
 use super::caps;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
-use crate::tensor::{Error, ErrorKind, ForeignMemory, Result, Tensor};
+use crate::tensor::{Bytes, Error, ErrorKind, ForeignMemory, Result, SharedTensor, Tensor};
 
 /// The buffer as a frame of what `info` says.
 ///
@@ -38,12 +42,49 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
 }
 
 /// The error for caps whose format is not one of ours.
-pub fn unsupported(info: &gst_video::VideoInfo) -> Error {
+pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
     let names = PixelFormat::ALL.map(PixelFormat::name).join(", ");
     Error::new(
         ErrorKind::Unsupported,
         format!("pixel format {}: expected one of {names}; put `videoconvert` in front", info.format().to_str()),
     )
+}
+
+/// A buffer over a tensor that is shared memory, gaps included; nothing is copied. Elements that hand such memory on find its file
+/// descriptor; others map it. Where rows have gaps, add a video meta.
+///
+/// The buffer reads the tensor: the tensor is leased until the buffer is gone, and whoever wants to write the buffer copies it.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while somebody writes it;
+/// [`ErrorKind::Io`] if there is no descriptor left.
+pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
+    let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
+    let leased = Leased(tensor.bytes()?);
+    let failed = |what: &str| Error::new(ErrorKind::Io, format!("a shared tensor as a buffer: {what}"));
+    let (len, flags) = (layout.extent_bytes(), gst_allocators::FdMemoryFlags::KEEP_MAPPED);
+    // SAFETY: the descriptor is open, and a file of at least this length that can't shrink.
+    let memory = unsafe { gst_allocators::FdAllocator::new().alloc_fd(descriptor.as_raw_fd(), offset_bytes + len, flags) };
+    let mut memory = memory.map_err(|error| failed(&error.message))?;
+    // From here on the memory's, which closes it.
+    let _raw = descriptor.into_raw_fd();
+    memory.get_mut().ok_or_else(|| failed("new memory is not ours alone"))?.resize(offset_bytes..offset_bytes + len);
+    // SAFETY: nobody else has the memory yet.
+    unsafe { (*memory.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY };
+    let mut buffer = gst::Buffer::new();
+    let writable = buffer.get_mut().ok_or_else(|| failed("a new buffer is not ours alone"))?;
+    writable.append_memory(memory);
+    gst::ParentBufferMeta::add(writable, &gst::Buffer::from_slice(leased));
+    Ok(buffer)
+}
+
+/// A tensor that is read, for as long as a buffer lives.
+struct Leased(Bytes);
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        self.0.extent()
+    }
 }
 
 fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelFormat, size: Size, plane_idx: usize) -> Result<Tensor> {
@@ -61,7 +102,7 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
 }
 
 /// How many bytes are mapped from the begin of a plane on.
-pub fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
+pub(super) fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
     // One mapping per plane if there is a video meta, else one for all; the others are not initialized.
     let map = &raw.map[if raw.meta.is_null() { 0 } else { plane_idx }];

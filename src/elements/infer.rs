@@ -629,6 +629,7 @@ impl Driver {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stage = self.stage.lock().unwrap().clone().map(|stage| stage.stats()).unwrap_or_default();
         let mut structure = gst::Structure::builder("application/x-roiflow-stats")
+            .field("device", stage.device)
             .field("frames-in", count(&self.counts.arrived))
             .field("frames-out", count(&self.counts.left))
             .field("inferred", count(&self.counts.inferred))

@@ -31,13 +31,13 @@ impl ModelSettings {
             glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
         };
         vec![
-            text("model", "Model", "Path of the model file (ONNX). Changes take effect on the way to PAUSED"),
+            text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect on the way to PAUSED"),
             text("description", "Description", "Path of the model's description; default: the file beside the model with the ending .toml"),
             text("labels", "Labels", "Names of the classes, separated by commas; instead of the description's"),
             text("labels-file", "Labels file", "Path of a text file with one label per line; instead of the description's"),
             glib::ParamSpecString::builder("device")
                 .nick("Device")
-                .blurb("Name of the device that runs the model; `roiflow devices` lists them")
+                .blurb("Name of the device that runs the model; AUTO: the fastest that does; `roiflow devices` lists them")
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),

@@ -39,6 +39,8 @@ pub struct Stats {
 pub struct StageTimes {
     /// The element's name in the pipeline.
     pub name: String,
+    /// The device that runs its model.
+    pub device: String,
     /// Runs of its model.
     pub n_runs: u64,
     /// Mean time per run, by step.
@@ -118,11 +120,12 @@ impl Meter {
                 stats.n_objects += count("objects");
             }
             let n_runs = count("runs");
+            let device = structure.get::<String>("device").unwrap_or_default();
             let steps = structure.iter().filter_map(|(field, total)| {
                 let step = field.strip_prefix("step-")?.strip_suffix("-ns")?;
                 Some((step.to_owned(), Duration::from_nanos(total.get::<u64>().ok()? / n_runs.max(1))))
             });
-            stats.stages.push(StageTimes { name: element.name().to_string(), n_runs, steps: steps.collect() });
+            stats.stages.push(StageTimes { name: element.name().to_string(), device, n_runs, steps: steps.collect() });
         }
         if let Some(publish) = &self.publish {
             stats.n_lines_lost = publish.property::<gst::Structure>("stats").get::<u64>("errors").unwrap_or(0);

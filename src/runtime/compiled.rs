@@ -34,8 +34,8 @@ pub(crate) struct CompiledShared {
     places: Arc<Places>,
     pub(crate) executors: Executors,
     steps: Vec<DeviceStep>,
-    device: String,
-    name: String,
+    pub(crate) device: String,
+    pub(crate) name: String,
     /// What the caller asked for.
     pub(crate) config: Config,
 }
@@ -125,6 +125,7 @@ impl CompiledModel {
             inputs: inputs.into_iter().map(|(_, slot)| slot).collect(),
             outputs: outputs.into_iter().map(|(_, slot)| slot).collect(),
             places: places.clone(),
+            frame: None,
         };
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.
@@ -151,6 +152,7 @@ impl CompiledModel {
             outcome: Ok(()),
             calls_back: false,
             started: Instant::now(),
+            span: tracing::Span::none(),
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }

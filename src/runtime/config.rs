@@ -1,5 +1,6 @@
 //! Typed options of a compiled model. String maps exist only where a user typed a string.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a model is compiled. [`Config::default`] suits a single pipeline.
@@ -7,6 +8,17 @@ use std::time::Duration;
 pub struct Config {
     /// How many requests the caller means to run at once; `None`, the default, lets the device decide.
     pub n_requests: Option<usize>,
+    /// What the requests and threads are arranged for.
+    pub performance: Performance,
+    /// Processor threads that one run uses; `None`: so many that requests times threads are the cores.
+    pub n_threads: Option<usize>,
+    /// The precision in which an engine computes `f32` models.
+    pub precision: Precision,
+    /// Where an engine that can keeps compiled models for the next time.
+    pub cache_folder: Option<PathBuf>,
+    /// Time each node of the model, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, and
+    /// then without a cost; on, some tenths of a microsecond per node.
+    pub profiling: bool,
     /// The runs of all models of the device that ask for it go one at a time, in the order of their starts. Off by default.
     pub exclusive_requests: bool,
     /// Callbacks run on a thread of their own, one for the process, so that long ones hold up no engine. Off by default: on the
@@ -19,7 +31,52 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { n_requests: None, exclusive_requests: false, callback_thread: false, drop_patience: Duration::from_secs(5) }
+        Self {
+            n_requests: None,
+            performance: Performance::default(),
+            n_threads: None,
+            precision: Precision::default(),
+            cache_folder: None,
+            profiling: false,
+            exclusive_requests: false,
+            callback_thread: false,
+            drop_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a device is arranged for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Performance {
+    /// As many results per second as can be: many requests with few threads each.
+    #[default]
+    Throughput,
+    /// Each result as soon as can be: one request on all cores.
+    Latency,
+}
+
+/// The precision of computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// 32 bits, so that all devices give the same results.
+    #[default]
+    F32,
+    /// 16 bits with the exponent of `f32`, on processors that have it: faster, probabilities move in the third digit.
+    Bf16,
+    /// 16 bits, on devices that have it.
+    F16,
+}
+
+impl Config {
+    /// Requests at once and threads of each, on a machine with so many cores. Both at least one; more than the cores together
+    /// only if the caller asked for that.
+    pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
+        let one_request = match self.performance {
+            Performance::Throughput => self.n_threads.unwrap_or(1),
+            Performance::Latency => n_cores,
+        };
+        let n_requests = self.n_requests.unwrap_or_else(|| n_cores / one_request.max(1)).max(1);
+        (n_requests, self.n_threads.unwrap_or(n_cores / n_requests).max(1))
     }
 }
 
@@ -35,4 +92,30 @@ pub struct Properties {
     pub optimal_number_of_requests: usize,
     /// The options that it was compiled with.
     pub config: Config,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_times_threads_are_the_cores() {
+        let latency = Config { performance: Performance::Latency, ..Config::default() };
+        let with = |n_requests, n_threads| Config { n_requests, n_threads, ..Config::default() };
+        let cases = [
+            (Config::default(), 8, (8, 1)),
+            (latency.clone(), 8, (1, 8)),
+            (Config { n_threads: Some(2), ..latency.clone() }, 8, (1, 2)),
+            (Config { n_requests: Some(4), ..latency }, 8, (4, 2)),
+            (with(Some(1), None), 8, (1, 8)),
+            (with(Some(3), None), 8, (3, 2)),
+            (with(Some(16), None), 8, (16, 1)),
+            (with(None, Some(4)), 8, (2, 4)),
+            (with(None, Some(16)), 8, (1, 16)),
+            (with(Some(0), Some(0)), 1, (1, 1)),
+        ];
+        for (config, n_cores, expected) in cases {
+            assert_eq!(config.requests_and_threads(n_cores), expected, "{config:?} on {n_cores} cores");
+        }
+    }
 }

@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::device::{Device, DeviceInfo};
+use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, Error, ErrorKind, Model, Result};
+use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Core {
     devices: Vec<Arc<dyn Device>>,
+    families: Vec<Arc<dyn DeviceFamily>>,
     executors: Executors,
 }
 
@@ -26,9 +27,16 @@ impl Core {
         self.devices.push(device);
     }
 
-    /// Names and descriptions of all devices.
-    pub fn devices(&self) -> impl Iterator<Item = (&str, DeviceInfo)> {
-        self.devices.iter().map(|device| (device.name(), device.info()))
+    /// Adds the devices of an engine; a family with the same prefix is replaced.
+    pub fn register_family(&mut self, family: Arc<dyn DeviceFamily>) {
+        self.families.retain(|known| known.prefix() != family.prefix());
+        self.families.push(family);
+    }
+
+    /// Names and descriptions of all devices, those that are missing on this machine included. Looks for their engines.
+    pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
+        let of_families = self.families.iter().flat_map(|family| family.devices());
+        self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
     }
 
     /// Reads ports and metadata of a model file, with the first device that knows the format.
@@ -45,27 +53,78 @@ impl Core {
             return Err(Error::with_source(ErrorKind::Io, message, error));
         }
         let mut refused = None;
-        for device in &self.devices {
-            match device.read_model(path) {
+        let mut read = |result: Result<_>| match result {
+            Ok(info) => Some(Model::from_file(path, info)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => None,
+            Err(error) => {
+                refused.get_or_insert(error);
+                None
+            }
+        };
+        if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(path))) {
+            return Ok(model);
+        }
+        // An engine is not loaded to say again what a device has said that knows the format.
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let mut unsupported = None;
+        for family in &self.families {
+            match family.read_model(path) {
                 Ok(info) => return Ok(Model::from_file(path, info)),
-                Err(error) if error.kind() == ErrorKind::Unsupported => {}
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) if error.kind() == ErrorKind::Unsupported => unsupported = unsupported.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
-        Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Model, format!("no device reads models such as `{}`", path.display()))))
+        Err(unsupported
+            .map(|error| Error::new(ErrorKind::Model, format!("cannot read model `{}`: {error}", path.display())))
+            .unwrap_or_else(|| Error::new(ErrorKind::Model, format!("no device reads models such as `{}`", path.display()))))
     }
 
     /// Makes a model ready to run on the device with this name.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device; what the device says if it can't run the model.
+    /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine; what the device says if it can't
+    /// run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
-        let found = self.devices.iter().find(|known| known.name() == device).ok_or_else(|| {
-            let names: Vec<&str> = self.devices.iter().map(|device| device.name()).collect();
-            Error::new(ErrorKind::NotFound, format!("no device `{device}`: expected one of {}", names.join(", ")))
-        })?;
-        let compiled = found.compile(model, config, &self.executors)?;
-        Ok(CompiledModel::new(found.name(), model, compiled, config.clone(), self.executors.clone()))
+        let compiled = self.compile_device_model(model, device, config)?;
+        let device = compiled.device().unwrap_or(device).to_owned();
+        Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
+    }
+
+    /// As [`Core::compile_model`], for a device that stands for others.
+    pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
+        self.device(device)?.compile(model, config, &self.executors)
+    }
+
+    /// The memory of the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
+    pub fn default_context(&self, device: &str) -> Result<RemoteContext> {
+        self.device(device)?.default_context()
+    }
+
+    /// Memory of another kind, or of its own, for the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
+    pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
+        self.device(device)?.create_context(params)
+    }
+
+    fn device(&self, name: &str) -> Result<Arc<dyn Device>> {
+        if let Some(found) = self.devices.iter().find(|known| known.name() == name) {
+            return Ok(found.clone());
+        }
+        let is_of = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.len() > 1 && rest.starts_with('.'));
+        if let Some(family) = self.families.iter().find(|family| is_of(family.prefix())) {
+            return Ok(family.device(name));
+        }
+        let names = self.devices.iter().map(|device| device.name().to_owned());
+        // By their first device, which all of them have: to list the others the engines would have to be loaded.
+        let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
+        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", names.join(", "))))
     }
 
     /// The executors that all models of this core share.
@@ -76,6 +135,7 @@ impl Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.devices.iter().map(|device| device.name())).finish()
+        let families = self.families.iter().map(|family| family.prefix());
+        f.debug_list().entries(self.devices.iter().map(|device| device.name()).chain(families)).finish()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
 use super::steps::CancelToken;
-use super::{Config, Model, ModelInfo, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -19,6 +19,25 @@ pub struct DeviceInfo {
     pub description: String,
     /// Key and value pairs for people and scripts.
     pub properties: Vec<(&'static str, String)>,
+    /// Why it can't be used on this machine; `None` if it can.
+    pub missing: Option<Missing>,
+}
+
+/// Why a device can't be used, and what would change that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What was looked for, where, and what was found instead.
+    pub reason: String,
+    /// The command that installs what is missing.
+    pub install: Option<&'static str>,
+}
+
+impl Missing {
+    /// The error of everything that needs the device with this name.
+    pub fn error(&self, device: &str) -> Error {
+        let install = self.install.map(|command| format!("; install it with `{command}`")).unwrap_or_default();
+        Error::new(ErrorKind::Unsupported, format!("device {device} is not available: {}{install}", self.reason))
+    }
 }
 
 /// An engine that runs models.
@@ -41,6 +60,48 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `Model` if the device can't run it; the message names the operator or port.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
+
+    /// The device's own memory.
+    ///
+    /// # Errors
+    /// `Unsupported` if it has none.
+    fn default_context(&self) -> Result<RemoteContext> {
+        let message = format!(
+            "device {} has no memory of its own: it runs on plain tensors, and on shared memory (ContextParams::SharedMemory)",
+            self.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// Memory as `params` say.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't use such memory.
+    fn create_context(&self, params: &ContextParams) -> Result<RemoteContext> {
+        match params {
+            ContextParams::SharedMemory => RemoteContext::shared_memory(self.name()),
+            ContextParams::DeviceMemory { .. } => self.default_context(),
+        }
+    }
+}
+
+/// The devices of one engine, whose names begin with the same word: `ORT.CPU`, `ORT.CUDA`. The engine is looked for, and asked
+/// what it has, only when somebody wants to know.
+pub trait DeviceFamily: Send + Sync {
+    /// What stands before the dot.
+    fn prefix(&self) -> &str;
+
+    /// The devices that the engine has on this machine; without the engine those that users would look for, as missing.
+    fn devices(&self) -> Vec<Arc<dyn Device>>;
+
+    /// The device with this name, prefix included; it may turn out to be missing when it is used.
+    fn device(&self, name: &str) -> Arc<dyn Device>;
+
+    /// As [`Device::read_model`], for files that no other device reads.
+    ///
+    /// # Errors
+    /// As there.
+    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
 }
 
 /// One step that a device declares.
@@ -56,6 +117,11 @@ pub struct DeviceStep {
 pub trait DeviceModel: Send + Sync {
     /// The ports as compiled.
     fn info(&self) -> &ModelInfo;
+
+    /// The device that runs it, where that is another one than was asked for.
+    fn device(&self) -> Option<&str> {
+        None
+    }
 
     /// The steps of a run, in order; at least one.
     fn steps(&self) -> Vec<DeviceStep>;
@@ -83,4 +149,26 @@ pub trait DeviceRequest: Send {
     /// # Errors
     /// `Canceled` where the device notices `cancel`, `Device` where it fails.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
+
+    /// Whether the device runs on this tensor in a device's memory ([`Tensor::is_remote`]): in general, if it is its own. Such a
+    /// tensor has no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].
+    fn accepts_remote(&self, _tensor: &Tensor) -> bool {
+        false
+    }
+
+    /// What each node of the model did in the latest run.
+    ///
+    /// # Errors
+    /// `Config` if the model was compiled without [`Config::profiling`], `Unsupported` if the engine does not tell.
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        Err(Error::new(ErrorKind::Unsupported, "this device does not tell the times of nodes; `step_times` tells those of steps"))
+    }
+}
+
+/// The error of a device that could tell the times of nodes and was not asked to when the model was compiled.
+pub fn profiling_is_off() -> Error {
+    Error::new(
+        ErrorKind::Config,
+        "the times of nodes were not taken: compile the model with `Config { profiling: true, ..Config::default() }`",
+    )
 }

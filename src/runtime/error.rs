@@ -101,6 +101,7 @@ impl From<tensor::Error> for Error {
         let kind = match error.kind() {
             tensor::ErrorKind::Busy => ErrorKind::Busy,
             tensor::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            tensor::ErrorKind::Io => ErrorKind::Io,
             _ => ErrorKind::Tensor,
         };
         Self::new(kind, error.to_string())

@@ -12,7 +12,7 @@ use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::{CancelToken, panic_error};
 use super::{Error, ErrorKind, Input, Inputs, Result};
-use crate::tensor::{Bytes, BytesMut, Element, ElementType, MAX_RANK, Shape, Tensor};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, Shape, Tensor};
 
 /// Writes an input just before the device reads it. `stages` implements it for frames.
 pub trait FillInput: Send {
@@ -21,6 +21,11 @@ pub trait FillInput: Send {
     /// # Errors
     /// If there is nothing to fill from.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
+
+    /// The number of the frame, or of whatever the input is made from: for traces. Asked after [`FillInput::shape`].
+    fn frame(&mut self) -> Option<u64> {
+        None
+    }
 
     /// Writes all of `input`, which has the shape that [`FillInput::shape`] gave.
     ///
@@ -57,6 +62,8 @@ pub(super) struct InputSlot {
 enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
+    /// In a device's memory: there are no bytes to look at.
+    Remote(#[allow(dead_code, reason = "held for its drop")] DeviceLease),
 }
 
 /// An output of a request.
@@ -68,6 +75,8 @@ pub(super) struct OutputSlot {
     /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
     spare: Option<Tensor>,
     lease: Option<BytesMut>,
+    /// Instead of `lease`, in a device's memory.
+    remote: Option<DeviceLease>,
 }
 
 impl InputSlot {
@@ -96,15 +105,36 @@ impl InputSlot {
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Whether the value fits the port; nothing is set.
-    pub(super) fn check(&self, input: &Input<'_>) -> Result<()> {
+    /// The tensor that the device reads in a run.
+    fn read(&self) -> &Tensor {
+        match &self.source {
+            Source::Shared(tensor) => tensor,
+            Source::Own | Source::Batch(_) | Source::Fill(_) => &self.own,
+        }
+    }
+
+    /// Whether the value fits the port, and the device can use its memory; nothing is set.
+    pub(super) fn check(&self, device: &dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         match input {
-            Input::Share(tensor) => check_fits("input", &self.port, tensor.element(), &tensor.shape()),
+            Input::Share(tensor) => {
+                check_memory("input", &self.port, tensor, device)?;
+                check_fits("input", &self.port, tensor.element(), &tensor.shape())
+            }
             Input::Copy(values) => {
                 check_fits("input", &self.port, self.port.element, values.shape())?;
                 self.own.bytes_mut().map(drop).map_err(|error| self.named(error.into()))
             }
-            Input::Batch(slices) => self.check_slices(slices).map(drop),
+            Input::Batch([only]) => {
+                check_memory("input", &self.port, only, device)?;
+                self.check_slices(std::slice::from_ref(only)).map(drop)
+            }
+            Input::Batch(slices) => {
+                if let Some(place) = slices.iter().find_map(Tensor::remote_place) {
+                    let message = format!("input {}: slices are gathered by the host, which can't see {place}; set one tensor", self.port);
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+                self.check_slices(slices).map(drop)
+            }
         }
     }
 
@@ -184,6 +214,12 @@ impl InputSlot {
             }
             None => {
                 let tensor = self.tensor()?;
+                if tensor.is_remote() {
+                    let lease = tensor.lease_for_device(false).map_err(|error| self.named(error.into()))?;
+                    check_fits("input", &self.port, tensor.element(), &tensor.shape())?;
+                    self.lease = Some(InputLease::Remote(lease));
+                    return Ok(());
+                }
                 let bytes = tensor.bytes().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
                 InputLease::Read(bytes)
@@ -228,7 +264,7 @@ fn with_first(shape: &Shape, extent: usize) -> Shape {
 
 impl OutputSlot {
     pub(super) fn new(port: Port, tensor: Tensor) -> Self {
-        Self { port, tensor, own: true, spare: None, lease: None }
+        Self { port, tensor, own: true, spare: None, lease: None, remote: None }
     }
 
     /// Makes a tensor of the user's the output; the one before is returned, to be dropped outside of any lock.
@@ -245,6 +281,13 @@ impl OutputSlot {
         }
         self.tensor.copy_to(&other)?;
         Ok(other)
+    }
+
+    fn check_computed(&self, shape: &[usize]) -> Result<()> {
+        if self.port.shape.admits(shape) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", self.port)))
     }
 
     fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
@@ -268,14 +311,16 @@ impl OutputSlot {
             };
             self.spare = Some(std::mem::replace(&mut self.tensor, other));
         }
-        let bytes = self.tensor.bytes_mut().map_err(|error| Error::from(error).context(format!("output {}", self.port)))?;
-        if let Some(shape) = self.port.shape.to_static()
-            && shape != *bytes.layout().shape()
-        {
-            return Err(mismatch("output", &self.port, self.tensor.element(), bytes.layout().shape()));
+        let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", self.port));
+        if self.tensor.is_remote() {
+            self.remote = Some(self.tensor.lease_for_device(true).map_err(named)?);
+        } else {
+            self.lease = Some(self.tensor.bytes_mut().map_err(named)?);
         }
-        self.lease = Some(bytes);
-        Ok(())
+        match self.port.shape.to_static() {
+            Some(shape) if shape != self.tensor.shape() => Err(mismatch("output", &self.port, self.tensor.element(), &self.tensor.shape())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -284,6 +329,8 @@ pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
     pub(super) places: Arc<Places>,
+    /// What the run is made from, for traces.
+    pub(super) frame: Option<u64>,
 }
 
 /// Where the ports of a device lie among the slots of a request.
@@ -373,7 +420,7 @@ impl RunIo {
         if inputs.is_none() {
             return Ok(());
         }
-        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(input))?;
+        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(&*device, input))?;
         inputs.visit(&mut |key: PortKey<'_>, input| {
             let slot = &mut self.inputs[key.find("input", ports)?];
             let source = match input {
@@ -402,7 +449,13 @@ impl RunIo {
     }
 
     fn lease_all(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
-        self.inputs.iter_mut().try_for_each(|slot| slot.lease(device))?;
+        self.frame = None;
+        for slot in &mut self.inputs {
+            slot.lease(device)?;
+            if let Source::Fill(fill) = &mut slot.source {
+                self.frame = self.frame.or_else(|| fill.frame());
+            }
+        }
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
@@ -417,7 +470,7 @@ impl RunIo {
             slot.lease = None;
             slot.slices.clear();
         }
-        self.outputs.iter_mut().for_each(|slot| slot.lease = None);
+        self.outputs.iter_mut().for_each(|slot| (slot.lease, slot.remote) = (None, None));
     }
 }
 
@@ -467,6 +520,7 @@ impl RunContext<'_> {
         let slot = &self.io.inputs[input_idx];
         match &slot.lease {
             Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
+            Some(InputLease::Remote(_)) => Err(unseen("input", &slot.port, slot.read())),
             _ => Err(Error::new(ErrorKind::Tensor, format!("input {} is not filled yet: read it in a step after `fill`", slot.port))),
         }
     }
@@ -474,9 +528,10 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps.
+    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let bytes = self.io.outputs[output_idx].lease.as_ref().expect("a run leases its outputs");
+        let slot = &self.io.outputs[output_idx];
+        let bytes = slot.lease.as_ref().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }
 }
@@ -509,10 +564,19 @@ impl DeviceIo<'_> {
         self.io.outputs.len()
     }
 
+    /// The tensor of an input: for devices that know it by its memory.
+    pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
+        self.io.inputs[self.io.places.inputs[input_idx]].read()
+    }
+
     /// The bytes of an input, for the length of the run. Any strides.
+    ///
+    /// # Panics
+    /// If it lies in a device's memory: a device that accepts such tensors looks at [`DeviceIo::input_tensor`] first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
+            Some(InputLease::Remote(_)) => panic!("input {input_idx} lies in a device's memory"),
             _ => unreachable!("inputs are readable once the step `fill` ended"),
         }
     }
@@ -524,9 +588,7 @@ impl DeviceIo<'_> {
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
-            if !slot.port.shape.admits(shape) {
-                return Err(Error::new(ErrorKind::Device, format!("output {}: the engine computed the shape {shape:?}", slot.port)));
-            }
+            slot.check_computed(shape)?;
             slot.lease = None;
             let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
             slot.tensor.set_shape(shape).map_err(named)?;
@@ -534,6 +596,46 @@ impl DeviceIo<'_> {
         }
         Ok(slot.lease.as_mut().expect("set above"))
     }
+
+    /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
+    ///
+    /// # Errors
+    /// As [`DeviceIo::output`].
+    pub fn output_tensor(&mut self, output_idx: usize, shape: &[usize]) -> Result<&Tensor> {
+        let slot_idx = self.io.places.outputs[output_idx];
+        if self.io.outputs[slot_idx].remote.is_none() {
+            self.output(output_idx, shape)?;
+            return Ok(&self.io.outputs[slot_idx].tensor);
+        }
+        let slot = &mut self.io.outputs[slot_idx];
+        if *slot.tensor.shape() != *shape {
+            slot.check_computed(shape)?;
+            slot.remote = None;
+            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
+            slot.tensor.set_shape(shape).map_err(named)?;
+            slot.remote = Some(slot.tensor.lease_for_device(true).map_err(named)?);
+        }
+        Ok(&slot.tensor)
+    }
+}
+
+/// The device can use the memory that this tensor lies in.
+pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dyn DeviceRequest) -> Result<()> {
+    match tensor.remote_place() {
+        Some(place) if !device.accepts_remote(tensor) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{kind} {port}: this device can't use {place}; copy the tensor to a host tensor, or to one of the device's own context"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a step of the user's that asks for values in a device's memory.
+fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
+    let place = tensor.remote_place().unwrap_or_default();
+    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see"))
 }
 
 /// A tensor of this type and shape fits the port.

@@ -25,7 +25,7 @@
 //!
 //! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`variable`], [`device`], [`config`], [`profile`].
+//! [`variable`], [`device`], [`config`], [`profile`], [`remote`].
 //!
 //! The whole story, with snippets to copy, is in the [`guide`].
 //!
@@ -49,6 +49,7 @@ pub mod ordered;
 pub mod port;
 pub mod profile;
 pub mod queue;
+pub mod remote;
 pub mod request;
 pub mod request_pool;
 pub mod results;
@@ -60,7 +61,7 @@ pub mod variable;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::{Config, Properties};
+pub use config::{Config, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
 pub use inputs::{Input, Inputs};
@@ -68,10 +69,11 @@ pub use io::{FillInput, RunContext};
 pub use model::{Model, ModelInfo, VariablePorts};
 pub use ordered::{Ordered, OrderedStream};
 pub use port::{Axes, Dim, PartialShape, Port, PortKey};
-pub use profile::StepTime;
+pub use profile::{NodeStatus, NodeTime, StepTime};
 pub use queue::{AsyncInferQueue, JobErrors};
+pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
 pub use results::Results;
-pub use steps::CancelToken;
+pub use steps::{CancelToken, Interrupt};
 pub use variable::VariableState;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::compiled::CompiledShared;
 use super::executor::{Executor, Ticket};
-use super::io::{RunContext, Source, check_fits};
+use super::io::{RunContext, Source, check_fits, check_memory};
 use super::run::{Handle, OnQuiet, Shared};
 use super::steps::{Body, CustomStep, Step, StepTask};
 use super::{
-    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
+    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, NodeTime, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
 };
 use crate::tensor::Tensor;
 
@@ -253,12 +253,13 @@ impl InferRequest {
     /// Makes `tensor` the input; no copy. Every run leases its memory. Any strides: a region of another tensor is fine.
     ///
     /// # Errors
-    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Busy` while the request runs.
+    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Unsupported` if it lies in memory that the device can't
+    /// use, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.inputs[input_idx];
-            slot.check(&Input::Share(tensor.clone()))?;
+            slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
         })?;
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
@@ -274,6 +275,7 @@ impl InferRequest {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let replaced = self.shared().with_body(|body| {
             let slot = &mut body.io.outputs[output_idx];
+            check_memory("output", &slot.port, tensor, &*body.device)?;
             check_output(&slot.port, tensor)?;
             Ok(slot.replace(tensor.clone()))
         })?;
@@ -329,6 +331,9 @@ impl InferRequest {
             found.push((output_idx, tensor.clone()));
         }
         self.shared().edit(|body| {
+            for (output_idx, tensor) in &found {
+                check_memory("output", &self.model_outputs()[*output_idx], tensor, &*body.device)?;
+            }
             for (output_idx, tensor) in found {
                 drop(body.io.outputs[output_idx].replace(tensor));
             }
@@ -479,6 +484,15 @@ impl InferRequest {
     /// `Busy` while the request runs.
     pub fn step_times(&self) -> Result<Vec<StepTime>> {
         self.shared().with_body(|body| Ok(body.step_times()))
+    }
+
+    /// What each node of the model did in the latest run. The model must have been compiled with
+    /// [`Config::profiling`](super::Config::profiling).
+    ///
+    /// # Errors
+    /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
+    pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        self.shared().with_body(|body| body.device.profiling_info())
     }
 
     /// As [`InferRequest::step_times`], without allocating.

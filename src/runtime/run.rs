@@ -87,6 +87,8 @@ impl Handle {
             handle: OnceLock::new(),
             _ticket: ticket,
         });
+        let (request, model, device) = (shared.id, &*shared.model.name, &*shared.model.device);
+        tracing::trace!(target: "roiflow::trace", request, model, device, "request");
         let handle = Arc::new(Self(shared));
         let _first = handle.0.handle.set(Arc::downgrade(&handle));
         handle
@@ -181,7 +183,7 @@ impl Shared {
                 let run = guarded.state.start();
                 self.cancel.reset();
                 drop(guarded);
-                body.begin(run, calls_back);
+                body.begin(self.id, run, calls_back);
                 Ok(body)
             }
             Err(error) => {
@@ -230,6 +232,7 @@ impl Shared {
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.io.release();
+        body.span = tracing::Span::none(); // Ends it.
         if body.outcome.is_ok() {
             body.io.commit_variables();
         }
@@ -247,7 +250,7 @@ impl Shared {
                 let callback = guarded.callback.clone();
                 let (run, outcome) = guarded.outcome.clone();
                 drop(guarded);
-                let called = self.call_back(callback, outcome);
+                let called = self.call_back(callback, run, outcome);
                 guarded = self.guarded.lock().unwrap();
                 if let Err(error) = called {
                     guarded.settle(run, Err(error));
@@ -281,10 +284,12 @@ impl Shared {
         guarded
     }
 
-    fn call_back(&self, callback: Option<Callback>, outcome: Result<()>) -> Result<()> {
+    fn call_back(&self, callback: Option<Callback>, run: u64, outcome: Result<()>) -> Result<()> {
         // No handle left: the request is being dropped, and nobody wants to hear of it.
         let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
         let request = InferRequest::of(handle);
+        let _span =
+            tracing::trace_span!(target: "roiflow::trace", parent: None, "callback", request = self.id, run, step = "callback").entered();
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             callback(&request, outcome);
             drop(callback);

@@ -4,23 +4,33 @@
 //! that the user appended, and completion, which calls back. The run walks the list; where the next step's executor is another
 //! one, the request is queued there, else it goes on at once. On a processor engine that makes one task of the whole run.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::DeviceRequest;
 use super::executor::Executor;
 use super::io::{DeviceIo, RunContext, RunIo};
-use super::sync::{AtomicBool, Ordering};
+use super::sync::{AtomicBool, Mutex, Ordering};
 use super::{Error, ErrorKind, Result, StepTime};
 
-/// Asks a run to end; a flag that steps and devices look at.
-#[derive(Debug, Default)]
-pub struct CancelToken(AtomicBool);
+/// What interrupts an engine that is computing.
+pub trait Interrupt: Send + Sync {
+    /// Asks the engine to end; from another thread than the engine's, and without blocking.
+    fn interrupt(&self);
+}
+
+/// Asks a run to end; a flag that steps and devices look at, and the engine that is to be told.
+#[derive(Default)]
+pub struct CancelToken {
+    canceled: AtomicBool,
+    running: Mutex<Option<Arc<dyn Interrupt>>>,
+}
 
 impl CancelToken {
     /// Whether the run was canceled.
     pub fn is_canceled(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.canceled.load(Ordering::Acquire)
     }
 
     /// `Ok` while the run may go on.
@@ -31,12 +41,38 @@ impl CancelToken {
         if self.is_canceled() { Err(Error::new(ErrorKind::Canceled, "the run was canceled")) } else { Ok(()) }
     }
 
+    /// Runs `action`; a cancel meanwhile, or before, calls `interrupt`.
+    pub fn interrupting<R>(&self, interrupt: &Arc<dyn Interrupt>, action: impl FnOnce() -> R) -> R {
+        struct Forget<'a>(&'a CancelToken);
+        impl Drop for Forget<'_> {
+            fn drop(&mut self) {
+                let _told = self.0.running.lock().unwrap().take();
+            }
+        }
+        *self.running.lock().unwrap() = Some(interrupt.clone());
+        let _also_after_a_panic = Forget(self);
+        // One of both sees the other: `cancel` writes the flag before it looks for the engine.
+        if self.is_canceled() {
+            interrupt.interrupt();
+        }
+        action()
+    }
+
     pub(super) fn cancel(&self) {
-        self.0.store(true, Ordering::Release);
+        self.canceled.store(true, Ordering::Release);
+        if let Some(interrupt) = &*self.running.lock().unwrap() {
+            interrupt.interrupt();
+        }
     }
 
     pub(super) fn reset(&self) {
-        self.0.store(false, Ordering::Release);
+        self.canceled.store(false, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CancelToken({})", if self.is_canceled() { "canceled" } else { "not canceled" })
     }
 }
 
@@ -73,16 +109,20 @@ pub(super) struct Body {
     pub(super) outcome: Result<()>,
     pub(super) calls_back: bool,
     pub(super) started: Instant,
+    /// Of the run, from its start to its end; none outside of one.
+    pub(super) span: tracing::Span,
 }
 
 impl Body {
     /// Makes the body ready for a run whose leases are taken.
-    pub(super) fn begin(&mut self, run: u64, calls_back: bool) {
+    pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool) {
         self.run = run;
         self.calls_back = calls_back;
         self.next_step_idx = 0;
         self.outcome = Ok(());
         self.started = Instant::now();
+        let frame = self.io.frame;
+        self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
     }
 
     /// Runs the next step; its error, or its panic, becomes the outcome of the run.
@@ -94,9 +134,12 @@ impl Body {
             return;
         }
         let step = &mut self.steps[step_idx];
-        let _span = tracing::trace_span!("step", request = request_id, run = self.run, step = &*step.name).entered();
+        let (run, frame) = (self.run, self.io.frame);
+        let _span =
+            tracing::trace_span!(target: "roiflow::trace", parent: &self.span, "step", request = request_id, run, frame, step = &*step.name)
+                .entered();
         let begin = Instant::now();
-        let (device, io, run) = (&mut self.device, &mut self.io, self.run);
+        let (device, io) = (&mut self.device, &mut self.io);
         let task = &mut step.task;
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match task {
             StepTask::Inputs => io.fill(),

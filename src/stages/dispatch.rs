@@ -37,6 +37,8 @@ pub(super) type Decode<T> = Box<dyn FnMut(&RunContext<'_>, &Transform) -> Result
 /// How often a stage ran, and how long its steps took in all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StageStats {
+    /// The device that runs the model; the one that was chosen, where a device chooses among others.
+    pub device: String,
     /// Runs of the model.
     pub n_runs: u64,
     /// Runs that failed.
@@ -107,7 +109,11 @@ impl<J: Job> Dispatcher<J> {
             workers.push(Worker { request, slot });
         }
         let state = Mutex::new(State { pending: VecDeque::new(), idle: (0..n_requests).rev().collect() });
-        let queue = Arc::new(Queue { state, workers, stats: Mutex::default() });
+        let queue = Arc::new(Queue {
+            state,
+            workers,
+            stats: Mutex::new(StageStats { device: model.device().to_owned(), ..StageStats::default() }),
+        });
         for (worker_idx, worker) in queue.workers.iter().enumerate() {
             let queue: Weak<Queue<J>> = Arc::downgrade(&queue);
             worker.request.set_callback(move |_request, result| {
@@ -242,13 +248,16 @@ impl<J: Job> FillInput for JobInput<J> {
         Ok(self.shape)
     }
 
+    fn frame(&mut self) -> Option<u64> {
+        self.slot.lock().unwrap().job.as_ref().map(Job::frame_number)
+    }
+
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let (frame, frame_number) = {
+        let frame = {
             let slot = self.slot.lock().unwrap();
             let Some(job) = &slot.job else { return Err(stopped()) };
-            (job.frame().clone(), job.frame_number())
+            job.frame().clone()
         };
-        let _span = tracing::trace_span!("fill", frame = frame_number).entered();
         let frame_from_input = self.preprocess.fill(&frame, input, 0, &mut self.scratch)?;
         self.slot.lock().unwrap().frame_from_input = frame_from_input;
         Ok(())

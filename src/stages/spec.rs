@@ -23,7 +23,7 @@ pub struct StageOptions {
     pub model: PathBuf,
     /// The description; else the one beside the model.
     pub description: Option<PathBuf>,
-    /// The device; else `CPU`.
+    /// The device; else [`DEFAULT_DEVICE`].
     pub device: Option<String>,
     /// Instead of the description's labels.
     pub labels: Option<Vec<String>>,
@@ -38,7 +38,7 @@ pub struct StageOptions {
 }
 
 /// The device that is used where none is named.
-pub const DEFAULT_DEVICE: &str = "CPU";
+pub const DEFAULT_DEVICE: &str = "AUTO";
 
 /// A description that fits its model: nothing in it needs to be checked again.
 #[derive(Debug, Clone)]

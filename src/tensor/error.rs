@@ -12,8 +12,12 @@ pub enum ErrorKind {
     ElementType,
     /// Shape, strides or a region do not fit.
     Shape,
-    /// The memory may not be written, or not be seen by the host.
+    /// The memory may not be written, or what another process offers is not safe to map.
     Access,
+    /// The memory is a device's: the host reaches it by copying only.
+    Remote,
+    /// A descriptor, socket or mapping that the system refuses, or a peer that does not speak our language.
+    Io,
     /// The combination is not offered.
     Unsupported,
 }

@@ -5,7 +5,9 @@
 //! ([`View`], [`ViewMut`], [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. A lease never waits; who
 //! comes second gets [`ErrorKind::Busy`]. This is how a running request keeps others from rewriting what it reads.
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`values`].
+//! Memory may be a device's, which the host reaches by copying only ([`remote`]), or shared with other processes (`shared`).
+//!
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`values`], [`remote`], `shared`.
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -13,7 +15,10 @@ pub mod element;
 pub mod error;
 pub mod layout;
 pub mod pool;
+pub mod remote;
 pub mod roi;
+#[cfg(target_os = "linux")]
+pub mod shared;
 pub mod storage;
 #[allow(clippy::module_inception, reason = "the file is named after the one type it holds")]
 pub mod tensor;
@@ -24,6 +29,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use layout::{Layout, MAX_RANK, Shape};
 pub use pool::TensorPool;
-pub use storage::{ForeignMemory, Memory, ReadLease, WriteLease};
+pub use remote::{InRemote, RemoteMemory};
+#[cfg(target_os = "linux")]
+pub use shared::SharedTensor;
+pub use storage::{DeviceLease, ForeignMemory, Memory, ReadLease, WriteLease};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
 pub use values::Values;

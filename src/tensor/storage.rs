@@ -1,5 +1,5 @@
-//! Who owns the bytes: allocated, pooled or foreign (mapped) memory, and the leases on it. All `unsafe` of this folder that
-//! owns memory lives here.
+//! Who owns the bytes: allocated, pooled, foreign (mapped), shared or a device's memory, and the leases on it. All `unsafe` of
+//! this folder that owns memory lives here and in `shared`.
 //!
 //! A lease is one atomic word per memory: 0 free, n readers, `WRITER`. Taking one never blocks, so there is no lock order.
 
@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pool::PoolReturn;
-use super::{Error, ErrorKind, Result};
+#[cfg(target_os = "linux")]
+use super::shared::SharedMapping;
+use super::{Error, ErrorKind, RemoteMemory, Result};
 
 /// Own memory begins at a multiple of this: a cache line, and the widest vector register.
 pub const ALIGN_BYTES: usize = 64;
@@ -48,6 +50,9 @@ enum Owner {
     Own(#[allow(dead_code, reason = "held for its drop")] AlignedBytes),
     Pooled(Option<AlignedBytes>, PoolReturn),
     Foreign(#[allow(dead_code, reason = "held for its drop")] Box<dyn ForeignMemory>),
+    #[cfg(target_os = "linux")]
+    Shared(SharedMapping),
+    Remote(Box<dyn RemoteMemory>),
 }
 
 // SAFETY: the bytes are reached only through leases, which exclude writers from readers across threads; the owners are Send + Sync.
@@ -70,6 +75,29 @@ impl Memory {
             writable: owner.is_writable(),
             lease: AtomicUsize::new(0),
             owner: Owner::Foreign(owner),
+        })
+    }
+
+    /// Memory of a device. `ptr` names it and is never read through: there are no host leases on it.
+    pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
+        Arc::new(Self {
+            ptr: NonNull::from(&*owner).cast(),
+            len: owner.len(),
+            writable: true,
+            lease: AtomicUsize::new(0),
+            owner: Owner::Remote(owner),
+        })
+    }
+
+    /// Memory that other processes see too.
+    #[cfg(target_os = "linux")]
+    pub(super) fn shared(mapping: SharedMapping) -> Arc<Self> {
+        Arc::new(Self {
+            ptr: mapping.as_ptr(),
+            len: mapping.len(),
+            writable: mapping.is_writable(),
+            lease: AtomicUsize::new(0),
+            owner: Owner::Shared(mapping),
         })
     }
 
@@ -98,20 +126,88 @@ impl Memory {
         self.writable
     }
 
-    /// The address of the first byte, for identity and range checks; reading through it needs a lease.
+    /// The address of the first byte, for identity and range checks; reading through it needs a lease. For memory of a device it
+    /// is a name and nothing else.
     pub fn address(&self) -> *const u8 {
         self.ptr.as_ptr()
+    }
+
+    /// The device's memory, if it is one that the host may not touch.
+    pub fn as_remote(&self) -> Option<&dyn RemoteMemory> {
+        match &self.owner {
+            Owner::Remote(owner) => Some(&**owner),
+            _ => None,
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn as_shared(&self) -> Option<&SharedMapping> {
+        match &self.owner {
+            Owner::Shared(mapping) => Some(mapping),
+            _ => None,
+        }
+    }
+
+    /// Whether a tensor over all of it may move on to larger memory of ours: not where somebody else counts on the place.
+    pub(super) fn may_be_left(&self) -> bool {
+        match &self.owner {
+            Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => true,
+            #[cfg(target_os = "linux")]
+            Owner::Shared(_) => false,
+            Owner::Remote(_) => false,
+        }
     }
 
     /// Takes a share for reading.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody writes.
+    /// [`ErrorKind::Busy`] while somebody writes; [`ErrorKind::Remote`] if it is a device's.
     pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
+        self.check_host()?;
+        self.begin_to_read()?;
+        Ok(ReadLease(Arc::clone(self)))
+    }
+
+    /// Takes the memory for writing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody reads or writes; [`ErrorKind::Access`] if the memory is read-only;
+    /// [`ErrorKind::Remote`] if it is a device's.
+    pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
+        self.check_host()?;
+        self.begin_to_write()?;
+        Ok(WriteLease(Some(Arc::clone(self))))
+    }
+
+    /// Takes a share for reading, or the memory for writing, for somebody who does not go through the host's addresses: a device,
+    /// another process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for the host's leases.
+    pub fn lease_for_device(self: &Arc<Self>, writes: bool) -> Result<DeviceLease> {
+        if writes {
+            self.begin_to_write()?
+        } else {
+            self.begin_to_read()?
+        }
+        Ok(DeviceLease { memory: Arc::clone(self), writes })
+    }
+
+    fn check_host(&self) -> Result<()> {
+        match self.as_remote() {
+            None => Ok(()),
+            Some(remote) => Err(Error::new(
+                ErrorKind::Remote,
+                format!("the tensor lies in {}, which the host can't see; copy it to a host tensor with `copy_to`", remote.place()),
+            )),
+        }
+    }
+
+    fn begin_to_read(&self) -> Result<()> {
         let taken =
             self.lease.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| if state >= WRITER - 1 { None } else { Some(state + 1) });
         match taken {
-            Ok(_) => Ok(ReadLease(Arc::clone(self))),
+            Ok(_) => Ok(()),
             Err(_) => Err(Error::new(
                 ErrorKind::Busy,
                 "the tensor is being written (by a running request, or through a view); wait for it, or use another tensor",
@@ -119,21 +215,28 @@ impl Memory {
         }
     }
 
-    /// Takes the memory for writing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] while somebody reads or writes; [`ErrorKind::Access`] if the memory is read-only.
-    pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
+    fn begin_to_write(&self) -> Result<()> {
         if !self.writable {
-            return Err(Error::new(ErrorKind::Access, "the tensor's memory is read-only (a mapped media buffer); copy it to write"));
+            return Err(Error::new(
+                ErrorKind::Access,
+                "the tensor's memory is read-only (a mapped media buffer, or shared for reading); copy it to write",
+            ));
         }
         match self.lease.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(WriteLease(Some(Arc::clone(self)))),
+            Ok(_) => Ok(()),
             Err(_) => Err(Error::new(
                 ErrorKind::Busy,
                 "the tensor is in use (by a running request, or through a view); wait for it, or use another tensor",
             )),
         }
+    }
+
+    fn end_to_read(&self) {
+        self.lease.fetch_sub(1, Ordering::Release);
+    }
+
+    fn end_to_write(&self) {
+        self.lease.store(0, Ordering::Release);
     }
 }
 
@@ -143,6 +246,9 @@ impl fmt::Debug for Memory {
             Owner::Own(_) => "own",
             Owner::Pooled(..) => "pooled",
             Owner::Foreign(_) => "foreign",
+            #[cfg(target_os = "linux")]
+            Owner::Shared(_) => "shared",
+            Owner::Remote(_) => "remote",
         };
         write!(f, "Memory({owner}, {} bytes at {:p})", self.len, self.ptr)
     }
@@ -172,7 +278,7 @@ impl ReadLease {
 
 impl Drop for ReadLease {
     fn drop(&mut self) {
-        self.0.lease.fetch_sub(1, Ordering::Release);
+        self.0.end_to_read();
     }
 }
 
@@ -212,8 +318,28 @@ impl WriteLease {
 impl Drop for WriteLease {
     fn drop(&mut self) {
         if let Some(memory) = &self.0 {
-            memory.lease.store(0, Ordering::Release);
+            memory.end_to_write();
         }
+    }
+}
+
+/// A lease without the host's addresses, see [`Memory::lease_for_device`]; ends when dropped.
+#[derive(Debug)]
+pub struct DeviceLease {
+    memory: Arc<Memory>,
+    writes: bool,
+}
+
+impl DeviceLease {
+    /// Whether it excludes everybody else.
+    pub fn writes(&self) -> bool {
+        self.writes
+    }
+}
+
+impl Drop for DeviceLease {
+    fn drop(&mut self) {
+        if self.writes { self.memory.end_to_write() } else { self.memory.end_to_read() }
     }
 }
 

@@ -115,7 +115,9 @@ impl Tensor {
                 ),
             ));
         }
-        if !(memory.address() as usize + offset_bytes).is_multiple_of(layout.element().size()) {
+        // A device's memory has no address here; its begin is aligned for every element.
+        let begin = if memory.as_remote().is_some() { 0 } else { memory.address() as usize };
+        if !(begin + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!("{} elements at address {:p} + {offset_bytes} are not aligned", layout.element(), memory.address()),
@@ -149,7 +151,7 @@ impl Tensor {
         }
     }
 
-    /// The address of the first element, for identity and range checks only.
+    /// The address of the first element, for identity and range checks only; in a device's memory, a name for it.
     pub fn address(&self) -> *const u8 {
         let placed = self.placed();
         placed.memory.address().wrapping_add(placed.offset_bytes)
@@ -178,7 +180,8 @@ impl Tensor {
     /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself.
+    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself, or memory that is
+    /// shared or a device's would have to be left.
     pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
         let shape = shape.into();
         match &mut self.body {
@@ -186,11 +189,17 @@ impl Tensor {
             Body::Whole(shared) => {
                 let mut placed = shared.write().unwrap();
                 let layout = Layout::dense(self.element, shape)?;
-                let _nobody_looks = placed.memory.lease_write()?;
+                let _nobody_looks = placed.memory.lease_for_device(true)?;
                 let memory = if layout.dense_bytes() <= placed.memory.len() {
                     Arc::clone(&placed.memory)
-                } else {
+                } else if placed.memory.may_be_left() {
                     Memory::zeroed(layout.dense_bytes())
+                } else {
+                    let (needed, held) = (layout.dense_bytes(), placed.memory.len());
+                    return Err(Error::new(
+                        ErrorKind::Shape,
+                        format!("set_shape {shape} needs {needed} bytes, this tensor's memory holds {held}; create one in its context"),
+                    ));
                 };
                 *placed = Placed { memory, layout, offset_bytes: 0 };
             }
@@ -201,7 +210,8 @@ impl Tensor {
     /// The values, to read.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while somebody writes.
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while somebody writes;
+    /// [`ErrorKind::Remote`] if the host may not see the memory.
     pub fn view<T: Element>(&self) -> Result<View<T>> {
         self.check_element::<T>()?;
         let bytes = self.bytes()?;
@@ -222,7 +232,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while anybody else reads or writes;
-    /// [`ErrorKind::Access`] if the memory is read-only.
+    /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] if the host may not see it.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
         self.check_element::<T>()?;
         let mut bytes = self.bytes_mut()?;
@@ -240,7 +250,7 @@ impl Tensor {
     /// The bytes with their layout, to read.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody writes.
+    /// [`ErrorKind::Busy`] while somebody writes; [`ErrorKind::Remote`] if the host may not see the memory.
     pub fn bytes(&self) -> Result<Bytes> {
         let placed = self.placed();
         Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
@@ -249,18 +259,23 @@ impl Tensor {
     /// The bytes with their layout, to write.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while anybody else reads or writes; [`ErrorKind::Access`] if the memory is read-only.
+    /// [`ErrorKind::Busy`] while anybody else reads or writes; [`ErrorKind::Access`] if the memory is read-only;
+    /// [`ErrorKind::Remote`] if the host may not see it.
     pub fn bytes_mut(&self) -> Result<BytesMut> {
         let placed = self.placed();
         Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
     }
 
-    /// Copies all elements to `target`, any strides on either side. The shapes must be equal.
+    /// Copies all elements to `target`, any strides on either side, also from and to the memory of a device. The shapes must be
+    /// equal.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for
-    /// views. Copying a tensor onto its own memory is `Busy`.
+    /// views. Copying a tensor onto its own memory is `Busy`. What the device says if it fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
+        if self.is_remote() || target.is_remote() {
+            return super::remote::copy(self, target);
+        }
         let source = self.bytes()?;
         source.copy_to(&mut target.bytes_mut()?)
     }

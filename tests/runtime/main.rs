@@ -3,11 +3,15 @@
 mod allocations;
 mod bad_models;
 mod device_suite;
+mod engines;
 mod golden_fill;
 mod models;
 mod pictures;
+mod profiling;
 mod reference;
 mod request;
+#[cfg(target_os = "linux")]
+mod shared;
 mod stages;
 mod streaming;
 mod support;

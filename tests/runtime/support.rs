@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use roiflow::devices;
+use roiflow::runtime::device::DeviceInfo;
 use roiflow::runtime::{CompiledModel, Config};
 use roiflow::tensor::Tensor;
 
@@ -44,9 +45,30 @@ pub fn fetched(path: &str) -> Option<PathBuf> {
 
 /// Compiles a file for the embedded engine.
 pub fn compile(path: &Path) -> CompiledModel {
+    compile_on("CPU", path)
+}
+
+/// Compiles a file for a device.
+pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
     let core = devices::core();
     let model = core.read_model(path).unwrap();
-    core.compile_model(&model, "CPU", &Config::default()).unwrap()
+    core.compile_model(&model, device, &Config::default()).unwrap()
+}
+
+/// Whether a device can be used here; says so where it can't. Devices that `ROIFLOW_REQUIRE_DEVICES` lists must be there.
+pub fn is_here(device: &str) -> bool {
+    static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
+    let devices = DEVICES.get_or_init(|| devices::core().devices());
+    let info = devices.iter().find_map(|(name, info)| (name == device).then_some(info));
+    let why = match info.map(|info| &info.missing) {
+        Some(None) => return true,
+        Some(Some(missing)) => missing.error(device).to_string(),
+        None => format!("device {device} is not listed"),
+    };
+    let required = std::env::var("ROIFLOW_REQUIRE_DEVICES").unwrap_or_default();
+    assert!(!required.split(',').any(|name| name.trim() == device), "{device} is required by ROIFLOW_REQUIRE_DEVICES: {why}");
+    eprintln!("skipped on {device}: {why}");
+    false
 }
 
 /// A tensor of these values; one row.
@@ -94,6 +116,13 @@ pub fn alone(test: &str, body: fn()) {
     assert!(output.status.success(), "{test} alone: {}\n{out}\n{error}", output.status);
     assert!(out.contains("1 passed"), "{test} is not the name of the test: {out}");
     eprint!("{error}");
+}
+
+/// Memory of this process that is in use; `None` where the system does not tell.
+pub fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
 /// A folder for files of one test; gone when dropped.

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A folder of its own per test, removed at the end.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("roiflow-cli-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -22,7 +22,7 @@ impl Folder {
         Self(path)
     }
 
-    fn file(&self, name: &str) -> String {
+    pub fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
@@ -43,11 +43,11 @@ impl Drop for Folder {
     }
 }
 
-fn roiflow(arguments: &[&str]) -> Output {
+pub fn roiflow(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
+pub fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = roiflow(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
@@ -65,7 +65,7 @@ fn a_run_writes_json_and_video_and_sums_up() {
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--json", &json, "--video", &video]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    for part in ["frames  40 in", "latency  p50", "runs: fill", "dropped  0", "o.jsonl", "o.mp4"] {
+    for part in ["frames  40 in", "latency  p50", "runs on CPU: fill", "dropped  0", "o.jsonl", "o.mp4"] {
         assert!(said.contains(part), "expected `{part}` in {said}");
     }
     let lines = lines(&json);
@@ -213,5 +213,13 @@ fn inspect_and_devices_tell_what_is_there() {
     let text = said(&["inspect", &folder.file("colors.toml")]);
     assert!(["Colors of rectangles.", "detector (path", "the detector"].iter().all(|part| text.contains(part)), "{text}");
     assert!(said(&["devices"]).contains("CPU"));
+    let devices: serde_json::Value = serde_json::from_str(&said(&["devices", "--json"])).unwrap();
+    for name in ["CPU", "AUTO", "ORT.CPU", "OPENVINO.CPU"] {
+        let device =
+            devices.as_array().unwrap().iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("{name}: {devices}"));
+        // What is missing says why, and how to get it.
+        let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
+        assert!(!told.is_null(), "{device}");
+    }
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }

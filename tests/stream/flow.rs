@@ -666,8 +666,8 @@ fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
     let n_threads = |nireq: usize| {
         let line = format!(
             "videotestsrc num-buffers=60 ! video/x-raw,format=RGB,width=64,height=48 ! {} ! {} ! fakesink name=sink",
-            detect("rectangle", &format!("nireq={nireq}")),
-            classify("color", &format!("nireq={nireq}"))
+            detect("rectangle", &format!("nireq={nireq} device=CPU")),
+            classify("color", &format!("nireq={nireq} device=CPU"))
         );
         let pipeline = pipeline(&line);
         let most = Arc::new(Mutex::new(0));

@@ -13,3 +13,6 @@ mod overlay;
 mod pipelines;
 mod publish;
 mod reference;
+mod shared;
+#[cfg(feature = "cli")]
+mod trace;

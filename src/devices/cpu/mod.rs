@@ -7,11 +7,11 @@
 //! - Inputs with an extent of 0 are refused.
 //! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
 //!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
-//! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `denormals`.
-//! - Cancel is looked at between nodes.
+//! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `devices::denormals`.
+//! - Cancel is looked at between nodes, and their times are taken there if they are asked for.
 
-mod denormals;
 mod model;
+mod profile;
 mod request;
 
 use std::path::Path;
@@ -36,19 +36,33 @@ impl Device for CpuDevice {
         DeviceInfo {
             description: "embedded engine (tract, pure Rust), reads ONNX".to_owned(),
             properties: vec![("engine", "tract 0.23".to_owned()), ("threads", n_threads.to_string())],
+            missing: None,
         }
     }
 
     fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        if is_of_another_engine(path) {
+            return Err(Error::new(ErrorKind::Unsupported, "device CPU reads ONNX files"));
+        }
         model::OnnxFile::read(path).map(|file| file.info)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         match model.source() {
+            ModelSource::File(path) if is_of_another_engine(path) => Err(Error::new(
+                ErrorKind::Model,
+                format!("device CPU reads ONNX files, `{}` is of another format; use OPENVINO.CPU or AUTO", path.display()),
+            )),
             ModelSource::File(path) => {
-                Ok(Arc::new(model::CpuModel::compile(path, model.info(), executors.for_model(self.name(), config)?)?))
+                Ok(Arc::new(model::CpuModel::compile(path, model.info(), config, executors.for_model(self.name(), config)?)?))
             }
             ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
         }
     }
+}
+
+/// Formats that are certainly none of ONNX: whatever else is in the file, the error is then about ONNX.
+fn is_of_another_engine(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    ["xml", "ort", "tflite", "pb", "pdmodel", "gguf"].iter().any(|known| ending.eq_ignore_ascii_case(known))
 }

@@ -9,11 +9,11 @@ use tract_onnx::tract_core::internal::Op;
 use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
 use tract_onnx::tract_core::plan::SimplePlan;
 
-use super::denormals::FlushDenormals;
 use super::request::CpuRequest;
+use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
-use crate::runtime::{Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
+use crate::runtime::{Config, Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
 use crate::tensor::{ElementType, Shape};
 
 /// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
@@ -175,6 +175,7 @@ pub(super) struct CpuModel {
     info: ModelInfo,
     pool: Arc<Pool>,
     plans: Arc<Plans>,
+    profiling: bool,
 }
 
 /// Plans by input shapes, made on demand.
@@ -198,7 +199,7 @@ pub(super) enum Rows {
 
 impl CpuModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(path: &Path, read: &ModelInfo, pool: Arc<Pool>) -> Result<Self> {
+    pub(super) fn compile(path: &Path, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
         let mut file = OnnxFile::read(path)?;
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
@@ -237,7 +238,7 @@ impl CpuModel {
                     .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
             }
         }
-        Ok(Self { info, pool, plans: Arc::new(plans) })
+        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling })
     }
 }
 
@@ -262,6 +263,12 @@ impl Plans {
         Ok(plan)
     }
 
+    /// Names and operators of the file's nodes, without weights and inputs.
+    pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
+        let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
+        nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
+    }
+
     fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
         // Weights are multiplied here already, where constants are folded.
         let _flushed = FlushDenormals::enter();
@@ -279,6 +286,10 @@ impl DeviceModel for CpuModel {
         &self.info
     }
 
+    fn device(&self) -> Option<&str> {
+        Some("CPU")
+    }
+
     fn steps(&self) -> Vec<DeviceStep> {
         vec![DeviceStep { name: "infer", executor: self.pool.clone() }]
     }
@@ -288,6 +299,6 @@ impl DeviceModel for CpuModel {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info)))
+        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info, self.profiling)))
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use tract_onnx::prelude::Tensor as EngineTensor;
 use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
+use tract_onnx::tract_core::plan;
 
-use super::denormals::FlushDenormals;
 use super::model::{Plan, Plans, Rows, datum_of, has_batch};
-use crate::runtime::device::DeviceRequest;
+use super::profile::Profile;
+use crate::devices::denormals::FlushDenormals;
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
 use crate::tensor::{ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
 
 pub(super) struct CpuRequest {
@@ -22,12 +24,21 @@ pub(super) struct CpuRequest {
     rows: Vec<Option<Arc<EngineTensor>>>,
     /// The state of the plan that ran last; shapes change seldom.
     running: Option<(Vec<Shape>, TypedSimpleState)>,
+    /// If the user wants to know the times of nodes.
+    profile: Option<Profile>,
 }
 
 impl CpuRequest {
-    pub(super) fn new(plans: Arc<Plans>, info: &ModelInfo) -> Self {
+    pub(super) fn new(plans: Arc<Plans>, info: &ModelInfo, profiling: bool) -> Self {
         let none = || info.inputs.iter().map(|_| None).collect();
-        Self { plans, inputs: info.inputs.clone(), own_inputs: none(), rows: none(), running: None }
+        Self {
+            plans,
+            inputs: info.inputs.clone(),
+            own_inputs: none(),
+            rows: none(),
+            running: None,
+            profile: profiling.then(Profile::default),
+        }
     }
 
     /// The number of rows, if the first axis is open and all inputs that have it agree; and the shapes of the inputs.
@@ -101,6 +112,9 @@ impl DeviceRequest for CpuRequest {
     }
 
     fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        if let Some(profile) = &mut self.profile {
+            profile.begin_run();
+        }
         let (n_rows, shapes) = self.shapes(io)?;
         match n_rows {
             Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
@@ -116,6 +130,11 @@ impl DeviceRequest for CpuRequest {
             },
             _ => self.run_whole(&shapes, io, cancel),
         }
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        let profile = self.profile.as_ref().ok_or_else(profiling_is_off)?;
+        Ok(profile.nodes(&self.plans.nodes_of_file()))
     }
 }
 
@@ -192,12 +211,21 @@ impl CpuRequest {
             inputs.push(self.turn_input(input_idx, shape, row_idx, io)?);
         }
         let flushed = FlushDenormals::enter();
-        let ran = state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-            if cancel.is_canceled() {
-                return Err(TractError::msg("canceled"));
+        let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
+        // Two closures, so that a run that nobody times does not even ask.
+        let ran = match &mut self.profile {
+            None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                go_on()?;
+                plan::eval(context, op_state, node, inputs)
+            }),
+            Some(profile) => {
+                profile.begin_turn(state.plan());
+                state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                    go_on()?;
+                    profile.time(node.id, || plan::eval(context, op_state, node, inputs))
+                })
             }
-            tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)
-        });
+        };
         drop(flushed);
         let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
         self.running = Some((known, state));

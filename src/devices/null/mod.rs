@@ -1,6 +1,7 @@
 //! `NULL`: no arithmetic. Scripted outputs, gates, failures and counters, for tests of everything around an engine and for
 //! trying the plumbing of a pipeline.
 
+mod memory;
 mod model;
 mod request;
 mod script;
@@ -8,11 +9,12 @@ mod script;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use memory::NullMemory;
 pub use script::{Gate, Script};
 
 use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
 use crate::runtime::executor::{Executor, Executors};
-use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result};
 
 /// The device. [`NullDevice::default`] writes zeros; a test gives a [`Script`].
 #[derive(Debug, Clone)]
@@ -45,7 +47,7 @@ impl Device for NullDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new() }
+        DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new(), missing: None }
     }
 
     fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
@@ -62,5 +64,18 @@ impl Device for NullDevice {
             false => None,
         };
         Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), cpu, waiter)))
+    }
+
+    fn default_context(&self) -> Result<RemoteContext> {
+        self.create_context(&ContextParams::DeviceMemory { max_bytes: None })
+    }
+
+    fn create_context(&self, params: &ContextParams) -> Result<RemoteContext> {
+        match params {
+            ContextParams::SharedMemory => RemoteContext::shared_memory(self.name()),
+            ContextParams::DeviceMemory { max_bytes } => {
+                Ok(RemoteContext::new(self.name(), Arc::new(memory::Room::new(self.name(), *max_bytes))))
+            }
+        }
     }
 }

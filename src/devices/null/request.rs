@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Gate, Script};
+use super::{Gate, NullMemory, Script};
 use crate::runtime::device::DeviceRequest;
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Result};
@@ -43,11 +43,18 @@ impl DeviceRequest for NullRequest {
             return compute(io, cancel);
         }
         // An open extent of an output is taken from the first input, where a batch is.
-        let batch = if io.n_inputs() > 0 { io.input(0).layout().shape().first().copied() } else { None };
+        let batch = if io.n_inputs() > 0 { io.input_tensor(0).shape().first().copied() } else { None };
         for (output_idx, port) in self.info.outputs.iter().enumerate() {
             let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });
             let shape =
                 shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot tell the shape of output {port}")))?;
+            let tensor = io.output_tensor(output_idx, &shape)?;
+            if let Some(on_device) = NullMemory::on_device(tensor) {
+                let mut output = on_device.bytes_mut()?;
+                let zeros = vec![0; output.layout().dense_bytes()];
+                output.copy_all_from_dense(&zeros)?;
+                continue;
+            }
             let output = io.output(output_idx, &shape)?;
             if output.layout().is_dense() {
                 output.extent_mut().fill(0);
@@ -57,5 +64,9 @@ impl DeviceRequest for NullRequest {
             }
         }
         Ok(())
+    }
+
+    fn accepts_remote(&self, tensor: &Tensor) -> bool {
+        tensor.in_remote::<NullMemory>().is_some()
     }
 }

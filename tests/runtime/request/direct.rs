@@ -32,7 +32,7 @@ fn results_are_the_callers_own() {
     let first = model.infer(row([1.0; 4])).unwrap();
     let second = model.infer(row([2.0; 4])).unwrap();
     let view = first.view::<f32>(()).unwrap();
-    let third = model.infer(&arr2(&[[3.0_f32; 4]])).unwrap();
+    let third = model.infer(arr2(&[[3.0_f32; 4]])).unwrap();
     assert_eq!([view[[0, 0]], values(&second[0])[0], values(&third[0])[0]], [2.0, 4.0, 6.0]);
     first.tensor(()).unwrap();
 }

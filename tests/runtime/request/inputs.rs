@@ -55,16 +55,16 @@ fn an_array_is_copied_at_once_and_cast() {
     array.fill(0.0);
     request.infer(()).unwrap();
     assert_eq!(values(&output), [2.0, 4.0, 6.0, 8.0]);
-    request.infer(&arr2(&[[1_u8, 2, 3, 255]])).unwrap();
+    request.infer(arr2(&[[1_u8, 2, 3, 255]])).unwrap();
     assert_eq!(values(&output), [2.0, 4.0, 6.0, 510.0]);
-    request.infer(&arr2(&[[-1_i64, 0, 1, 2]])).unwrap();
+    request.infer(arr2(&[[-1_i64, 0, 1, 2]])).unwrap();
     assert_eq!(values(&output), [-2.0, 0.0, 2.0, 4.0]);
-    request.start_async(&arr2(&[[f16::from_f32(0.5); 4]])).unwrap();
+    request.start_async(arr2(&[[f16::from_f32(0.5); 4]])).unwrap();
     request.wait().unwrap();
     assert_eq!(values(&output), [1.0; 4]);
-    request.infer(&arr2(&[[0.25_f64; 4]])).unwrap();
+    request.infer(arr2(&[[0.25_f64; 4]])).unwrap();
     let wide = Array2::from_shape_fn((8, 2), |(row, column)| (10 * row + column) as f32);
-    request.infer(&wide.slice(ndarray::s![..;2, 1..]).reversed_axes()).unwrap();
+    request.infer(wide.slice(ndarray::s![..;2, 1..]).reversed_axes()).unwrap();
     assert_eq!(values(&output), [2.0, 42.0, 82.0, 122.0], "any strides");
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
@@ -76,7 +76,7 @@ fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let (own, users) = (request.input_tensor(()).unwrap(), row([1.0; 4]));
     request.infer(&users).unwrap();
     assert!(request.input_tensor(()).unwrap().is_same(&users));
-    request.infer(&arr2(&[[5.0_f32; 4]])).unwrap();
+    request.infer(arr2(&[[5.0_f32; 4]])).unwrap();
     assert!(request.input_tensor(()).unwrap().is_same(&own));
     assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
 }
@@ -87,16 +87,16 @@ fn an_array_gives_an_open_input_its_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
     let request = model.create_infer_request().unwrap();
     for shape in [(2, 3), (1, 1), (5, 2)] {
-        request.infer(&Array2::from_elem(shape, 1.5_f32)).unwrap();
+        request.infer(Array2::from_elem(shape, 1.5_f32)).unwrap();
         let output = request.output_tensor(()).unwrap();
         assert_eq!((&output.shape()[..], values(&output)), (&[shape.0, shape.1][..], vec![3.0; shape.0 * shape.1]));
     }
     let request = compile_ports(Arc::new(doubling()), vec![port("x", &[])], vec![port("y", &[])]).create_infer_request().unwrap();
-    request.infer(&arr0(4.0_f64)).unwrap();
+    request.infer(arr0(4.0_f64)).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [8.0]);
     request.infer(Tensor::from_slice([], &[0.5_f32]).unwrap()).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0]);
-    assert_eq!(kind(request.infer(&aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
+    assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
 }
 
 /// C19 wrong type: what does not fit is refused with both sides named, and nothing is set.

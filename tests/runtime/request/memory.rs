@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::support::{alone, row, tiny};
+use crate::support::{alone, resident_bytes, row, tiny};
 
 /// What may come and go in an allocator that is warm.
 const MAX_GROWTH_BYTES: usize = 4 << 20;
@@ -130,10 +130,4 @@ fn check_n(n: usize, mut action: impl FnMut()) {
     let grown = resident_bytes().unwrap().saturating_sub(before);
     eprintln!("grown by {grown} bytes in {n} times, from {before}");
     assert!(grown < MAX_GROWTH_BYTES, "grown by {grown} bytes");
-}
-
-fn resident_bytes() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }

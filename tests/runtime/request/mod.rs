@@ -17,6 +17,7 @@ mod overlap;
 mod panic;
 mod queue;
 mod random;
+mod remote;
 mod results;
 mod start_wait;
 mod steps;

@@ -83,7 +83,7 @@ fn results_are_those_of_a_synchronous_run() {
     let (sender, receiver) = mpsc::channel();
     queue.set_callback(move |request, input: f32, _| sender.send((input, request.results().unwrap().array::<f32>(()).unwrap())).unwrap());
     for n in 0..9 {
-        queue.start_async(&arr2(&[[n as f32; 4]]), n as f32).unwrap();
+        queue.start_async(arr2(&[[n as f32; 4]]), n as f32).unwrap();
     }
     queue.wait_all().unwrap();
     for (input, output) in receiver.try_iter() {
@@ -187,7 +187,7 @@ fn a_full_queue_holds_back_or_says_so() {
 fn a_job_that_is_refused_costs_no_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();
     for _ in 0..3 {
-        assert_eq!(kind(queue.start_async(&arr2(&[[1.0_f32; 3]]), ())), Some(ErrorKind::Tensor));
+        assert_eq!(kind(queue.start_async(arr2(&[[1.0_f32; 3]]), ())), Some(ErrorKind::Tensor));
         assert!(
             matches!(queue.try_start_async([("z", &row([0.0; 4]))], ()), Err(TryStartError::Refused(error)) if error.kind() == ErrorKind::NotFound)
         );
@@ -329,7 +329,7 @@ fn many_producers_never_meet_a_busy_request() {
                 scope.spawn(move || {
                     for n in 0..100 {
                         let input = (1000 * producer + n) as f32;
-                        queue.start_async(&arr2(&[[input; 4]]), input).unwrap();
+                        queue.start_async(arr2(&[[input; 4]]), input).unwrap();
                         if n % 10 == 0 {
                             drop(queue.try_take_idle());
                         }

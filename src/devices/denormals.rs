@@ -5,7 +5,7 @@
 //! them; OpenVINO does the same. Only on x86-64: elsewhere this does nothing.
 
 /// Flushes denormals to zero on this thread until it is dropped, then restores what was.
-pub(super) struct FlushDenormals {
+pub struct FlushDenormals {
     #[cfg(target_arch = "x86_64")]
     saved: u32,
 }
@@ -33,14 +33,16 @@ mod x86 {
 
 impl FlushDenormals {
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn enter() -> Self {
+    /// Begins to.
+    pub fn enter() -> Self {
         let saved = x86::control();
         x86::set_control(saved | x86::FLUSH);
         Self { saved }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn enter() -> Self {
+    /// Begins to.
+    pub fn enter() -> Self {
         Self {}
     }
 }

@@ -1,0 +1,281 @@
+//! A trace of a run for Perfetto or Chrome: when each step of each request ran, and where.
+//!
+//! The runtime says it by spans and events of `tracing`; here they become trace events of the JSON format that
+//! <https://ui.perfetto.dev> and `chrome://tracing` open. Two groups of lanes show the same steps twice: one lane per executor's
+//! thread, where overlap between threads is seen, and one lane per request, where a run shows what it waited for.
+//!
+//! The file is valid JSON after every write: each write ends with the closing bracket, and the next one begins over it. So a
+//! trace can be opened while it grows, and after a second Ctrl-C or a crash it lacks its last moments only. At most
+//! `BUFFER_BYTES` are held back in memory.
+//!
+//! Not the crate tracing-chrome: its lanes are threads or root spans, not both; its events pass through a queue without a
+//! bound; and its file is complete only if the process lives to end it.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+/// The most that is held back.
+const BUFFER_BYTES: usize = 32 << 10;
+/// The longest that something is held back while events come.
+const MAX_DELAY: Duration = Duration::from_millis(200);
+/// What closes the list of events.
+const TAIL: &[u8] = b"\n]\n";
+
+/// The groups of lanes.
+const EXECUTORS: u32 = 1;
+const REQUESTS: u32 = 2;
+
+/// A trace that is being written. A clone writes the same file.
+#[derive(Clone)]
+pub(super) struct Trace(Arc<Inner>);
+
+struct Inner {
+    begin: Instant,
+    path: PathBuf,
+    output: Mutex<Output>,
+}
+
+impl Trace {
+    /// Begins the file.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let mut output = Output::new(File::create(path)?);
+        output.put(&format!(r#"{{"ph":"M","pid":{EXECUTORS},"name":"process_name","args":{{"name":"executors"}}}}"#));
+        output.put(&format!(r#"{{"ph":"M","pid":{REQUESTS},"name":"process_name","args":{{"name":"requests"}}}}"#));
+        output.flush(false);
+        Ok(Self(Arc::new(Inner { begin: Instant::now(), path: path.to_owned(), output: Mutex::new(output) })))
+    }
+
+    /// Completes the file; what comes later is left out.
+    pub(super) fn finish(&self) -> anyhow::Result<()> {
+        match self.0.output.lock().unwrap().close() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(anyhow::anyhow!("cannot write the trace `{}`: {error}", self.0.path.display())),
+        }
+    }
+
+    /// Whether a span or event is one that the trace shows.
+    pub(super) fn wants(metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "roiflow::trace"
+    }
+
+    fn put(&self, event: &str) {
+        self.0.output.lock().unwrap().put(event);
+    }
+
+    fn microseconds(&self, time: Instant) -> f64 {
+        time.saturating_duration_since(self.0.begin).as_nanos() as f64 / 1e3
+    }
+
+    /// The lane of this thread; says its name when it is new.
+    fn lane(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        thread_local! {
+            static LANE: Cell<u64> = const { Cell::new(0) };
+        }
+        if LANE.get() == 0 {
+            LANE.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            let thread = std::thread::current();
+            self.name_lane(EXECUTORS, LANE.get(), thread.name().unwrap_or("thread"));
+        }
+        LANE.get()
+    }
+
+    fn name_lane(&self, group: u32, lane: u64, name: &str) {
+        let name = quoted(name);
+        self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
+    }
+
+    fn put_slice(&self, group: u32, lane: u64, name: &str, begin: Instant, duration: Duration, fields: &Fields) {
+        let (begin_us, duration_us) = (self.microseconds(begin), duration.as_nanos() as f64 / 1e3);
+        let mut args = format!(r#""request":{},"run":{}"#, fields.request, fields.run);
+        if let Some(frame) = fields.frame {
+            // Writing to a string can't fail.
+            let _written = write!(args, r#","frame":{frame}"#);
+        }
+        let name = quoted(name);
+        self.put(&format!(
+            r#"{{"ph":"X","pid":{group},"tid":{lane},"name":{name},"ts":{begin_us:.3},"dur":{duration_us:.3},"args":{{{args}}}}}"#
+        ));
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Trace {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert((Instant::now(), fields));
+        }
+    }
+
+    fn on_close(&self, id: span::Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        let extensions = span.extensions();
+        let Some((begin, fields)) = extensions.get::<(Instant, Fields)>() else { return };
+        let duration = begin.elapsed();
+        match &fields.step {
+            // A run passes from thread to thread: it has no lane among them.
+            None => self.put_slice(REQUESTS, fields.request, span.name(), *begin, duration, fields),
+            Some(step) => {
+                self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, fields);
+                // The next run may begin inside the callback: slices of one lane must not cross.
+                if span.name() != "callback" {
+                    self.put_slice(REQUESTS, fields.request, step, *begin, duration, fields);
+                }
+            }
+        }
+    }
+
+    /// A new request tells what it is of.
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if let Some(model) = &fields.model {
+            let model = Path::new(model).file_stem().map_or(model.into(), |stem| stem.to_string_lossy());
+            self.name_lane(REQUESTS, fields.request, &format!("{model}, request {}", fields.request));
+        }
+    }
+}
+
+/// What spans and events of the runtime say.
+#[derive(Default)]
+struct Fields {
+    request: u64,
+    run: u64,
+    frame: Option<u64>,
+    /// `None` for the run as a whole.
+    step: Option<String>,
+    model: Option<String>,
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "request" => self.request = value,
+            "run" => self.run = value,
+            "frame" => self.frame = Some(value),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "step" => self.step = Some(value.to_owned()),
+            "model" => self.model = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The file: a list of events that is complete after every write.
+struct Output {
+    file: File,
+    /// Where the next event goes, over the tail; `None` if the file is a pipe, which gets its tail at the end only.
+    end: Option<u64>,
+    held: Vec<u8>,
+    is_first: bool,
+    written: Instant,
+    state: State,
+}
+
+enum State {
+    Open,
+    Closed,
+    /// Nothing is written after the first error.
+    Failed(io::Error),
+}
+
+impl Output {
+    fn new(mut file: File) -> Self {
+        let end = file.stream_position().ok();
+        Self { file, end, held: b"[\n".to_vec(), is_first: true, written: Instant::now(), state: State::Open }
+    }
+
+    fn put(&mut self, event: &str) {
+        if !matches!(self.state, State::Open) {
+            return;
+        }
+        if !std::mem::take(&mut self.is_first) {
+            self.held.extend_from_slice(b",\n");
+        }
+        self.held.extend_from_slice(event.as_bytes());
+        if self.held.len() >= BUFFER_BYTES || self.written.elapsed() >= MAX_DELAY {
+            self.flush(false);
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.flush(true);
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Failed(error) => Err(error),
+            State::Open | State::Closed => Ok(()),
+        }
+    }
+
+    fn flush(&mut self, last: bool) {
+        if matches!(self.state, State::Open)
+            && let Err(error) = self.write(last)
+        {
+            self.state = State::Failed(error);
+        }
+        self.held.clear();
+        self.written = Instant::now();
+    }
+
+    fn write(&mut self, last: bool) -> io::Result<()> {
+        let n_bytes = self.held.len() as u64;
+        if let Some(end) = &mut self.end {
+            self.file.seek(SeekFrom::Start(*end))?;
+            *end += n_bytes;
+        }
+        if last || self.end.is_some() {
+            self.held.extend_from_slice(TAIL);
+        }
+        self.file.write_all(&self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_complete_after_every_write() {
+        let path = std::env::temp_dir().join(format!("roiflow-trace-{}.json", std::process::id()));
+        let mut output = Output::new(File::create(&path).unwrap());
+        for n_events in 1..=200_usize {
+            output.put(&format!(r#"{{"ph":"X","name":"{}"}}"#, "x".repeat(n_events * 7 % 400)));
+            output.flush(n_events == 200);
+            let events: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(events.len(), n_events);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        let mut output = Output::new(File::options().write(true).open("/dev/null").unwrap());
+        for _ in 0..100_000 {
+            output.put(r#"{"ph":"X","name":"step"}"#);
+            assert!(output.held.len() < BUFFER_BYTES + 100);
+        }
+        assert!(output.close().is_ok());
+    }
+}

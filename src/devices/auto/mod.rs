@@ -1,0 +1,98 @@
+//! `AUTO`: for each model the fastest device that compiles it. No engine of its own, so no `model.rs` and `request.rs`: what it
+//! gives is the chosen device's.
+//!
+//! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`; the variable `ROIFLOW_DEVICE` puts another device, or a list of devices
+//!   with commas between, in its place.
+//! - What is passed over is said with its reason, and so is what was taken, at info level. A library that is there but can't
+//!   be used was warned of by the search, see `devices::find`.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
+use crate::runtime::executor::Executors;
+use crate::runtime::{Config, Core, Error, ErrorKind, Model, ModelInfo, Result};
+
+const NAME: &str = "AUTO";
+const VARIABLE: &str = "ROIFLOW_DEVICE";
+const FASTEST_FIRST: &str = "OPENVINO.CPU,ORT.CPU,CPU";
+
+/// The device.
+pub struct AutoDevice {
+    /// The devices to choose from, itself not among them.
+    core: Core,
+    order: Option<String>,
+    /// What was said already.
+    said: Mutex<HashSet<String>>,
+}
+
+impl AutoDevice {
+    /// Chooses among the devices of `core`, which are copied: what is registered later is not seen.
+    pub fn new(core: Core) -> Self {
+        Self { core, order: None, said: Mutex::default() }
+    }
+
+    /// The same with an order of its own, names with commas between, instead of the variable's or the usual one.
+    pub fn with_order(core: Core, order: &str) -> Self {
+        Self { order: Some(order.to_owned()), ..Self::new(core) }
+    }
+
+    fn order(&self) -> Vec<String> {
+        let asked = std::env::var(VARIABLE).ok().filter(|names| !names.trim().is_empty());
+        let names = self.order.clone().or(asked).unwrap_or_else(|| FASTEST_FIRST.to_owned());
+        let names = names.split(',').map(|name| name.trim().to_owned());
+        names.filter(|name| !name.is_empty() && name != NAME).collect()
+    }
+
+    fn say_once(&self, sentence: String) {
+        if self.said.lock().unwrap().insert(sentence.clone()) {
+            tracing::info!("{sentence}");
+        }
+    }
+}
+
+impl Device for AutoDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            description: "for each model the fastest device that runs it".to_owned(),
+            properties: vec![("order", self.order().join(", "))],
+            missing: None,
+        }
+    }
+
+    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+        // The core that it belongs to asks those devices itself.
+        Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
+    }
+
+    fn compile(&self, model: &Model, config: &Config, _executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        let order = self.order();
+        let mut refused: Vec<Error> = Vec::new();
+        for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
+            match self.core.compile_device_model(model, name, config) {
+                Ok(compiled) => {
+                    self.say_once(format!("device {NAME}: {name} runs `{}`", model.name()));
+                    return Ok(compiled);
+                }
+                Err(error) => {
+                    if let Some(next) = next {
+                        self.say_once(format!("device {NAME} goes on to {next}: {error}"));
+                    }
+                    refused.push(error);
+                }
+            }
+        }
+        // Of one device alone its own words are best.
+        if let [error] = &*refused {
+            return Err(error.clone());
+        }
+        let kind = if refused.iter().any(|error| error.kind() == ErrorKind::Model) { ErrorKind::Model } else { ErrorKind::Unsupported };
+        let reasons: Vec<_> = refused.iter().map(Error::to_string).collect();
+        Err(Error::new(kind, format!("device {NAME}: none of {} runs the model: {}", order.join(", "), reasons.join("; "))))
+    }
+}

@@ -1,0 +1,86 @@
+//! How long each node of a plan took. Exists only where the user asked for it; without it a run passes through none of this.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::model::Plan;
+use crate::runtime::{NodeStatus, NodeTime};
+
+/// The nodes of the latest run: times are summed over the rows of a batch.
+#[derive(Default)]
+pub(super) struct Profile {
+    plan: Option<Plan>,
+    times: Vec<Option<Times>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    real: Duration,
+    cpu: Duration,
+}
+
+impl Profile {
+    /// A run begins: what is known is of an earlier one.
+    pub(super) fn begin_run(&mut self) {
+        self.times.fill(None);
+    }
+
+    /// A turn of a run begins, of a row or of all. Where turns of several plans make a run, the last plan's are told.
+    pub(super) fn begin_turn(&mut self, plan: &Plan) {
+        if self.plan.as_ref().is_none_or(|known| !Arc::ptr_eq(known, plan)) {
+            self.times.clear();
+            self.times.resize(plan.model().nodes().len(), None);
+            self.plan = Some(plan.clone());
+        }
+    }
+
+    /// Evaluates a node and notes the time.
+    pub(super) fn time<R>(&mut self, node_idx: usize, evaluate: impl FnOnce() -> R) -> R {
+        let (cpu_before, begin) = (cpu_time(), Instant::now());
+        let result = evaluate();
+        let (real, cpu) = (begin.elapsed(), cpu_time().saturating_sub(cpu_before));
+        let times = self.times[node_idx].get_or_insert_default();
+        times.real += real;
+        times.cpu += cpu;
+        result
+    }
+
+    /// The nodes of the plan in the order of its graph; then those of the file that are none of it any more. Weights are no
+    /// nodes here, nor are inputs.
+    pub(super) fn nodes(&self, of_file: &[(String, String)]) -> Vec<NodeTime> {
+        let mut nodes: Vec<NodeTime> = Vec::new();
+        for node in self.plan.iter().flat_map(|plan| plan.model().nodes()) {
+            let kind = node.op.name();
+            if matches!(&*kind, "Source" | "Const") {
+                continue;
+            }
+            let times = self.times[node.id];
+            let Times { real, cpu } = times.unwrap_or_default();
+            let status = if times.is_some() { NodeStatus::Executed } else { NodeStatus::NotRun };
+            nodes.push(NodeTime { name: node.name.clone(), kind: kind.into_owned(), status, real, cpu });
+        }
+        let n_of_plan = nodes.len();
+        for (name, kind) in of_file {
+            if nodes[..n_of_plan].iter().any(|node| is_part_of(&node.name, name)) {
+                continue;
+            }
+            let status = if self.plan.is_some() { NodeStatus::OptimizedOut } else { NodeStatus::NotRun };
+            let (real, cpu) = (Duration::ZERO, Duration::ZERO);
+            nodes.push(NodeTime { name: name.clone(), kind: kind.clone(), status, real, cpu });
+        }
+        nodes
+    }
+}
+
+/// What the engine makes of a node is named after it: `conv1`, `conv1.im2col`.
+fn is_part_of(name: &str, of_file: &str) -> bool {
+    name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
+}
+
+/// The processor's time of this thread: the engine computes on the thread that calls it.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,345 @@
+//! Where the libraries of engines lie that are loaded at run time, and opening them without harm.
+//!
+//! An engine names what it looks for ([`Wanted`]); the order of places is the same for all: its own variable, the folders that
+//! other variables of the engine name, the loader's path, folders of the system, the packages of Python, the folder of this
+//! project that `scripts/fetch-engines` fills. What is found but can't be used is said once, as a warning, and the search goes
+//! on; only what the engine's own variable names is final.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+pub use libloading::Library;
+
+use crate::runtime::device::Missing;
+
+/// A library to look for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// What people call it.
+    pub engine: &'static str,
+    /// The variable that names the library, or the folder it lies in.
+    pub variable: &'static str,
+    /// The file name; versions may follow it.
+    pub file: &'static str,
+    /// Folders that other variables of the engine point to, and folders where its installers put it.
+    pub folders: fn() -> Vec<PathBuf>,
+    /// Where the Python package of the engine holds the library, from the folder of packages.
+    pub in_packages: &'static str,
+    /// The command that installs it.
+    pub install: &'static str,
+}
+
+impl Wanted {
+    /// The first library that `open` accepts, and its path.
+    ///
+    /// # Errors
+    /// What was found and why it was not accepted, or where nothing was found.
+    pub fn find<T>(&self, open: impl Fn(&Path) -> Result<T, String>) -> Result<(T, PathBuf), Missing> {
+        let missing = |reason: String| Missing { reason, install: Some(self.install) };
+        let try_open =
+            |path: &Path| check_shared_object(path).and_then(|()| open(path)).map_err(|why| format!("`{}`: {why}", path.display()));
+        if let Some(named) = std::env::var_os(self.variable).filter(|value| !value.is_empty()) {
+            let named = PathBuf::from(named);
+            let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
+            let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
+            for path in candidates {
+                match try_open(&path) {
+                    Ok(opened) => return Ok((opened, path)),
+                    Err(why) => refused = why,
+                }
+            }
+            return Err(missing(format!("{} names a library that cannot be used: {refused}", self.variable)));
+        }
+        let mut refused = Vec::new();
+        let mut looked_in = Vec::new();
+        let places: [(&str, &dyn Fn() -> Vec<PathBuf>); 5] = [
+            ("its folders", &self.folders),
+            ("the loader's path", &loader_folders),
+            ("the system's folders", &system_folders),
+            ("the packages of python3", &|| python_packages().iter().map(|packages| packages.join(self.in_packages)).collect()),
+            ("this project", &|| vec![own_packages().join(self.in_packages)]),
+        ];
+        for (place, folders) in places {
+            for folder in folders() {
+                for path in versions_in(&folder, self.file) {
+                    match try_open(&path) {
+                        Ok(opened) => return Ok((opened, path)),
+                        Err(why) => {
+                            tracing::warn!("{}: a library is passed over: {why}", self.engine);
+                            refused.push(why);
+                        }
+                    }
+                }
+                looked_in.push(folder);
+            }
+            if place == "the system's folders" {
+                // What the loader knows from its cache.
+                let name = Path::new(self.file);
+                if let Ok(opened) = open(name) {
+                    return Ok((opened, loaded_path(self.file).unwrap_or_else(|| name.to_owned())));
+                }
+            }
+        }
+        if refused.is_empty() {
+            let packages: Vec<_> = python_packages().iter().map(|folder| folder.display().to_string()).collect();
+            let packages = if packages.is_empty() { "there is no python3".to_owned() } else { packages.join(", ") };
+            return Err(missing(format!(
+                "no `{}` was found: {} is not set, and it is neither on the loader's path nor among the packages of python3 ({packages})",
+                self.file, self.variable
+            )));
+        }
+        Err(missing(refused.join("; ")))
+    }
+}
+
+/// Loads a library. It is never unloaded: engines leave threads and exit handlers behind that need its code.
+///
+/// # Errors
+/// What the loader says.
+pub fn load(path: &Path) -> Result<&'static Library, String> {
+    // SAFETY: running the initializers of a library is as sound as the library; it is an engine that the user installed, its
+    // format was checked (`check_shared_object`), and nothing else of it is called before its symbols were found.
+    let library = unsafe { Library::new(path) }.map_err(|error| innermost(&error))?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut said = error;
+    while let Some(source) = said.source() {
+        said = source;
+    }
+    said.to_string()
+}
+
+/// Where `pip install --target` of `scripts/fetch-engines` puts packages.
+fn own_packages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/engines")
+}
+
+/// Files called `name`, or `name` and a version, the newest first.
+fn versions_in(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<(Vec<u64>, PathBuf)> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let file = entry.file_name();
+            let version = file.to_str()?.strip_prefix(name)?;
+            let numbers = match version.strip_prefix('.') {
+                None if version.is_empty() => Vec::new(),
+                None => return None,
+                Some(numbers) => numbers.split('.').map(str::parse).collect::<Result<_, _>>().ok()?,
+            };
+            Some((numbers, entry.path()))
+        })
+        .collect();
+    found.sort_by(|(a, _), (b, _)| b.cmp(a));
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+fn split_paths(variable: &str) -> Vec<PathBuf> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    std::env::split_paths(&value).filter(|path| path.is_absolute()).collect()
+}
+
+fn loader_folders() -> Vec<PathBuf> {
+    split_paths("LD_LIBRARY_PATH")
+}
+
+fn system_folders() -> Vec<PathBuf> {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let roots = ["/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64"].map(PathBuf::from);
+    roots.iter().flat_map(|root| [root.join(&triplet), root.clone()]).collect()
+}
+
+/// The folders in which the `python3` of an active virtual environment and the first one on the path keep packages.
+fn python_packages() -> &'static [PathBuf] {
+    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FOLDERS.get_or_init(|| {
+        let mut folders = Vec::new();
+        if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
+            folders.extend(packages_under(Path::new(&environment)));
+        }
+        if let Some(python) = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file()) {
+            folders.extend(packages_of(&python));
+        }
+        if let Some(home) = std::env::var_os("HOME") {
+            folders.extend(packages_under(&Path::new(&home).join(".local")));
+        }
+        let mut seen = std::collections::HashSet::new();
+        folders.retain(|folder| seen.insert(folder.clone()));
+        folders
+    })
+}
+
+/// Mostly told by where the program lies, which takes no time; a script in its place (of a version manager) is asked.
+fn packages_of(python: &Path) -> Vec<PathBuf> {
+    let mut begin = [0; 2];
+    let is_script = File::open(python).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!";
+    if is_script {
+        return ask_for_packages(python);
+    }
+    let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
+    let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();
+    let behind_links = python.canonicalize().ok().and_then(|program| prefix_of(&program));
+    folders.extend(behind_links.iter().flat_map(|prefix| packages_under(prefix)));
+    folders
+}
+
+fn packages_under(prefix: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for lib in ["lib", "lib64", "local/lib"] {
+        let Ok(entries) = fs::read_dir(prefix.join(lib)) else { continue };
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("python3"))) {
+            folders.extend(
+                ["site-packages", "dist-packages"].map(|packages| entry.path().join(packages)).into_iter().filter(|path| path.is_dir()),
+            );
+        }
+    }
+    // Of several Pythons the newest; which one the library came with does not matter.
+    folders.sort_by(|a, b| b.cmp(a));
+    folders
+}
+
+fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
+    const QUESTION: &str = "import sys; print('\\n'.join(sys.path))";
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let asked = Command::new(python).args(["-c", QUESTION]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let Ok(mut asked) = asked else { return Vec::new() };
+    let deadline = Instant::now() + PATIENCE;
+    while let Ok(None) = asked.try_wait() {
+        if Instant::now() > deadline {
+            tracing::warn!("`{}` does not answer where its packages are", python.display());
+            // It may have ended meanwhile, which is as good.
+            let _killed = asked.kill();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut answer = String::new();
+    if let Some(mut out) = asked.stdout.take()
+        && out.read_to_string(&mut answer).is_err()
+    {
+        return Vec::new();
+    }
+    let is_packages = |path: &PathBuf| matches!(path.file_name().and_then(OsStr::to_str), Some("site-packages" | "dist-packages"));
+    answer.lines().map(PathBuf::from).filter(|path| is_packages(path) && path.is_dir()).collect()
+}
+
+/// Where a library lies that the loader found by its name.
+fn loaded_path(name: &str) -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
+    paths.into_iter().find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name))).map(Path::to_owned)
+}
+
+/// Whether the loader can map the file: it reads past the end of one that was cut off, and the process dies of that.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_shared_object(path: &Path) -> Result<(), String> {
+    const HEADER_BYTES: usize = 64;
+    const SEGMENT_BYTES: usize = 56;
+    const LOADED: u32 = 1;
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let len = metadata.len();
+    let mut header = [0; HEADER_BYTES];
+    let cut = || format!("the file is cut off or damaged ({len} bytes)");
+    if file.read_exact(&mut header).is_err() {
+        return Err(cut());
+    }
+    if header[..4] != *b"\x7fELF" {
+        return Err("it is no shared library".to_owned());
+    }
+    let machine = u16::from_le_bytes([header[18], header[19]]);
+    let own = match std::env::consts::ARCH {
+        "x86_64" => Some((62, 2)),
+        "aarch64" => Some((183, 2)),
+        // The loader says it.
+        _ => None,
+    };
+    if own.is_some_and(|own| own != (machine, header[4])) {
+        return Err(format!(
+            "it is for another processor (machine {machine} of ELF class {}): expected {}",
+            header[4],
+            std::env::consts::ARCH
+        ));
+    }
+    if header[4] != 2 || header[5] != 1 {
+        return Ok(());
+    }
+    let u64_at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let segments_at = u64_at(&header, 32);
+    let n_segments = usize::from(u16::from_le_bytes([header[56], header[57]]));
+    let mut segments = vec![0; n_segments * SEGMENT_BYTES];
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(segments_at)).map_err(|error| error.to_string())?;
+    if file.read_exact(&mut segments).is_err() {
+        return Err(cut());
+    }
+    for segment in segments.chunks_exact(SEGMENT_BYTES) {
+        let end = u64_at(segment, 8).checked_add(u64_at(segment, 32));
+        if segment[..4] == LOADED.to_le_bytes() && end.is_none_or(|end| end > len) {
+            return Err(cut());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("roiflow-find-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn of_several_versions_the_newest_comes_first_and_other_files_do_not_count() {
+        let folder = scratch("versions");
+        for name in ["libx.so", "libx.so.9", "libx.so.10.1", "libx.so.10.0.3", "libx.so.txt", "libx.sox", "liby.so.11"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        let found: Vec<_> = versions_in(&folder, "libx.so").iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+        assert_eq!(found, ["libx.so.10.1", "libx.so.10.0.3", "libx.so.9", "libx.so"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_library_cut_off_anywhere_is_refused_before_the_loader_sees_it() {
+        let folder = scratch("cut");
+        let whole = fs::read(std::env::current_exe().unwrap()).unwrap();
+        check_shared_object(&std::env::current_exe().unwrap()).unwrap();
+        let path = folder.join("libcut.so");
+        for n_bytes in [0, 3, 40, 64, 100, 4096, whole.len() / 2] {
+            fs::write(&path, &whole[..n_bytes]).unwrap();
+            assert!(check_shared_object(&path).unwrap_err().contains("cut off"), "{n_bytes}");
+        }
+        let mut other = whole[..4096].to_vec();
+        other[18] = 40;
+        fs::write(&path, &other).unwrap();
+        assert!(check_shared_object(&path).unwrap_err().contains("another processor"));
+        fs::write(&path, vec![b'a'; 100]).unwrap();
+        assert!(check_shared_object(&path).unwrap_err().contains("no shared library"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_environments_packages_are_found_beside_its_python() {
+        let folder = scratch("environment");
+        let packages = folder.join("lib/python3.99/site-packages");
+        fs::create_dir_all(&packages).unwrap();
+        fs::create_dir_all(folder.join("bin")).unwrap();
+        fs::write(folder.join("bin/python3"), b"\x7fELF").unwrap();
+        assert_eq!(packages_of(&folder.join("bin/python3")), [packages.clone(), packages]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

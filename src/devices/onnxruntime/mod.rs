@@ -1,0 +1,162 @@
+//! `ORT.<provider>`: ONNX Runtime 1.17 or newer, a library that is loaded at run time. Nothing of it is needed to build.
+//!
+//! - Found by `ORT_DYLIB_PATH`, on the loader's path, among the packages of `python3` (`pip install onnxruntime`), or where
+//!   `scripts/fetch-engines` put it. See `devices::find`.
+//! - One session per compiled model; requests run it at the same time, and the weights are there once. On the processor a run
+//!   computes on the thread that asked for it, so that requests times threads are the cores; see `Config`.
+//! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps, and
+//!   outputs whose shape the model leaves open.
+//! - Cancel ends a run between two nodes.
+//! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
+
+mod api;
+mod model;
+mod request;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use api::Api;
+
+use super::find::Wanted;
+use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
+use crate::runtime::executor::Executors;
+use crate::runtime::model::ModelSource;
+use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+
+const PREFIX: &str = "ORT";
+
+const WANTED: Wanted = Wanted {
+    engine: "ONNX Runtime",
+    variable: "ORT_DYLIB_PATH",
+    file: "libonnxruntime.so",
+    folders: Vec::new,
+    in_packages: "onnxruntime/capi",
+    install: "pip install onnxruntime",
+};
+
+/// The devices of ONNX Runtime. Cheap to clone; the library is looked for at the first use.
+#[derive(Clone, Default)]
+pub struct OnnxRuntime(Arc<Library>);
+
+#[derive(Default)]
+struct Library {
+    at: Option<PathBuf>,
+    loaded: OnceLock<Result<Arc<Api>, Missing>>,
+}
+
+impl OnnxRuntime {
+    /// The library at this path, and no other.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
+    }
+
+    fn api(&self) -> Result<&Arc<Api>, &Missing> {
+        let open = || match &self.0.at {
+            None => WANTED.find(Api::open).map(|(mut api, path)| {
+                api.path = path;
+                Arc::new(api)
+            }),
+            Some(path) => super::find::check_shared_object(path)
+                .and_then(|()| Api::open(path))
+                .map(Arc::new)
+                .map_err(|why| Missing { reason: format!("`{}`: {why}", path.display()), install: Some(WANTED.install) }),
+        };
+        self.0.loaded.get_or_init(open).as_ref()
+    }
+}
+
+impl DeviceFamily for OnnxRuntime {
+    fn prefix(&self) -> &str {
+        PREFIX
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let names = match self.api() {
+            Ok(api) => api.providers.iter().map(|provider| format!("{PREFIX}.{}", provider.to_uppercase())).collect(),
+            Err(_) => vec![format!("{PREFIX}.CPU")],
+        };
+        names.iter().map(|name| self.device(name)).collect()
+    }
+
+    fn device(&self, name: &str) -> Arc<dyn Device> {
+        Arc::new(OrtDevice { name: name.to_owned(), family: self.clone() })
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        // IR is text, and other engines' formats are folders: to load a library for them would be in vain.
+        if !path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort") {
+            return Err(Error::new(ErrorKind::Unsupported, format!("device {PREFIX}.CPU reads .onnx and .ort files")));
+        }
+        let api = self.api().map_err(|missing| missing.error("ORT.CPU"))?;
+        model::read(api, path)
+    }
+}
+
+struct OrtDevice {
+    name: String,
+    family: OnnxRuntime,
+}
+
+impl OrtDevice {
+    /// The library, and the provider as it calls it.
+    fn provider(&self) -> Result<(&Arc<Api>, &str), Missing> {
+        let api = self.family.api().map_err(Clone::clone)?;
+        let wanted = self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.');
+        match api.providers.iter().find(|provider| provider.eq_ignore_ascii_case(wanted)) {
+            Some(provider) => Ok((api, provider)),
+            None => Err(Missing {
+                reason: format!(
+                    "ONNX Runtime {} in `{}` was built for {}, not for {wanted}",
+                    api.version,
+                    api.path.display(),
+                    api.providers.join(", ")
+                ),
+                install: matches!(wanted, "CUDA" | "TENSORRT").then_some("pip install onnxruntime-gpu"),
+            }),
+        }
+    }
+}
+
+impl Device for OrtDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let description = "ONNX Runtime, reads ONNX".to_owned();
+        match self.provider() {
+            Ok((api, provider)) => DeviceInfo {
+                description,
+                properties: vec![
+                    ("engine", format!("ONNX Runtime {}", api.version)),
+                    ("provider", provider.to_owned()),
+                    ("library", api.path.display().to_string()),
+                ],
+                missing: None,
+            },
+            Err(missing) => DeviceInfo { description, properties: Vec::new(), missing: Some(missing) },
+        }
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        self.family.read_model(path)
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        let (api, provider) = self.provider().map_err(|missing| missing.error(&self.name))?;
+        match model.source() {
+            ModelSource::File(path) if path.extension().is_some_and(|ending| ending == "xml") => Err(Error::new(
+                ErrorKind::Model,
+                format!("device {} reads ONNX files, `{}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name, path.display()),
+            )),
+            ModelSource::File(path) => {
+                let target = model::Target { device: &self.name, provider, config, executors };
+                Ok(Arc::new(model::OrtModel::compile(api, &target, path, model.info())?))
+            }
+            ModelSource::Ports => {
+                Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
+            }
+        }
+    }
+}

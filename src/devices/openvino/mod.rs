@@ -1,0 +1,165 @@
+//! `OPENVINO.<device>`: OpenVINO 2025.1 or newer, a library that is loaded at run time. Nothing of it is needed to build.
+//!
+//! - Found by `ROIFLOW_OPENVINO_LIB` (the C library, or the folder it lies in), by OpenVINO's own variables, on the loader's
+//!   path, in the system's folders, among the packages of `python3` (`pip install openvino`), or where
+//!   `scripts/fetch-engines` put it. See `devices::find`.
+//! - Reads ONNX, OpenVINO IR (.xml with .bin) and what else its front ends read.
+//! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` says otherwise; OpenVINO's own default is bf16 where the
+//!   processor has it.
+//! - A run computes on the thread that asked for it, on one stream per request, so that requests times threads are the cores.
+//! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps (the C
+//!   library has none), and outputs whose shape the model leaves open.
+//! - Cancel ends a run between two nodes.
+
+mod api;
+mod model;
+mod request;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use api::Api;
+
+use super::find::Wanted;
+use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
+use crate::runtime::executor::Executors;
+use crate::runtime::model::ModelSource;
+use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+
+const PREFIX: &str = "OPENVINO";
+
+const WANTED: Wanted = Wanted {
+    engine: "OpenVINO",
+    variable: "ROIFLOW_OPENVINO_LIB",
+    file: "libopenvino_c.so",
+    folders,
+    in_packages: "openvino/libs",
+    install: "pip install openvino",
+};
+
+/// Where OpenVINO's scripts and installers say that it is.
+fn folders() -> Vec<PathBuf> {
+    let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "intel64" };
+    let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+    let mut folders: Vec<_> = named("OPENVINO_LIB_PATH").into_iter().collect();
+    // `OpenVINO_DIR` is <install>/runtime/cmake.
+    let roots = ["OPENVINO_INSTALL_DIR", "OPENVINO_BUILD_DIR", "INTEL_OPENVINO_DIR"].map(named);
+    let cmake = named("OpenVINO_DIR").and_then(|folder| Some(folder.parent()?.parent()?.to_owned()));
+    let installed = ["/opt/intel/openvino", "/opt/intel/openvino_2026", "/opt/intel/openvino_2025"].map(|root| Some(PathBuf::from(root)));
+    for root in roots.into_iter().chain([cmake]).chain(installed).flatten() {
+        folders.push(root.join("runtime/lib").join(arch));
+    }
+    folders
+}
+
+/// The devices of OpenVINO. Cheap to clone; the library is looked for at the first use.
+#[derive(Clone, Default)]
+pub struct OpenVino(Arc<Library>);
+
+#[derive(Default)]
+struct Library {
+    at: Option<PathBuf>,
+    loaded: OnceLock<Result<(Arc<Api>, PathBuf), Missing>>,
+}
+
+impl OpenVino {
+    /// The library at this path, and no other.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
+    }
+
+    fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
+        let open = || match &self.0.at {
+            None => WANTED.find(Api::open).map(|(api, path)| (Arc::new(api), path)),
+            Some(path) => super::find::check_shared_object(path)
+                .and_then(|()| Api::open(path))
+                .map(|api| (Arc::new(api), path.clone()))
+                .map_err(|why| Missing { reason: format!("`{}`: {why}", path.display()), install: Some(WANTED.install) }),
+        };
+        self.0.loaded.get_or_init(open).as_ref()
+    }
+}
+
+impl DeviceFamily for OpenVino {
+    fn prefix(&self) -> &str {
+        PREFIX
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let listed = self.api().ok().and_then(|(api, _)| api.devices().ok());
+        let names = listed.unwrap_or_else(|| vec!["CPU".to_owned()]);
+        names.iter().map(|name| self.device(&format!("{PREFIX}.{name}"))).collect()
+    }
+
+    fn device(&self, name: &str) -> Arc<dyn Device> {
+        Arc::new(OpenVinoDevice { name: name.to_owned(), family: self.clone() })
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        let (api, _) = self.api().map_err(|missing| missing.error("OPENVINO.CPU"))?;
+        model::read(api, path)
+    }
+}
+
+struct OpenVinoDevice {
+    name: String,
+    family: OpenVino,
+}
+
+impl OpenVinoDevice {
+    /// What the library calls it: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
+    fn own_name(&self) -> &str {
+        self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.')
+    }
+
+    fn api(&self) -> Result<&(Arc<Api>, PathBuf), Missing> {
+        let found = self.family.api().map_err(Clone::clone)?;
+        let (api, path) = found;
+        let unusable = |reason: String| Missing { reason, install: None };
+        let listed = api.devices().map_err(|why| unusable(format!("OpenVINO {} in `{}`: {why}", api.version, path.display())))?;
+        // `GPU` stands for `GPU.0`; what stands before a colon combines devices.
+        let own = self.own_name();
+        let is_listed = own.contains(':') || listed.iter().any(|name| name == own || name.split('.').next() == Some(own));
+        if !is_listed {
+            let reason = format!("OpenVINO {} in `{}` finds {}, not {own}", api.version, path.display(), listed.join(", "));
+            return Err(unusable(reason));
+        }
+        Ok(found)
+    }
+}
+
+impl Device for OpenVinoDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let description = "OpenVINO, reads ONNX and OpenVINO IR".to_owned();
+        match self.api() {
+            Ok((api, path)) => {
+                let mut properties = vec![("engine", format!("OpenVINO {}", api.version))];
+                properties.extend(api.property(self.own_name(), c"FULL_DEVICE_NAME").ok().map(|name| ("hardware", name.trim().to_owned())));
+                properties.push(("library", path.display().to_string()));
+                DeviceInfo { description, properties, missing: None }
+            }
+            Err(missing) => DeviceInfo { description, properties: Vec::new(), missing: Some(missing) },
+        }
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        self.family.read_model(path)
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        let (api, _) = self.api().map_err(|missing| missing.error(&self.name))?;
+        match model.source() {
+            ModelSource::File(path) => {
+                let target = model::Target { device: &self.name, own_name: self.own_name(), config, executors };
+                Ok(Arc::new(model::compile(api, &target, path, model.info())?))
+            }
+            ModelSource::Ports => {
+                Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A compiled model, made of a file for one device, and its ports.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, Said, c_string, device_error};
+use super::request::OpenVinoRequest;
+use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
+use crate::runtime::executor::{Executor, Executors};
+use crate::runtime::{Config, Error, ErrorKind, ModelInfo, Performance, Port, Precision, Result};
+
+/// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
+const N_WAITERS: usize = 2;
+
+/// The most properties that are set; the library takes them as a list of arguments.
+const MAX_PROPERTIES: usize = 6;
+
+/// Ports of a file, without preparing it to run.
+pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let functions = &api.functions;
+    let said = || -> Said<ModelInfo> {
+        let model = ReadModel::new(api, path)?;
+        // SAFETY: the model lives, in these four.
+        ports_of(
+            api,
+            |count| unsafe { (functions.ov_model_inputs_size)(model.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_model_const_input_by_index)(model.as_ptr(), port_idx, port) },
+            |count| unsafe { (functions.ov_model_outputs_size)(model.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_model_const_output_by_index)(model.as_ptr(), port_idx, port) },
+        )
+    };
+    said().map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
+}
+
+/// Where a model is to run, and how.
+pub(super) struct Target<'a> {
+    /// The device's name for users.
+    pub(super) device: &'a str,
+    /// The device's name in the library.
+    pub(super) own_name: &'a str,
+    pub(super) config: &'a Config,
+    pub(super) executors: &'a Executors,
+}
+
+/// Compiles a file. The input shapes are those of `read`, which the caller may have changed since the file was read.
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<CompiledOpenVinoModel> {
+    let &Target { device: name, own_name, config, executors } = target;
+    let pool = executors.for_model(name, config)?;
+    let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
+    let on_processor = own_name == "CPU";
+    let mut properties = vec![(
+        "PERFORMANCE_HINT",
+        match config.performance {
+            Performance::Throughput => "THROUGHPUT".to_owned(),
+            Performance::Latency => "LATENCY".to_owned(),
+        },
+    )];
+    let precision = match config.precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+        Precision::F16 => "f16",
+    };
+    if on_processor {
+        properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
+        // More runs than the pool has workers are never on at once.
+        let n_streams = n_requests.min(pool.n_threads());
+        properties.push(("NUM_STREAMS", n_streams.to_string()));
+        properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
+        // The threads are ours; they are not to be bound to cores.
+        properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
+    } else if config.precision != Precision::F32 {
+        // Accelerators have no default of ours: some compute in f16 alone.
+        properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
+    }
+    if let Some(folder) = config.cache_folder.as_ref().and_then(|folder| folder.to_str()) {
+        properties.push(("CACHE_DIR", folder.to_owned()));
+    }
+    let compile = || -> Said<(CompiledFile, ModelInfo)> {
+        // From the file, because a kept model is then found without reading it.
+        let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+        let info = compiled.info()?;
+        if info.inputs.len() != read.inputs.len() {
+            return Err(format!(
+                "it changed since it was read: expected {} inputs, got {}; read it again",
+                read.inputs.len(),
+                info.inputs.len()
+            ));
+        }
+        if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
+            return Ok((compiled, info));
+        }
+        drop(compiled);
+        let model = ReadModel::new(api, path)?;
+        model.reshape(&read.inputs)?;
+        let compiled = CompiledFile::of_model(&model, own_name, &properties)?;
+        let info = compiled.info()?;
+        Ok((compiled, info))
+    };
+    let (compiled, info) =
+        compile().map_err(|why| Error::new(ErrorKind::Model, format!("device {name} cannot run `{}`: {why}", path.display())))?;
+    let model = Arc::new(OpenVinoModel { device: name.to_owned(), api: api.clone(), compiled, info });
+    if on_processor {
+        return Ok(CompiledOpenVinoModel { model, executor: pool, n_requests });
+    }
+    // A thread that waits for the accelerator is none of the processor's pool.
+    let executor = executors.named(&format!("roiflow-{name}-waiter"), N_WAITERS)?;
+    Ok(CompiledOpenVinoModel { model, executor, n_requests: N_WAITERS + 1 })
+}
+
+/// A model compiled for one device.
+pub(super) struct OpenVinoModel {
+    pub(super) device: String,
+    pub(super) api: Arc<Api>,
+    pub(super) compiled: CompiledFile,
+    pub(super) info: ModelInfo,
+}
+
+/// What the runtime holds: the model and where its runs take place.
+pub(super) struct CompiledOpenVinoModel {
+    model: Arc<OpenVinoModel>,
+    executor: Arc<dyn Executor>,
+    n_requests: usize,
+}
+
+impl DeviceModel for CompiledOpenVinoModel {
+    fn info(&self) -> &ModelInfo {
+        &self.model.info
+    }
+
+    fn device(&self) -> Option<&str> {
+        Some(&self.model.device)
+    }
+
+    fn steps(&self) -> Vec<DeviceStep> {
+        vec![DeviceStep { name: "infer", executor: self.executor.clone() }]
+    }
+
+    fn optimal_number_of_requests(&self) -> usize {
+        self.n_requests
+    }
+
+    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
+        Ok(Box::new(OpenVinoRequest::new(self.model.clone()).map_err(device_error(&self.model.device))?))
+    }
+}
+
+/// Ports by the functions that count them and give them out, inputs first.
+fn ports_of(
+    api: &Api,
+    n_inputs: impl FnOnce(*mut usize) -> i32,
+    input: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
+    n_outputs: impl FnOnce(*mut usize) -> i32,
+    output: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
+) -> Said<ModelInfo> {
+    let count = |count: &mut usize, status: i32| api.check(status).map(|()| *count);
+    let (mut inputs, mut outputs) = (0, 0);
+    let asked = n_inputs(&raw mut inputs);
+    let n_inputs = count(&mut inputs, asked)?;
+    let asked = n_outputs(&raw mut outputs);
+    let n_outputs = count(&mut outputs, asked)?;
+    let port = |kind: &str, port: PortOf<'_>| {
+        let name = port.name();
+        let named = |why: String| format!("{kind} `{}`: {why}", name.as_deref().unwrap_or("(no name)"));
+        let (element, shape) = (port.element().map_err(named)?, port.shape().map_err(named)?);
+        Ok(Port { names: name.iter().map(|name| name.as_str().into()).collect(), element, shape, axes: None })
+    };
+    let inputs = (0..n_inputs).map(|port_idx| port("input", PortOf::get(api, |place| input(port_idx, place))?));
+    let outputs = (0..n_outputs).map(|port_idx| port("output", PortOf::get(api, |place| output(port_idx, place))?));
+    Ok(ModelInfo { inputs: inputs.collect::<Said<_>>()?, outputs: outputs.collect::<Said<_>>()?, metadata: BTreeMap::new() })
+}
+
+struct ReadModel<'a> {
+    api: &'a Arc<Api>,
+    ptr: NonNull<OvModel>,
+}
+
+impl<'a> ReadModel<'a> {
+    fn new(api: &'a Arc<Api>, path: &Path) -> Said<Self> {
+        let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+        let mut model = ptr::null_mut();
+        // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
+        api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
+        Ok(Self { api, ptr: NonNull::new(model).ok_or("it gave no model")? })
+    }
+
+    fn as_ptr(&self) -> *const OvModel {
+        self.ptr.as_ptr()
+    }
+
+    fn reshape(&self, inputs: &[Port]) -> Said<()> {
+        let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
+        let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
+        let indexes: Vec<usize> = (0..inputs.len()).collect();
+        // SAFETY: the model lives and is nobody else's; both lists have an entry per input, and the shapes' lists outlive the call.
+        let status = unsafe {
+            (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
+        };
+        self.api.check(status)
+    }
+}
+
+impl Drop for ReadModel<'_> {
+    fn drop(&mut self) {
+        // SAFETY: owned, freed once.
+        unsafe { (self.api.functions.ov_model_free)(self.ptr.as_ptr()) };
+    }
+}
+
+/// Properties as the library takes them: keys and values as arguments, one after the other.
+struct Texts {
+    /// As many as there can be: what lies behind the first `n_texts` is passed but not looked at.
+    arguments: [*const c_char; 2 * MAX_PROPERTIES],
+    n_texts: usize,
+    _owned: Vec<CString>,
+}
+
+impl Texts {
+    fn new(properties: &[(&str, String)]) -> Said<Self> {
+        let owned: Vec<CString> = properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<Said<_>>()?;
+        let mut arguments = [ptr::null(); 2 * MAX_PROPERTIES];
+        if owned.len() > arguments.len() {
+            return Err(format!("{} properties: at most {MAX_PROPERTIES} can be passed", properties.len()));
+        }
+        for (argument, text) in arguments.iter_mut().zip(&owned) {
+            *argument = text.as_ptr();
+        }
+        Ok(Self { arguments, n_texts: owned.len(), _owned: owned })
+    }
+}
+
+/// The library's compiled model.
+pub(super) struct CompiledFile {
+    api: Arc<Api>,
+    ptr: NonNull<OvCompiledModel>,
+}
+
+// SAFETY: after it was made, only requests are made of it and ports asked for, which the library allows from all threads.
+unsafe impl Send for CompiledFile {}
+// SAFETY: as above.
+unsafe impl Sync for CompiledFile {}
+
+impl CompiledFile {
+    fn of_file(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+        let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+        let device = c_string(device)?;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
+        let mut compiled = ptr::null_mut();
+        let compile = api.functions.ov_core_compile_model_from_file;
+        // SAFETY: the core lives; C strings throughout, as many as said.
+        let status = unsafe {
+            compile(api.core(), path.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
+        };
+        Self::made(api, status, compiled)
+    }
+
+    fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+        let device = c_string(device)?;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
+        let mut compiled = ptr::null_mut();
+        let compile = model.api.functions.ov_core_compile_model;
+        // SAFETY: core and model live; C strings throughout, as many as said.
+        let status = unsafe {
+            compile(model.api.core(), model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
+        };
+        Self::made(model.api, status, compiled)
+    }
+
+    fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> Said<Self> {
+        api.check(status)?;
+        Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("it gave no compiled model")? })
+    }
+
+    pub(super) fn as_ptr(&self) -> *const OvCompiledModel {
+        self.ptr.as_ptr()
+    }
+
+    fn info(&self) -> Said<ModelInfo> {
+        let functions = &self.api.functions;
+        // SAFETY: the model lives, in these four.
+        ports_of(
+            &self.api,
+            |count| unsafe { (functions.ov_compiled_model_inputs_size)(self.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_compiled_model_input_by_index)(self.as_ptr(), port_idx, port) },
+            |count| unsafe { (functions.ov_compiled_model_outputs_size)(self.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_compiled_model_output_by_index)(self.as_ptr(), port_idx, port) },
+        )
+    }
+}
+
+impl Drop for CompiledFile {
+    fn drop(&mut self) {
+        // SAFETY: owned, freed once; requests hold the model while they exist.
+        unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
+    }
+}

@@ -1,0 +1,427 @@
+//! Engines that are loaded at run time: found, missing, damaged, several at once, many times. Each damaged library is loaded in
+//! a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use roiflow::devices::auto::AutoDevice;
+use roiflow::devices::cpu::CpuDevice;
+use roiflow::devices::onnxruntime::OnnxRuntime;
+use roiflow::devices::openvino::OpenVino;
+use roiflow::devices::{self};
+use roiflow::runtime::device::DeviceFamily;
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, PartialShape, Performance, Precision, Result};
+use roiflow::tensor::{Element, ElementType, Tensor};
+
+use crate::support::{Scratch, alone, compile_on, is_here, real, resident_bytes, row, tiny, values};
+
+const ENGINES: [&str; 2] = ["ORT.CPU", "OPENVINO.CPU"];
+
+fn resident_kib() -> usize {
+    resident_bytes().unwrap_or(0) / 1024
+}
+
+/// A family of devices, with the library at this path alone.
+fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
+    match device {
+        "ORT.CPU" => Arc::new(OnnxRuntime::at(path)),
+        _ => Arc::new(OpenVino::at(path)),
+    }
+}
+
+/// The library that a device of this process uses.
+fn library_of(device: &str) -> Option<PathBuf> {
+    let devices = is_here(device).then(|| devices::core().devices())?;
+    let (_, info) = devices.into_iter().find(|(name, _)| name == device)?;
+    info.properties.into_iter().find(|(key, _)| *key == "library").map(|(_, path)| PathBuf::from(path))
+}
+
+/// A core with the embedded engine and these.
+fn core_of(families: impl IntoIterator<Item = Arc<dyn DeviceFamily>>) -> Core {
+    let mut core = Core::new();
+    core.register(Arc::new(CpuDevice));
+    families.into_iter().for_each(|family| core.register_family(family));
+    core
+}
+
+fn compile_in(core: &Core, device: &str) -> Result<CompiledModel> {
+    core.compile_model(&core.read_model(tiny("double.onnx"))?, device, &Config::default())
+}
+
+#[test]
+fn a_library_that_cannot_be_used_is_listed_with_the_reason_and_the_command() {
+    let scratch = Scratch::new("broken-libraries");
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let mut foreign = own.clone();
+    foreign[18] = 183; // The number of 64-bit ARM.
+    let cases = [
+        ("missing", scratch.path().join("missing.so"), "No such file"),
+        ("a folder", scratch.path().to_owned(), "not a file"),
+        ("empty", scratch.file("empty.so", ""), "cut off"),
+        ("text", scratch.file("text.so", "a library, they said; but it was a text as long as a header"), "cut off"),
+        ("long text", scratch.file("long.so", "no library ".repeat(100)), "no shared library"),
+        ("cut", scratch.file("cut.so", &own[..own.len() / 3]), "cut off"),
+        ("another processor", scratch.file("foreign.so", foreign), "another processor"),
+    ];
+    for device in ENGINES {
+        for (case, path, reason) in &cases {
+            let core = core_of([family_at(device, path)]);
+            let devices = core.devices();
+            let missing = devices.iter().find(|(name, _)| name == device).and_then(|(_, info)| info.missing.clone()).unwrap();
+            assert!(missing.reason.contains(reason) && missing.reason.contains(&path.display().to_string()), "{case}: {missing:?}");
+            assert!(missing.install.unwrap().starts_with("pip install "), "{case}: {missing:?}");
+            let error = compile_in(&core, device).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{case}: {error}");
+            assert!(error.to_string().contains(reason) && error.to_string().contains("pip install"), "{case}: {error}");
+            assert_eq!(compile_in(&core, "CPU").unwrap().device(), "CPU", "the others go on");
+        }
+    }
+}
+
+/// Loaded without harm, and then found to be something else.
+#[test]
+fn a_library_of_another_kind_is_refused() {
+    alone("engines::a_library_of_another_kind_is_refused", || {
+        let Some(other) = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"]
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|path| path.exists())
+        else {
+            return eprintln!("skipped: no libm where Debian has it");
+        };
+        for device in ENGINES {
+            let error = compile_in(&core_of([family_at(device, &other)]), device).unwrap_err().to_string();
+            assert!(error.contains("it has no function `"), "{error}");
+        }
+        if let (Some(ort), Some(openvino)) = (library_of("ORT.CPU"), library_of("OPENVINO.CPU")) {
+            for (device, library) in [("OPENVINO.CPU", ort), ("ORT.CPU", openvino)] {
+                let error = compile_in(&core_of([family_at(device, &library)]), device).unwrap_err().to_string();
+                assert!(error.contains("it has no function `"), "{error}");
+            }
+        }
+    });
+}
+
+/// A library beside the named one that was cut off ends no process either.
+#[test]
+fn a_library_whose_neighbor_is_cut_off_is_refused() {
+    alone("engines::a_library_whose_neighbor_is_cut_off_is_refused", || {
+        let Some(library) = library_of("OPENVINO.CPU") else { return };
+        let scratch = Scratch::new("cut-neighbor");
+        let copy = scratch.path().join(library.file_name().unwrap());
+        std::fs::copy(&library, &copy).unwrap();
+        let whole = std::fs::read(library.with_file_name(library.file_name().unwrap().to_str().unwrap().replace("openvino_c", "openvino")))
+            .unwrap();
+        scratch.file("libopenvino.so.1", &whole[..whole.len() / 2]);
+        let error = compile_in(&core_of([family_at("OPENVINO.CPU", &copy)]), "OPENVINO.CPU").unwrap_err().to_string();
+        assert!(error.contains("libopenvino.so.1") && error.contains("cut off"), "{error}");
+    });
+}
+
+/// The variables of the environment name a library, or the folder it lies in; what they name is final.
+#[test]
+fn the_variables_name_the_library() {
+    for (device, variable) in [("ORT.CPU", "ORT_DYLIB_PATH"), ("OPENVINO.CPU", "ROIFLOW_OPENVINO_LIB")] {
+        let Some(library) = library_of(device) else { continue };
+        let said = |value: &Path| {
+            let program = std::env::current_exe().unwrap();
+            let arguments = ["engines::tells_what_is_found", "--exact", "--nocapture", "--ignored"];
+            let output = std::process::Command::new(program).args(arguments).env(variable, value).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let folder = library.parent().unwrap();
+        for value in [&library, folder] {
+            assert!(said(value).contains(&format!("{device} found {}", library.display())), "{variable}={}", value.display());
+        }
+        let wrong = said(Path::new("/nowhere/lib.so"));
+        assert!(wrong.contains(&format!("{device} missing {variable} names a library that cannot be used")), "{wrong}");
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in another environment"]
+fn tells_what_is_found() {
+    for (name, info) in devices::core().devices() {
+        match (&info.missing, info.properties.iter().find(|(key, _)| *key == "library")) {
+            (Some(missing), _) => println!("{name} missing {}", missing.reason),
+            (None, Some((_, path))) => println!("{name} found {path}"),
+            _ => println!("{name}"),
+        }
+    }
+}
+
+#[test]
+fn a_device_that_the_engine_lacks_says_what_it_has() {
+    for (device, lacking) in [("ORT.CPU", "ORT.FANCY"), ("OPENVINO.CPU", "OPENVINO.FANCY")] {
+        if is_here(device) {
+            let error = compile_in(devices::core(), lacking).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("CPU") && error.to_string().contains("not"), "{error}");
+        }
+    }
+    assert_eq!(compile_in(devices::core(), "FANCY.CPU").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(compile_in(devices::core(), "ORT.").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_model_that_the_engine_rejects_is_an_error_that_names_the_file() {
+    let scratch = Scratch::new("rejected");
+    let core = devices::core();
+    let unsupported = core.read_model(tiny("unsupported.onnx")).unwrap();
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        let error = core.compile_model(&unsupported, device, &Config::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Model, "{error}");
+        assert!(error.to_string().contains("unsupported.onnx") && error.to_string().contains("FancyOp"), "{error}");
+        // Gone between reading and compiling.
+        let path = scratch.file("gone.onnx", std::fs::read(tiny("double.onnx")).unwrap());
+        let gone = core.read_model(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let error = core.compile_model(&gone, device, &Config::default()).unwrap_err().to_string();
+        assert!(error.contains("gone.onnx"), "{error}");
+    }
+    let ir = scratch.file("broken.xml", "<net name=\"broken\" version=\"11\"><layers></net>");
+    let error = core.read_model(&ir).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Model, "{error}");
+    assert!(error.to_string().contains("OpenVINO"), "{error}");
+}
+
+#[test]
+fn engines_live_side_by_side() {
+    let models: Vec<_> = ["CPU", "ORT.CPU", "OPENVINO.CPU"]
+        .into_iter()
+        .filter(|device| is_here(device))
+        .map(|device| compile_on(device, &tiny("double.onnx")))
+        .collect();
+    std::thread::scope(|scope| {
+        for model in &models {
+            for thread_idx in 0..2 {
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let value = (100 * thread_idx + round) as f32;
+                        assert_eq!(values(&model.infer(row([value; 4])).unwrap()[0]), [2.0 * value; 4], "{}", model.device());
+                    }
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn eight_threads_compile_at_once() {
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        std::thread::scope(|scope| {
+            for thread_idx in 0..8 {
+                scope.spawn(move || {
+                    for file in ["double.onnx", "identity.onnx"] {
+                        let model = compile_on(device, &tiny(file));
+                        let value = thread_idx as f32 + 1.0;
+                        let expected = if file == "double.onnx" { 2.0 * value } else { value };
+                        assert_eq!(values(&model.infer(row([value; 4])).unwrap()[0]), [expected; 4], "{device}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn compiling_and_dropping_leaves_no_memory_behind() {
+    alone("engines::compiling_and_dropping_leaves_no_memory_behind", || {
+        for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+            let cycle = || {
+                let model = compile_on(device, &tiny("double.onnx"));
+                let request = model.create_infer_request().unwrap();
+                request.infer(row([1.0; 4])).unwrap();
+                request.start_async(()).unwrap();
+                request.wait().unwrap();
+            };
+            (0..50).for_each(|_| cycle());
+            let before = resident_kib();
+            (0..200).for_each(|_| cycle());
+            let grown = resident_kib().saturating_sub(before);
+            eprintln!("{device}: 200 cycles of compiling and dropping grew memory by {grown} KiB of {before}");
+            assert!(grown < 8 * 1024, "{device}: 200 cycles grew memory by {grown} KiB");
+        }
+    });
+}
+
+/// What requests add is their tensors; the weights are there once.
+#[test]
+fn requests_of_one_model_share_its_weights() {
+    alone("engines::requests_of_one_model_share_its_weights", || {
+        let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
+        let model_kib = std::fs::metadata(&path).unwrap().len() as usize / 1024;
+        for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+            let model = compile_on(device, &path);
+            let before = resident_kib();
+            let requests: Vec<_> = (0..16).map(|_| model.create_infer_request().unwrap()).collect();
+            let each = resident_kib().saturating_sub(before) / requests.len();
+            let ports = model.inputs().iter().chain(model.outputs());
+            let tensors: usize = ports.map(|port| port.shape.to_static().unwrap().n_elements().unwrap() * port.element.size() / 1024).sum();
+            eprintln!("{device}: {each} KiB per request, {tensors} of them its tensors, of a model of {model_kib} KiB");
+            assert!(
+                each < tensors + model_kib / 8,
+                "{device}: {each} KiB per request, {tensors} of them tensors; the model has {model_kib}"
+            );
+        }
+    });
+}
+
+/// The process may end while runs go on: what the engines do at exit finds them busy.
+#[test]
+fn the_process_ends_cleanly_while_runs_go_on() {
+    let program = std::env::current_exe().unwrap();
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        for round in 0..5 {
+            let arguments = ["engines::ends_the_process_amid_runs", "--exact", "--nocapture", "--ignored"];
+            let output = std::process::Command::new(&program).args(arguments).env("ROIFLOW_TEST_DEVICE", device).output().unwrap();
+            assert_eq!(output.status.code(), Some(7), "{device}, round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in a process that it ends"]
+fn ends_the_process_amid_runs() {
+    let Ok(device) = std::env::var("ROIFLOW_TEST_DEVICE") else { return };
+    let model = compile_on(&device, &real("models/yolox_nano_416x416.onnx").unwrap_or_else(|| tiny("double.onnx")));
+    let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for request in &requests {
+        if model.inputs()[0].shape.to_static().is_none() {
+            request.set_input_tensor((), &row([1.0; 4])).unwrap();
+        }
+        let sender = sender.clone();
+        request
+            .set_callback(move |request, _| {
+                sender.send(()).unwrap();
+                request.start_async(()).unwrap();
+            })
+            .unwrap();
+        request.start_async(()).unwrap();
+    }
+    receiver.recv().unwrap();
+    std::process::exit(7);
+}
+
+#[test]
+fn runs_use_the_tensors_memory_without_a_copy() {
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        let model = compile_on(device, &tiny("identity.onnx"));
+        let request = model.create_infer_request().unwrap();
+        let (input, output) = (row([1.0, 2.0, 3.0, 4.0]), Tensor::new(ElementType::F32, [1, 4]).unwrap());
+        request.set_input_tensor((), &input).unwrap();
+        request.set_output_tensor((), &output).unwrap();
+        for value in [5.0, 6.0] {
+            input.view_mut::<f32>().unwrap().fill(value);
+            request.infer(()).unwrap();
+            assert_eq!(values(&output), [value; 4], "{device}");
+        }
+    }
+}
+
+#[test]
+fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
+    let scratch = Scratch::new("options");
+    let core = devices::core();
+    let model = core.read_model(tiny("double.onnx")).unwrap();
+    let n_cores = std::thread::available_parallelism().unwrap().get();
+    let cases = [
+        (Config::default(), n_cores),
+        (Config { performance: Performance::Latency, ..Config::default() }, 1),
+        (Config { n_threads: Some(1), ..Config::default() }, n_cores),
+        (Config { n_requests: Some(3), ..Config::default() }, 3),
+        (Config { precision: Precision::Bf16, ..Config::default() }, n_cores),
+        (Config { cache_folder: Some(scratch.path().to_owned()), ..Config::default() }, n_cores),
+        (Config { cache_folder: Some(scratch.path().to_owned()), ..Config::default() }, n_cores),
+    ];
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        for (config, n_requests) in &cases {
+            let compiled = core.compile_model(&model, device, config).unwrap();
+            assert_eq!(compiled.optimal_number_of_requests(), *n_requests, "{device} {config:?}");
+            assert_eq!(values(&compiled.infer(row([3.0; 4])).unwrap()[0]), [6.0; 4], "{device} {config:?}");
+        }
+    }
+    if is_here("OPENVINO.CPU") {
+        assert!(std::fs::read_dir(scratch.path()).unwrap().count() > 0, "a compiled model was kept");
+    }
+}
+
+#[test]
+fn a_reshaped_model_takes_the_new_shapes_and_refuses_others() {
+    let core = devices::core();
+    let double = core.read_model(tiny("double.onnx")).unwrap();
+    let bounded = double.reshape([("x", PartialShape::from([Dim::from(2..=3), 4.into()]))]).unwrap();
+    let fixed = double.reshape([("x", PartialShape::from([2, 4]))]).unwrap();
+    let two = Tensor::from_slice([2, 4], &[1.0_f32; 8]).unwrap();
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        for model in [&bounded, &fixed] {
+            let compiled = core.compile_model(model, device, &Config::default()).unwrap();
+            assert_eq!(compiled.inputs()[0].shape, model.info().inputs[0].shape, "{device}");
+            let request = compiled.create_infer_request().unwrap();
+            request.infer(&two).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 8], "{device}");
+            assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
+        }
+    }
+    // ONNX Runtime can't open what the file fixes; OpenVINO can.
+    let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
+    if is_here("ORT.CPU") {
+        let error = core.compile_model(&identity, "ORT.CPU", &Config::default()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Model && error.to_string().contains("fixes an extent at 1"), "{error}");
+    }
+    if is_here("OPENVINO.CPU") {
+        let request = core.compile_model(&identity, "OPENVINO.CPU", &Config::default()).unwrap().create_infer_request().unwrap();
+        request.infer(&two).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0; 8]);
+    }
+}
+
+/// A long run ends soon after it was canceled, by the engine's own means.
+#[test]
+fn a_canceled_run_ends_inside_the_engine() {
+    let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        let request = compile_on(device, &path).create_infer_request().unwrap();
+        let mut n_canceled = 0;
+        for _ in 0..20 {
+            request.start_async(()).unwrap();
+            std::thread::yield_now();
+            request.cancel();
+            if let Err(error) = request.wait() {
+                assert_eq!(error.kind(), ErrorKind::Canceled, "{device}: {error}");
+                n_canceled += 1;
+            }
+        }
+        assert!(n_canceled > 0, "{device}: no run was canceled");
+        request.infer(()).unwrap();
+        assert!(request.output_tensor(()).unwrap().view::<f32>().unwrap().iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
+fn auto_takes_the_first_device_that_runs_the_model() {
+    let broken = PathBuf::from("/nowhere/libonnxruntime.so");
+    let auto = |core: &Core, order: &str| {
+        let mut with_auto = core.clone();
+        with_auto.register(Arc::new(AutoDevice::with_order(core.clone(), order)));
+        with_auto
+    };
+    let core = core_of([family_at("ORT.CPU", &broken), family_at("OPENVINO.CPU", &broken)]);
+    let usual = "OPENVINO.CPU,ORT.CPU,CPU";
+    assert_eq!(compile_in(&auto(&core, usual), "AUTO").unwrap().device(), "CPU", "what is broken is passed over");
+    let nothing = compile_in(&auto(&core, "OPENVINO.CPU,ORT.CPU"), "AUTO").unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::Unsupported);
+    assert!(nothing.to_string().contains("OPENVINO.CPU is not available") && nothing.to_string().contains("ORT.CPU is not"), "{nothing}");
+    let misspelt = compile_in(&auto(&core, "CPPU"), "AUTO").unwrap_err();
+    assert_eq!(misspelt.kind(), ErrorKind::NotFound, "{misspelt}");
+    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+        assert_eq!(compile_in(&auto(devices::core(), &format!("{device},CPU")), "AUTO").unwrap().device(), device);
+    }
+    // A model that one device can't run goes to the next that can.
+    if let (Some(path), true) = (real("models/efficientnet_lite0_uint8.onnx"), is_here("ORT.CPU")) {
+        let core = auto(devices::core(), "CPU,ORT.CPU");
+        let compiled = core.compile_model(&core.read_model(path).unwrap(), "AUTO", &Config::default()).unwrap();
+        assert_eq!((compiled.device(), compiled.inputs()[0].element), ("ORT.CPU", u8::TYPE));
+    }
+}

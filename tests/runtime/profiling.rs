@@ -1,0 +1,170 @@
+//! The times of a model's nodes: taken where they were asked for, by the engine's own names. Doc comments name the OpenVINO
+//! behavior test of which a test is the equivalent.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use roiflow::devices;
+use roiflow::devices::null::Script;
+use roiflow::runtime::{CompiledModel, Config, ErrorKind, NodeStatus, NodeTime};
+use roiflow::tensor::{ElementType, Tensor};
+
+use crate::request;
+use crate::support::{compile, real, row, tiny};
+
+fn profiled(path: &Path) -> CompiledModel {
+    let core = devices::core();
+    let config = Config { profiling: true, ..Config::default() };
+    core.compile_model(&core.read_model(path).unwrap(), "CPU", &config).unwrap()
+}
+
+fn named<'a>(nodes: &'a [NodeTime], name: &str) -> Vec<&'a NodeTime> {
+    nodes.iter().filter(|node| node.name == name || node.name.starts_with(&format!("{name}."))).collect()
+}
+
+/// NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+#[test]
+fn every_node_is_told_after_synchronous_and_asynchronous_runs() {
+    let request = profiled(&tiny("add.onnx")).create_infer_request().unwrap();
+    for asynchronous in [false, true] {
+        let begin = Instant::now();
+        if asynchronous {
+            request.start_async(()).unwrap();
+            request.wait().unwrap();
+        } else {
+            request.infer(()).unwrap();
+        }
+        let elapsed = begin.elapsed();
+        let nodes = request.profiling_info().unwrap();
+        assert_eq!(nodes.len(), 2, "{nodes:?}");
+        assert!(nodes.iter().all(|node| node.status == NodeStatus::Executed && node.real > Duration::ZERO), "{nodes:?}");
+        assert!(nodes.iter().map(|node| node.real).sum::<Duration>() <= elapsed, "{nodes:?} in {elapsed:?}");
+    }
+}
+
+/// perfCountWereNotEnabledExceptionTest.
+#[test]
+fn without_profiling_the_error_says_how_to_enable_it() {
+    let request = compile(&tiny("add.onnx")).create_infer_request().unwrap();
+    request.infer(()).unwrap();
+    let error = request.profiling_info().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("Config { profiling: true"), "{error}");
+    let request = request::compile(Script::default()).create_infer_request().unwrap();
+    assert_eq!(request.profiling_info().unwrap_err().kind(), ErrorKind::Unsupported, "the null device has no nodes");
+}
+
+/// returnRequestBusyOnGetPerformanceCounts.
+#[test]
+fn a_running_request_is_busy() {
+    let (request, gate) = request::gated();
+    request.start_async(()).unwrap();
+    gate.wait_for_arrivals(1);
+    assert_eq!(request.profiling_info().unwrap_err().kind(), ErrorKind::Busy);
+    gate.open();
+    request.wait().unwrap();
+}
+
+#[test]
+fn before_the_first_run_no_node_has_run() {
+    let nodes = profiled(&tiny("add.onnx")).create_infer_request().unwrap().profiling_info().unwrap();
+    assert_eq!(nodes.len(), 2);
+    assert!(nodes.iter().all(|node| (node.status, node.real, node.cpu) == (NodeStatus::NotRun, Duration::ZERO, Duration::ZERO)));
+}
+
+/// The rows of a batch run one by one: their times add up, and the next run begins anew.
+#[test]
+fn the_times_are_those_of_the_latest_run() {
+    let request = profiled(&tiny("double.onnx")).create_infer_request().unwrap();
+    let real = || request.profiling_info().unwrap().iter().map(|node| node.real).sum::<Duration>();
+    request.infer(Tensor::new(ElementType::F32, [2000, 4]).unwrap()).unwrap();
+    let of_many = real();
+    // The least of some: a run can be interrupted, but not every one.
+    let of_one = (0..20).map(|_| request.infer(row([1.0; 4])).map(|()| real()).unwrap()).min().unwrap();
+    assert!(of_one > Duration::ZERO && of_one * 20 < of_many, "{of_one:?} for a row, {of_many:?} for 2000");
+}
+
+/// CheckOperationInProfilingInfo: each operation appears under its name, exact or as a prefix.
+#[test]
+fn each_operation_of_a_real_model_appears_under_its_name() {
+    let Some(path) = real("models/version-RFB-320.onnx") else { return };
+    let request = profiled(&path).create_infer_request().unwrap();
+    let port = request.compiled_model().inputs()[0].clone();
+    let input = Tensor::new(port.element, port.shape.with_dynamic(|_| Some(1)).unwrap()).unwrap();
+    let begin = Instant::now();
+    request.infer(&input).unwrap();
+    let elapsed = begin.elapsed();
+    let nodes = request.profiling_info().unwrap();
+    let proto = std::fs::read(&path).unwrap();
+    let n_products = nodes.iter().filter(|node| ["Conv", "MatMul"].iter().any(|kind| node.kind.contains(kind))).count();
+    assert!(n_products >= 40, "{n_products} of {} nodes are convolutions and products", nodes.len());
+    for node in &nodes {
+        let executed = node.status == NodeStatus::Executed;
+        assert_eq!(executed, node.real > Duration::ZERO, "{node:?}");
+        // Another clock, which is read outside the first.
+        assert!(node.cpu <= node.real + Duration::from_millis(1), "{node:?}");
+    }
+    let (real, cpu): (Duration, Duration) = (nodes.iter().map(|node| node.real).sum(), nodes.iter().map(|node| node.cpu).sum());
+    assert!(real <= elapsed && real * 2 > request.latency().unwrap(), "nodes {real:?} of {elapsed:?}");
+    assert!(cpu * 4 > real, "the processor worked {cpu:?} of {real:?}");
+    let (executed, optimized_out) = (
+        nodes.iter().filter(|node| node.status == NodeStatus::Executed).count(),
+        nodes.iter().filter(|node| node.status == NodeStatus::OptimizedOut).count(),
+    );
+    assert!(executed > 50 && optimized_out > 0 && executed + optimized_out == nodes.len(), "{executed} ran, {optimized_out} were folded");
+    let names = node_names(&proto);
+    assert!(names.len() > 100, "{}", names.len());
+    for name in names {
+        assert!(!named(&nodes, &name).is_empty(), "`{name}` is not among the {} nodes", nodes.len());
+    }
+}
+
+/// The names of the nodes of an ONNX file that are no constants, read from its bytes: field 7 is the graph, its field 1 a
+/// node, whose field 3 is the name and field 4 the operator. One without a name goes by that of its first output, field 2.
+fn node_names(proto: &[u8]) -> Vec<String> {
+    let text = |node: &[u8], wanted| {
+        fields(node).into_iter().find(|(field, _)| *field == wanted).map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())
+    };
+    let graphs = fields(proto).into_iter().filter(|(field, _)| *field == 7);
+    let nodes = graphs.flat_map(|(_, graph)| fields(graph)).filter(|(field, _)| *field == 1).map(|(_, node)| node);
+    nodes
+        .filter(|node| text(node, 4).is_some_and(|operator| operator != "Constant"))
+        .filter_map(|node| text(node, 3).or_else(|| text(node, 2)))
+        .collect()
+}
+
+/// The length-delimited fields of a protocol buffer.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (&byte, rest) = bytes.split_first().unwrap();
+            *bytes = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let len = match key & 7 {
+            0 => {
+                varint(&mut bytes);
+                0
+            }
+            1 => 8,
+            2 => varint(&mut bytes) as usize,
+            5 => 4,
+            other => panic!("wire type {other}"),
+        };
+        let (content, rest) = bytes.split_at(len);
+        bytes = rest;
+        if key & 7 == 2 {
+            found.push((key >> 3, content));
+        }
+    }
+    found
+}

@@ -1,0 +1,98 @@
+//! Memory behind a file descriptor goes into and out of the elements without a copy.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use gstreamer as gst;
+use gstreamer_allocators as gst_allocators;
+use gstreamer_video as gst_video;
+use roiflow::elements::buffer;
+use roiflow::frame::{PixelRect, Size};
+use roiflow::tensor::{ElementType, ErrorKind, Tensor};
+
+use crate::harness::{assert_near, caps, collect, detect, feed, init, on_buffers, pipeline, run};
+
+const SIZE: Size = Size::new(256, 192);
+
+/// A black picture with a red rectangle, in shared memory.
+fn painted(rect: PixelRect) -> Tensor {
+    let tensor = Tensor::shared(ElementType::U8, [SIZE.height as usize, SIZE.width as usize, 3]).unwrap();
+    let mut view = tensor.view_mut::<u8>().unwrap();
+    for y in rect.y..rect.y + rect.height {
+        for x in rect.x..rect.x + rect.width {
+            view[[y as usize, x as usize, 0]] = 255;
+        }
+    }
+    drop(view);
+    tensor
+}
+
+/// The file behind the only memory of a buffer.
+fn file(buffer: &gst::BufferRef) -> (u64, u64) {
+    assert_eq!(buffer.n_memory(), 1);
+    let memory = buffer.peek_memory(0).downcast_memory_ref::<gst_allocators::FdMemory>().expect("memory behind a file descriptor");
+    inode(memory.fd())
+}
+
+fn inode(descriptor: i32) -> (u64, u64) {
+    let file = std::fs::metadata(format!("/proc/self/fd/{descriptor}")).unwrap();
+    (file.dev(), file.ino())
+}
+
+fn address(buffer: &gst::BufferRef) -> usize {
+    buffer.map_readable().unwrap().as_ptr() as usize
+}
+
+#[test]
+fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
+    let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
+    // As if it came from another process.
+    let (made, imported) = (painted(rect), |tensor: &Tensor| tensor.export().unwrap().import().unwrap());
+    let tensor = imported(&made);
+    let pipeline = pipeline(&format!("appsrc name=source ! {} name=detect ! fakesink name=sink", detect("rectangle", "")));
+    let (sender, entered) = std::sync::mpsc::channel();
+    on_buffers(&pipeline, "detect", "sink", move |_, buffer| sender.send((address(buffer), file(buffer))).unwrap());
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| buffer::from_shared(&tensor).unwrap()));
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = std::mem::take(&mut *arrived.lock().unwrap());
+    assert_eq!(arrived.len(), 3);
+    let info = gst_video::VideoInfo::from_caps(&caps("RGB", SIZE)).unwrap();
+    for arrived in &arrived {
+        let (before, file_before) = entered.recv().unwrap();
+        assert_eq!((address(&arrived.buffer), file(&arrived.buffer)), (before, file_before));
+        assert_eq!(file_before, inode(made.export().unwrap().descriptor.as_raw_fd()), "the very file that the other process made");
+        let frame = buffer::frame(&arrived.buffer, &info).unwrap();
+        assert_eq!(frame.planes().next().unwrap().address() as usize, before, "the detector reads it where it is mapped");
+        let results = arrived.results().unwrap();
+        assert_near(results.detections[0].rect, rect.to_rect(), 0.01, "the box");
+    }
+    // What is written into the file is what the buffers show.
+    made.view_mut::<u8>().unwrap()[[0, 0, 1]] = 77;
+    assert!(arrived.iter().all(|arrived| arrived.buffer.map_readable().unwrap()[1] == 77));
+}
+
+#[test]
+fn a_buffer_leases_its_tensor_and_is_copied_by_who_writes_it() {
+    init();
+    let tensor = painted(PixelRect { x: 0, y: 0, width: 8, height: 8 });
+    let mut buffer = buffer::from_shared(&tensor).unwrap();
+    assert_eq!(tensor.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(buffer.map_readable().unwrap()[..], *tensor.bytes().unwrap().extent());
+    buffer.make_mut().map_writable().unwrap()[0] = 1;
+    assert_eq!((tensor.view::<u8>().unwrap()[[0, 0, 0]], buffer.map_readable().unwrap()[0]), (255, 1));
+    drop(buffer);
+    tensor.view_mut::<u8>().unwrap()[[0, 0, 0]] = 2;
+}
+
+#[test]
+fn a_region_is_a_buffer_from_its_first_to_its_last_byte() {
+    init();
+    let tensor = painted(PixelRect { x: 10, y: 20, width: 30, height: 40 });
+    let region = tensor.roi(&[20, 10, 0], &[60, 40, 3]).unwrap();
+    let buffer = buffer::from_shared(&region).unwrap();
+    assert_eq!(buffer.map_readable().unwrap()[..], *region.bytes().unwrap().extent());
+    assert_eq!(buffer.size(), region.layout().extent_bytes());
+    let refused = buffer::from_shared(&Tensor::new(ElementType::U8, [4]).unwrap()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+}
