@@ -14,6 +14,7 @@
 //!
 //! | folder | what it is | what it must not know |
 //! |---|---|---|
+//! | `sync` | locks, atomics and deadlines of the two folders that the model checks look at | everything else |
 //! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, threads, GStreamer |
 //! | [`frame`] | a picture, its regions, what was found in it | models, threads, GStreamer |
 //! | [`vision`] | pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
@@ -42,5 +43,6 @@ pub mod frame;
 pub mod pipeline;
 pub mod runtime;
 pub mod stages;
+mod sync;
 pub mod tensor;
 pub mod vision;

@@ -48,12 +48,17 @@ impl Wanted {
             let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
             let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
             for path in candidates {
-                match try_open(&path) {
+                // A name without a folder is the loader's to find.
+                let is_name = path.components().count() == 1 && !path.exists();
+                match if is_name { open(&path) } else { try_open(&path) } {
+                    Ok(opened) if is_name => return Ok((opened, loaded_path(&named.to_string_lossy()).unwrap_or(path))),
                     Ok(opened) => return Ok((opened, path)),
                     Err(why) => refused = why,
                 }
             }
-            return Err(missing(format!("{} names a library that cannot be used: {refused}", self.variable)));
+            let reason = format!("{} names a library that cannot be used: {refused}", self.variable);
+            tracing::warn!("{}: {reason}", self.engine);
+            return Err(missing(reason));
         }
         let mut refused = Vec::new();
         let mut looked_in = Vec::new();

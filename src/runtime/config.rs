@@ -12,9 +12,9 @@ pub struct Config {
     pub performance: Performance,
     /// Processor threads that one run uses; `None`: so many that requests times threads are the cores.
     pub n_threads: Option<usize>,
-    /// The precision in which an engine computes `f32` models.
+    /// The precision in which an engine computes `f32` models, where it has a choice.
     pub precision: Precision,
-    /// Where an engine that can keeps compiled models for the next time.
+    /// Where engines that can (OpenVINO) keep compiled models for the next time.
     pub cache_folder: Option<PathBuf>,
     /// Time each node of the model, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, and
     /// then without a cost; on, some tenths of a microsecond per node.

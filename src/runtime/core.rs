@@ -92,11 +92,6 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
-    /// As [`Core::compile_model`], for a device that stands for others.
-    pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
-        self.device(device)?.compile(model, config, &self.executors)
-    }
-
     /// The memory of the device with this name.
     ///
     /// # Errors
@@ -111,6 +106,11 @@ impl Core {
     /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
     pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
         self.device(device)?.create_context(params)
+    }
+
+    /// As [`Core::compile_model`], for a device that stands for others.
+    pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
+        self.device(device)?.compile(model, config, &self.executors)
     }
 
     fn device(&self, name: &str) -> Result<Arc<dyn Device>> {

@@ -1,6 +1,6 @@
 //! The tensors of a request: where each input comes from, where each output goes, and the leases of a run on them.
 //!
-//! An input has a tensor of the request's own, in memory in which the device can run, and a [`Source`] that says what the next
+//! An input has a tensor of the request's own, in memory in which the device can run, and a `Source` that says what the next
 //! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
 //! the request's own tensor, by one pass, in the run's step `fill`.
 
@@ -426,7 +426,16 @@ impl RunIo {
             let source = match input {
                 Input::Share(tensor) => Source::Shared(tensor.clone()),
                 Input::Batch([only]) => Source::Shared(only.clone()),
-                Input::Batch(slices) => Source::Batch(slices.to_vec()),
+                Input::Batch(slices) => {
+                    // A list that was set before is used again: a stream of batches allocates nothing.
+                    let mut list = match slot.replace_source(Source::Own) {
+                        Source::Batch(list) => list,
+                        _ => Vec::with_capacity(slices.len()),
+                    };
+                    list.clear();
+                    list.extend_from_slice(slices);
+                    Source::Batch(list)
+                }
                 Input::Copy(values) => {
                     slot.place_own(device, Shape::new(values.shape()))?;
                     let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;

@@ -56,7 +56,6 @@ pub mod results;
 mod run;
 mod state;
 pub mod steps;
-mod sync;
 pub mod variable;
 
 pub use self::core::Core;

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 
 use super::queue::{IdleRequest, Tell};
-use super::sync::{Condvar, Mutex};
 use super::{AsyncInferQueue, Error, ErrorKind, InferRequest, Inputs, Result};
+use crate::sync::{Condvar, Mutex};
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Runs each of `inputs` and gives what `read` makes of the outputs, in the order of the inputs; several run at a time.

@@ -33,7 +33,8 @@ pub struct StepTime {
 /// What one node of the model did in the latest run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTime {
-    /// The node's name in the model file; what the engine made of one node may be several, named after it (`conv1.im2col`).
+    /// The node's name in the model file, or the device's own where the file gives it none (`Conv_12`); what the engine made of one
+    /// node may be several, named after it (`conv1.im2col`).
     pub name: String,
     /// The engine's word for what it computes.
     pub kind: String,

@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use super::steps::panic_error;
-use super::sync::{Condvar, Mutex, MutexGuard};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The errors that are kept for [`AsyncInferQueue::wait_all`]; further ones are counted.
 const MAX_ERRORS: usize = 16;
@@ -385,14 +385,13 @@ impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
         let guarded = self.shared().guarded.lock().unwrap();
-        let latest_run = guarded.state.latest_run();
-        let is_finished = guarded.state.is_finished(latest_run);
+        let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
-        if is_finished {
-            self.shared.put_back(state, self.request_idx);
-        } else {
-            // The holder started it without the queue: it is idle when that run has ended.
+        if is_on {
+            // Somebody started it without the queue: it is idle when that run has ended.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
+        } else {
+            self.shared.put_back(state, self.request_idx);
         }
     }
 }

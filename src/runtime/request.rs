@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::compiled::CompiledShared;
 use super::executor::{Executor, Ticket};
@@ -14,6 +14,7 @@ use super::steps::{Body, CustomStep, Step, StepTask};
 use super::{
     CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, NodeTime, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
 };
+use crate::sync::Deadline;
 use crate::tensor::Tensor;
 
 /// A handle to one inference request. Clones are the same request.
@@ -100,9 +101,8 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::wait`].
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
-        match Instant::now().checked_add(timeout) {
+        match Deadline::after(timeout) {
             Some(deadline) => self.shared().wait_until(Some(deadline)),
-            // So far away that it never comes.
             None if self.shared().guarded.lock().unwrap().state.latest_run() == 0 => Ok(false),
             None => self.shared().wait_until(None),
         }

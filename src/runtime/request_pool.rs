@@ -1,10 +1,12 @@
 //! A bounded set of idle requests. Who takes one owns it until the guard is dropped, so a busy request can't be touched.
+//!
+//! Lock order: the pool's own, then a request's.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use super::sync::Mutex;
 use super::{CompiledModel, InferRequest, Result};
+use crate::sync::Mutex;
 
 /// Keeps idle requests for reuse; makes further ones on demand and forgets what exceeds its capacity.
 #[derive(Debug)]
@@ -27,7 +29,12 @@ impl RequestPool {
     /// # Errors
     /// As [`CompiledModel::create_infer_request`].
     pub fn take_or_create(&self, model: &CompiledModel) -> Result<PooledRequest> {
-        let idle = self.0.requests.lock().unwrap().pop();
+        let idle = {
+            let mut requests = self.0.requests.lock().unwrap();
+            // One may have been given back while it ran.
+            let idle_idx = requests.iter().rposition(|request| request.shared().guarded.lock().unwrap().state.is_quiet());
+            idle_idx.map(|idle_idx| requests.remove(idle_idx))
+        };
         let request = match idle {
             Some(request) => request,
             None => model.create_infer_request()?,

@@ -8,16 +8,15 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::compiled::CompiledShared;
 use super::executor::{Task, Ticket};
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken, panic_error};
-use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use super::{Error, ErrorKind, Inputs, Result};
+use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
@@ -31,7 +30,7 @@ pub(super) struct Shared {
     pub(super) guarded: Mutex<Guarded>,
     finished: Condvar,
     in_flight: Mutex<Option<Box<Body>>>,
-    /// The thread that is inside a filler or step of this request, see [`thread_token`]; 0 for none.
+    /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
     _ticket: Ticket,
@@ -65,7 +64,7 @@ pub(super) struct Handle(pub(super) Arc<Shared>);
 
 impl Handle {
     pub(super) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Arc<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let shared = Arc::new(Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             model,
@@ -97,7 +96,7 @@ impl Handle {
 
 impl Guarded {
     pub(super) fn check_idle(&self) -> Result<()> {
-        if self.state.is_busy(thread::current().id()) { Err(busy()) } else { Ok(()) }
+        if self.state.is_busy(this_thread()) { Err(busy()) } else { Ok(()) }
     }
 
     /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one.
@@ -113,7 +112,11 @@ impl Guarded {
     fn begin_to_wait(&mut self, run: u64) {
         match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
             Some(awaited) => awaited.n_waiting += 1,
-            None => self.awaited.push(Awaited { run, n_waiting: 1, outcome: None }),
+            None => {
+                // It may have ended already, while its callback is still on; a later run ends before the waiter looks.
+                let outcome = (self.outcome.0 == run).then(|| self.outcome.1.clone());
+                self.awaited.push(Awaited { run, n_waiting: 1, outcome });
+            }
         }
     }
 
@@ -137,7 +140,7 @@ impl Shared {
     /// Takes the body out for an edit.
     fn begin_edit(&self) -> Result<Box<Body>> {
         let mut guarded = self.guarded.lock().unwrap();
-        guarded.state.edit(thread::current().id()).map_err(|refusal| match refusal {
+        guarded.state.edit(this_thread()).map_err(|refusal| match refusal {
             Refusal::Busy => busy(),
             Refusal::Stopped => Error::new(ErrorKind::Stopped, "the request was stopped"),
         })?;
@@ -207,19 +210,19 @@ impl Shared {
 
     /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
     fn step<R>(&self, action: impl FnOnce() -> R) -> R {
-        let before = self.stepping.swap(thread_token(), Ordering::AcqRel);
+        let before = self.stepping.swap(this_thread(), Ordering::AcqRel);
         let result = action();
         self.stepping.store(before, Ordering::Release);
         result
     }
 
     fn is_stepping_here(&self) -> bool {
-        self.stepping.load(Ordering::Acquire) == thread_token()
+        self.stepping.load(Ordering::Acquire) == this_thread()
     }
 
     /// Whether waiting on this thread would be waiting for oneself: it is inside the request's own callback, step or filler.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
-        guarded.state.is_called_on(thread::current().id()) || self.is_stepping_here()
+        guarded.state.is_called_on(this_thread()) || self.is_stepping_here()
     }
 
     /// Queues the next step where it belongs.
@@ -236,12 +239,11 @@ impl Shared {
         if body.outcome.is_ok() {
             body.io.commit_variables();
         }
-        let here = thread::current().id();
-        let is_async = body.calls_back;
+        let here = this_thread();
         let mut guarded = self.guarded.lock().unwrap();
         guarded.latency = body.started.elapsed();
         guarded.settle(body.run, body.outcome.clone());
-        let calls_back = is_async && guarded.callback.is_some();
+        let calls_back = body.calls_back && guarded.callback.is_some();
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
             EndOfRun::LeftToEarlierCallback => return,
@@ -255,10 +257,14 @@ impl Shared {
                 if let Err(error) = called {
                     guarded.settle(run, Err(error));
                 }
-                let follows = guarded.state.end_callback(here);
-                self.finished.notify_all();
-                if follows == EndOfCallback::Finished {
-                    break;
+                match guarded.state.end_callback() {
+                    EndOfCallback::Finished => break,
+                    EndOfCallback::CallBackAgain => {
+                        // Now, not after the last callback: each may start the next run, without end.
+                        self.finished.notify_all();
+                        guarded = self.wake(guarded);
+                        guarded.state.begin_callback(here);
+                    }
                 }
             },
         }
@@ -299,7 +305,7 @@ impl Shared {
     }
 
     /// Waits for the latest run; `None` for a deadline that never comes.
-    pub(super) fn wait_until(&self, deadline: Option<Instant>) -> Result<bool> {
+    pub(super) fn wait_until(&self, deadline: Option<Deadline>) -> Result<bool> {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run == 0 {
@@ -313,16 +319,13 @@ impl Shared {
         }
         guarded.begin_to_wait(run);
         while !guarded.state.is_finished(run) {
-            guarded = match deadline {
+            guarded = match &deadline {
                 None => self.finished.wait(guarded).unwrap(),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        drop(guarded.end_to_wait(run));
-                        return Ok(false);
-                    }
-                    self.finished.wait_timeout(guarded, left).unwrap().0
+                Some(deadline) if deadline.is_over() => {
+                    drop(guarded.end_to_wait(run));
+                    return Ok(false);
                 }
+                Some(deadline) => deadline.wait(&self.finished, guarded),
             };
         }
         guarded.end_to_wait(run).map(|()| true)
@@ -333,12 +336,7 @@ impl Shared {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run > 0 {
-            let is_over = guarded.state.is_finished(run);
-            let outcome = guarded.outcome.1.clone();
             guarded.begin_to_wait(run);
-            if is_over {
-                guarded.settle(run, outcome);
-            }
         }
         run
     }
@@ -427,26 +425,22 @@ impl Drop for Handle {
                 shared.end(body);
             }
             guarded = shared.guarded.lock().unwrap();
-            let deadline = Instant::now() + shared.model.config.drop_patience;
+            let deadline = Deadline::after(shared.model.config.drop_patience);
             while !guarded.state.is_quiet() {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
-                    break;
-                }
-                guarded = shared.finished.wait_timeout(guarded, left).unwrap().0;
+                guarded = match &deadline {
+                    None => shared.finished.wait(guarded).unwrap(),
+                    Some(deadline) if deadline.is_over() => {
+                        tracing::warn!(
+                            request = shared.id,
+                            "a run goes on after its request was dropped; its memory is freed when it ends"
+                        );
+                        break;
+                    }
+                    Some(deadline) => deadline.wait(&shared.finished, guarded),
+                };
             }
         }
         drop(guarded);
         drop(of_the_user);
     }
-}
-
-/// A number that no other living thread has; never 0.
-fn thread_token() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static TOKEN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    TOKEN.with(|token| *token)
 }

@@ -10,7 +10,8 @@
 //!
 //! "Calling back" overlaps with idle and running, because a callback may start the request again; it is a field of its own.
 
-use std::thread::ThreadId;
+/// No thread is called so.
+const NOBODY: u64 = 0;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -18,8 +19,8 @@ pub(crate) struct RequestState {
     editing: bool,
     running: bool,
     stopped: bool,
-    /// The thread and the run of the callback that is on.
-    calling: Option<(ThreadId, u64)>,
+    /// The thread ([`this_thread`](crate::sync::this_thread)) and the run of the callback that is on.
+    calling: Option<(u64, u64)>,
     /// A run ended while an earlier callback was still on.
     ended_meanwhile: bool,
     n_started: u64,
@@ -49,7 +50,7 @@ pub(crate) enum EndOfRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
-    /// A later run ended meanwhile: call back for it.
+    /// A later run ended meanwhile: wake the waiters, then begin its callback. Until then every thread finds the request busy.
     CallBackAgain,
     /// Done.
     Finished,
@@ -57,7 +58,7 @@ pub(crate) enum EndOfCallback {
 
 impl RequestState {
     /// Idle to edited.
-    pub(crate) fn edit(&mut self, thread: ThreadId) -> Result<(), Refusal> {
+    pub(crate) fn edit(&mut self, thread: u64) -> Result<(), Refusal> {
         if self.stopped {
             return Err(Refusal::Stopped);
         }
@@ -83,7 +84,7 @@ impl RequestState {
     }
 
     /// The steps of the run are over.
-    pub(crate) fn end_run(&mut self, calls_back: bool, thread: ThreadId) -> EndOfRun {
+    pub(crate) fn end_run(&mut self, calls_back: bool, thread: u64) -> EndOfRun {
         debug_assert!(self.running, "only a running request ends");
         let calls_back = calls_back && !self.stopped;
         match (calls_back, self.calling) {
@@ -106,15 +107,22 @@ impl RequestState {
         }
     }
 
+    /// After [`EndOfCallback::CallBackAgain`].
+    pub(crate) fn begin_callback(&mut self, thread: u64) {
+        let (calling, _) = self.calling.as_mut().expect("a run waits for its callback");
+        debug_assert_eq!(*calling, NOBODY);
+        *calling = thread;
+    }
+
     /// The callback returned.
-    pub(crate) fn end_callback(&mut self, thread: ThreadId) -> EndOfCallback {
+    pub(crate) fn end_callback(&mut self) -> EndOfCallback {
         let (_, called_run) = self.calling.take().expect("a callback ends only after it began");
         if self.ended_meanwhile {
             self.ended_meanwhile = false;
             self.running = false;
             self.n_finished = called_run;
             if !self.stopped {
-                self.calling = Some((thread, self.n_started));
+                self.calling = Some((NOBODY, self.n_started));
                 return EndOfCallback::CallBackAgain;
             }
         }
@@ -128,7 +136,7 @@ impl RequestState {
     }
 
     /// Whether this thread must not touch the request: it is edited or runs, or another thread is in its callback.
-    pub(crate) fn is_busy(&self, thread: ThreadId) -> bool {
+    pub(crate) fn is_busy(&self, thread: u64) -> bool {
         self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)
     }
 
@@ -138,7 +146,7 @@ impl RequestState {
     }
 
     /// Whether this thread is inside the request's callback.
-    pub(crate) fn is_called_on(&self, thread: ThreadId) -> bool {
+    pub(crate) fn is_called_on(&self, thread: u64) -> bool {
         self.calling.is_some_and(|(calling, _)| calling == thread)
     }
 
@@ -152,7 +160,12 @@ impl RequestState {
         self.n_finished >= run
     }
 
-    /// Whether nothing is on: no run, no callback.
+    /// Whether a run or a callback is on, so that its end is told.
+    pub(crate) fn is_on(&self) -> bool {
+        self.running || self.calling.is_some()
+    }
+
+    /// Whether nothing is on: no edit, no run, no callback.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.editing && !self.running && self.calling.is_none()
     }
@@ -162,11 +175,11 @@ impl RequestState {
 mod tests {
     use super::*;
 
-    fn threads() -> (ThreadId, ThreadId) {
-        (std::thread::current().id(), std::thread::spawn(|| ()).thread().id())
+    fn threads() -> (u64, u64) {
+        (1, 2)
     }
 
-    fn start(state: &mut RequestState, thread: ThreadId) -> Result<u64, Refusal> {
+    fn start(state: &mut RequestState, thread: u64) -> Result<u64, Refusal> {
         state.edit(thread).map(|()| state.start())
     }
 
@@ -178,7 +191,7 @@ mod tests {
         assert_eq!(start(&mut state, here), Err(Refusal::Busy));
         assert_eq!(state.end_run(true, here), EndOfRun::CallBack);
         assert!(!state.is_running() && !state.is_finished(1));
-        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert_eq!(state.end_callback(), EndOfCallback::Finished);
         assert!(state.is_finished(1) && state.is_quiet());
     }
 
@@ -201,9 +214,12 @@ mod tests {
         start(&mut state, here).unwrap();
         assert_eq!(state.end_run(true, other), EndOfRun::LeftToEarlierCallback);
         assert!(state.is_running(), "the callback of run 1 must not see the outputs of run 2");
-        assert_eq!(state.end_callback(here), EndOfCallback::CallBackAgain);
+        assert_eq!(state.end_callback(), EndOfCallback::CallBackAgain);
         assert!(state.is_finished(1) && !state.is_finished(2) && !state.is_running());
-        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert!(state.is_busy(here) && state.is_busy(other), "who is woken must not start it before its callback");
+        state.begin_callback(here);
+        assert!(!state.is_busy(here));
+        assert_eq!(state.end_callback(), EndOfCallback::Finished);
         assert!(state.is_finished(2));
     }
 
@@ -216,7 +232,7 @@ mod tests {
         start(&mut state, here).unwrap();
         assert_eq!(state.end_run(false, here), EndOfRun::Finished);
         assert!(!state.is_finished(1));
-        assert_eq!(state.end_callback(here), EndOfCallback::Finished);
+        assert_eq!(state.end_callback(), EndOfCallback::Finished);
         assert!(state.is_finished(2));
     }
 

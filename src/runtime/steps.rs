@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use super::device::DeviceRequest;
 use super::executor::Executor;
 use super::io::{DeviceIo, RunContext, RunIo};
-use super::sync::{AtomicBool, Mutex, Ordering};
 use super::{Error, ErrorKind, Result, StepTime};
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// What interrupts an engine that is computing.
 pub trait Interrupt: Send + Sync {

@@ -27,6 +27,14 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
+    /// Takes the extents from `begin` to `end`, one pair for each axis.
+    #[inline]
+    pub(super) fn set_window(&mut self, begin: &[usize], end: &[usize]) {
+        for (dim, (begin, end)) in self.dims.iter_mut().zip(begin.iter().zip(end)) {
+            *dim = end - begin;
+        }
+    }
+
     /// Number of elements, or `None` if it overflows.
     pub fn n_elements(&self) -> Option<usize> {
         self.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
@@ -174,23 +182,39 @@ impl Layout {
     /// # Errors
     /// [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape`.
     pub fn window(&self, begin: &[usize], end: &[usize]) -> Result<(Layout, usize)> {
-        let rank = self.shape.len();
-        let in_range =
-            begin.len() == rank && end.len() == rank && (0..rank).all(|axis| begin[axis] <= end[axis] && end[axis] <= self.shape[axis]);
-        if !in_range {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape),
-            ));
+        let offset_bytes = self.window_offset(begin, end)?;
+        let mut window = *self;
+        window.shape.set_window(begin, end);
+        Ok((window, offset_bytes))
+    }
+
+    /// Where [`Layout::window`] begins, in bytes, if there is such a window.
+    #[inline]
+    pub(super) fn window_offset(&self, begin: &[usize], end: &[usize]) -> Result<usize> {
+        let fail = || Err(self.not_within(begin, end));
+        if begin.len() != self.shape.len() || end.len() != self.shape.len() {
+            return fail();
         }
-        let mut dims = [0; MAX_RANK];
-        let mut offset_bytes = 0;
-        for axis in 0..rank {
-            dims[axis] = end[axis] - begin[axis];
-            offset_bytes += begin[axis] * self.stride_bytes[axis];
+        let (mut offset_bytes, mut is_empty) = (0, false);
+        for (((begin, end), extent), stride_bytes) in begin.iter().zip(end).zip(self.shape.iter()).zip(self.stride_bytes.iter()) {
+            if begin > end || end > extent {
+                return fail();
+            }
+            offset_bytes += begin * stride_bytes;
+            is_empty |= begin == end;
         }
-        let shape = Shape::new(&dims[..rank]);
-        Ok((Self { shape, ..*self }, if shape.contains(&0) { 0 } else { offset_bytes }))
+        Ok(if is_empty { 0 } else { offset_bytes })
+    }
+
+    /// Makes a layout its own window; the window was found to be one.
+    #[inline]
+    pub(super) fn set_window(&mut self, begin: &[usize], end: &[usize]) {
+        self.shape.set_window(begin, end);
+    }
+
+    #[cold]
+    fn not_within(&self, begin: &[usize], end: &[usize]) -> Error {
+        Error::new(ErrorKind::Shape, format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape))
     }
 
     /// The same strides with another shape, as a tensor that is not dense is reshaped: no axis may grow past `limit`.

@@ -1,9 +1,10 @@
 //! Bounded reuse of tensor memory.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::storage::AlignedBytes;
 use super::{ElementType, Layout, Memory, Result, Shape, Tensor};
+use crate::sync::Mutex;
 
 /// Hands out tensors of one type and shape, and takes their memory back when the last share is dropped.
 ///

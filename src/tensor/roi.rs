@@ -1,5 +1,6 @@
 //! A view of part of a tensor: same memory and strides, another shape and offset. Copies nothing and allocates nothing.
 
+use super::tensor::{Body, Placed};
 use super::{Result, Tensor};
 
 impl Tensor {
@@ -11,11 +12,25 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.
     pub fn roi(&self, begin: &[usize], end: &[usize]) -> Result<Tensor> {
-        let mut placed = self.placed();
-        let (layout, offset_bytes) = placed.layout.window(begin, end)?;
-        placed.layout = layout;
-        placed.offset_bytes += offset_bytes;
-        Ok(Tensor::from_placed(placed))
+        match &self.body {
+            Body::Whole(placed) => placed.read().unwrap().window(begin, end),
+            Body::Part { placed, .. } => placed.window(begin, end),
+        }
+    }
+}
+
+impl Placed {
+    /// The region is changed where it lies: a layout is large, and copying it about is most of what a region costs.
+    #[inline]
+    fn window(&self, begin: &[usize], end: &[usize]) -> Result<Tensor> {
+        let offset_bytes = self.layout.window_offset(begin, end)?;
+        let mut region = Tensor::from_placed(self.clone());
+        if let Body::Part { placed, limit } = &mut region.body {
+            placed.offset_bytes += offset_bytes;
+            placed.layout.set_window(begin, end);
+            limit.set_window(begin, end);
+        }
+        Ok(region)
     }
 }
 

@@ -7,12 +7,12 @@ use std::alloc::{self, Layout as AllocLayout};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pool::PoolReturn;
 #[cfg(target_os = "linux")]
 use super::shared::SharedMapping;
 use super::{Error, ErrorKind, RemoteMemory, Result};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Own memory begins at a multiple of this: a cache line, and the widest vector register.
 pub const ALIGN_BYTES: usize = 64;

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use ndarray::{ArrayD, ArrayRef, ArrayViewD, ArrayViewMutD, IxDyn, ShapeBuilder};
 
 use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, ReadLease, Result, Shape, WriteLease};
+use crate::sync::RwLock;
 
 /// An n-dimensional array of one element type over shared memory.
 ///
@@ -287,6 +288,7 @@ impl Tensor {
         }
     }
 
+    #[inline]
     pub(super) fn from_placed(placed: Placed) -> Self {
         let limit = *placed.layout.shape();
         Self { element: placed.layout.element(), body: Body::Part { placed, limit } }

@@ -2,8 +2,6 @@
 //!
 //! The allocator of this test program counts, per thread; a synchronous run does all its work on the caller's thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use roiflow::devices::null::{NullDevice, Script};
@@ -12,38 +10,10 @@ use roiflow::runtime::{Config, Core, Model, ModelInfo, Port};
 use roiflow::stages::image_input;
 use roiflow::tensor::{ElementType, Memory, Shape};
 
-thread_local! {
-    static LARGEST: Cell<usize> = const { Cell::new(0) };
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
+#[path = "../support/allocator.rs"]
+mod allocator;
 
-struct Counting;
-
-// SAFETY: passes everything on to the system's allocator; the counters are plain cells without destructors.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.set(LARGEST.get().max(layout.size()));
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise about `layout`, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `alloc` above with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The number of allocations and the largest one, in bytes.
-fn allocations(act: impl FnOnce()) -> (usize, usize) {
-    LARGEST.set(0);
-    COUNT.set(0);
-    act();
-    (COUNT.get(), LARGEST.get())
-}
+use allocator::of_this_thread as allocations;
 
 fn frame_of(size: Size) -> Frame {
     let (width, height) = (size.width as usize, size.height as usize);

@@ -182,7 +182,8 @@ fn a_model_that_the_engine_rejects_is_an_error_that_names_the_file() {
     let ir = scratch.file("broken.xml", "<net name=\"broken\" version=\"11\"><layers></net>");
     let error = core.read_model(&ir).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Model, "{error}");
-    assert!(error.to_string().contains("OpenVINO"), "{error}");
+    // With the engine, what it says; without it, what would be needed to read the file.
+    assert!(error.to_string().to_lowercase().contains("openvino"), "{error}");
 }
 
 #[test]

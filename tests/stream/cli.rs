@@ -221,5 +221,19 @@ fn inspect_and_devices_tell_what_is_there() {
         let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
         assert!(!told.is_null(), "{device}");
     }
+    let double = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/double.onnx");
+    for mode in ["latency", "throughput"] {
+        let bench =
+            ["bench", double.to_str().unwrap(), "--device", "CPU", "--mode", mode, "--requests", "2", "--shape", "3x4", "--seconds", "0.1"];
+        assert!(said(&bench).contains("throughput"));
+        let measured: serde_json::Value = serde_json::from_str(&said(&[&bench[..], &["--json"]].concat())).unwrap();
+        assert_eq!(
+            (&measured["device"], &measured["requests"], &measured["inputs"]["x"]),
+            (&"CPU".into(), &2.into(), &serde_json::json!([3, 4]))
+        );
+        assert!(measured["throughput"].as_f64().unwrap() > 0.0 && measured["latency_ms"]["p99"].as_f64().unwrap() > 0.0, "{measured}");
+    }
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "3x5"], 1, &["does not take the shape"]);
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["no input `y`", "`x`"]);
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }

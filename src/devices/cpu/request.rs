@@ -23,7 +23,7 @@ pub(super) struct CpuRequest {
     /// One row per input, for what is copied.
     rows: Vec<Option<Arc<EngineTensor>>>,
     /// The state of the plan that ran last; shapes change seldom.
-    running: Option<(Vec<Shape>, TypedSimpleState)>,
+    running: Option<(TVec<Shape>, TypedSimpleState)>,
     /// If the user wants to know the times of nodes.
     profile: Option<Profile>,
 }
@@ -42,8 +42,8 @@ impl CpuRequest {
     }
 
     /// The number of rows, if the first axis is open and all inputs that have it agree; and the shapes of the inputs.
-    fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, Vec<Shape>)> {
-        let mut shapes = Vec::with_capacity(self.inputs.len());
+    fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, TVec<Shape>)> {
+        let mut shapes = tvec![];
         for (input_idx, port) in self.inputs.iter().enumerate() {
             let shape = *io.input(input_idx).layout().shape();
             if shape.contains(&0) {
@@ -57,7 +57,7 @@ impl CpuRequest {
     }
 
     /// The shapes of the inputs of one row.
-    fn row_shapes(&self, shapes: &[Shape]) -> Vec<Shape> {
+    fn row_shapes(&self, shapes: &[Shape]) -> TVec<Shape> {
         let of_row = |(port, shape): (&Port, &Shape)| {
             if !has_batch(port) {
                 return *shape;
@@ -82,17 +82,15 @@ impl CpuRequest {
         {
             return Ok(TValue::from_const(own.clone()));
         }
-        let port = &self.inputs[input_idx];
-        let reused = self.rows[input_idx].take().and_then(|row| Arc::try_unwrap(row).ok()).filter(|row| row.shape() == &**shape);
-        let mut row = match reused {
-            Some(row) => row,
-            None => EngineTensor::zero_dt(datum_of(port.element)?, shape).map_err(device_error)?,
+        let mut row = match self.rows[input_idx].take() {
+            Some(row) if row.shape() == &**shape && Arc::strong_count(&row) == 1 => row,
+            _ => Arc::new(EngineTensor::zero_dt(datum_of(self.inputs[input_idx].element)?, shape).map_err(device_error)?),
         };
+        let target = Arc::get_mut(&mut row).expect("it is new, or nobody else has it; the engine takes no weak shares").as_bytes_mut();
         match row_idx {
-            Some(row_idx) => bytes.copy_row_to_dense(row_idx, row.as_bytes_mut())?,
-            None => bytes.copy_all_to_dense(row.as_bytes_mut())?,
+            Some(row_idx) => bytes.copy_row_to_dense(row_idx, target)?,
+            None => bytes.copy_all_to_dense(target)?,
         }
-        let row = Arc::new(row);
         self.rows[input_idx] = Some(row.clone());
         Ok(TValue::from_const(row))
     }
@@ -199,10 +197,10 @@ impl CpuRequest {
     fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
         // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
         let (known, mut state) = match self.running.take() {
-            Some((known, state)) if known == shapes => (known, state),
+            Some((known, state)) if *known == *shapes => (known, state),
             _ => {
                 let plan: Plan = self.plans.get(shapes)?;
-                (shapes.to_vec(), plan.spawn().map_err(device_error)?)
+                (shapes.into(), plan.spawn().map_err(device_error)?)
             }
         };
         let mut inputs: TVec<TValue> = tvec![];
@@ -243,7 +241,7 @@ fn write_whole(outputs: &[TValue], io: &mut DeviceIo<'_>) -> Result<()> {
 /// Writes the outputs of one row to their place in the batch.
 fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceIo<'_>) -> Result<()> {
     for (output_idx, output) in outputs.iter().enumerate() {
-        let mut shape = output.shape().to_vec();
+        let mut shape = TVec::from_slice(output.shape());
         if shape.first() != Some(&1) {
             let got = output.shape();
             let message = format!("output {output_idx} of one row has shape {got:?}: expected 1 in front, to be put into a batch");

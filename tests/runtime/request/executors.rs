@@ -175,7 +175,12 @@ fn exclusive_models_of_a_device_share_one_worker() {
     }
     assert!(Arc::ptr_eq(&core.executors().for_model("NULL", &Config::default()).unwrap(), &core.executors().cpu().unwrap()));
     drop(models);
-    assert_eq!(core.executors().n_named(), 0);
+    // The worker lets go of the last run a little after its waiter went on.
+    in_time(move || {
+        while core.executors().n_named() > 0 {
+            std::thread::yield_now();
+        }
+    });
 }
 
 /// Exclusive runs go one at a time and in the order of their starts, however long the fill of each takes.

@@ -15,6 +15,7 @@ mod memory;
 mod ordered;
 mod overlap;
 mod panic;
+mod pools;
 mod queue;
 mod random;
 mod remote;
@@ -22,6 +23,7 @@ mod results;
 mod start_wait;
 mod steps;
 mod tensors;
+mod waiters;
 
 use std::sync::Arc;
 

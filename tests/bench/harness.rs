@@ -1,0 +1,151 @@
+//! Pairs: both sides of a comparison measured in turn in one process, so that what disturbs the machine disturbs both.
+//!
+//! Not criterion: it measures each function by itself, one after the other, and compares with an earlier run; here the quantity
+//! is the difference of two neighbors, on a machine that others load too, in processor time as well as in wall time, and a
+//! budget is held against the interval of its median.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What one block of runs took, in nanoseconds per run.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    pub wall_ns: f64,
+    /// Processor time of the whole process, all threads.
+    pub cpu_ns: f64,
+}
+
+/// Which of the two clocks a figure is about.
+#[derive(Debug, Clone, Copy)]
+pub enum Clock {
+    Wall,
+    Cpu,
+}
+
+impl Reading {
+    pub fn get(self, clock: Clock) -> f64 {
+        match clock {
+            Clock::Wall => self.wall_ns,
+            Clock::Cpu => self.cpu_ns,
+        }
+    }
+}
+
+/// Blocks of the bare call and blocks of ours, by turns.
+#[derive(Debug)]
+pub struct Pairs(pub Vec<(Reading, Reading)>);
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    pub n_pairs: usize,
+    /// The slower side computes about this long in a block.
+    pub block: Duration,
+    /// A block has at least so many runs.
+    pub n_runs_min: usize,
+    /// Proves that it works, and nothing more: a few runs, no budgets.
+    pub quick: bool,
+}
+
+impl Effort {
+    /// The same where several threads take part: what it costs to begin and end a block must not show.
+    pub fn of_threads(&self, n_requests: usize) -> Self {
+        Self { block: 2 * self.block, n_runs_min: 4 * n_requests, ..*self }
+    }
+
+    /// Measures two ways to do a number of runs.
+    pub fn compare(&self, mut bare: impl FnMut(usize), mut ours: impl FnMut(usize)) -> Pairs {
+        let n_runs = self.n_runs(&mut bare, &mut ours);
+        let pair = |pair_idx: usize| {
+            // Each goes first as often as the other: the second may find warmer caches, or a hotter processor.
+            if pair_idx.is_multiple_of(2) {
+                let of_bare = read(n_runs, &mut bare);
+                (of_bare, read(n_runs, &mut ours))
+            } else {
+                let of_ours = read(n_runs, &mut ours);
+                (read(n_runs, &mut bare), of_ours)
+            }
+        };
+        Pairs((0..self.n_pairs).map(pair).collect())
+    }
+
+    /// Measures something that counts itself, `n_pairs` times after a warm-up: what it gives for a number of runs, per run.
+    pub fn count(&self, n_runs: usize, mut count: impl FnMut(usize) -> usize) -> Vec<f64> {
+        let n_runs = if self.quick { 2 } else { n_runs };
+        count(n_runs);
+        (0..self.n_pairs).map(|_| count(n_runs) as f64 / n_runs as f64).collect()
+    }
+
+    /// Enough runs for a block, after a warm-up of both.
+    fn n_runs(&self, bare: &mut impl FnMut(usize), ours: &mut impl FnMut(usize)) -> usize {
+        if self.quick {
+            return 2;
+        }
+        // By processor time: on a machine that others load too, wall time would make the blocks short.
+        let mut n_runs = 1;
+        loop {
+            let slower = read(n_runs, bare).cpu_ns.max(read(n_runs, ours).cpu_ns) * n_runs as f64;
+            let target = self.block.as_nanos() as f64;
+            if slower > 0.2 * target {
+                return ((n_runs as f64 * target / slower).ceil() as usize).max(self.n_runs_min);
+            }
+            n_runs *= 4;
+        }
+    }
+}
+
+fn read(n_runs: usize, act: &mut impl FnMut(usize)) -> Reading {
+    let (cpu, wall) = (cpu_time_ns(), Instant::now());
+    act(n_runs);
+    let (wall, cpu_ns) = (wall.elapsed(), cpu_time_ns() - cpu);
+    Reading { wall_ns: wall.as_nanos() as f64 / n_runs as f64, cpu_ns: cpu_ns / n_runs as f64 }
+}
+
+fn cpu_time_ns() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// A median, and an interval that holds the true one with a probability of at least 95 %.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Estimate {
+    /// The interval is one between order statistics: whatever the distribution, the number of values below the true median
+    /// is that of heads among as many coins. Seven values give the smallest and the largest, with 98.4 %; six are too few.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let n = values.len();
+        assert!(n > 0, "an estimate needs a value");
+        let skipped = n_skipped(n);
+        Self { median: (values[(n - 1) / 2] + values[n / 2]) / 2.0, low: values[skipped], high: values[n - 1 - skipped] }
+    }
+}
+
+/// How many values at each end lie outside of the interval.
+fn n_skipped(n: usize) -> usize {
+    let (mut probability, mut tail, mut skipped) = (0.5_f64.powi(n as i32), 0.0, 0);
+    loop {
+        tail += probability;
+        if 2.0 * tail > 0.05 || 2 * (skipped + 1) > n {
+            return skipped.saturating_sub(1);
+        }
+        skipped += 1;
+        probability *= (n + 1 - skipped) as f64 / skipped as f64;
+    }
+}
+
+/// That the statistics say what tables say; run before anything is measured.
+pub fn check() {
+    // How many values are cut off at each end, from a table of the sign test at 5 %, two-sided.
+    for (n, expected) in [(1, 0), (7, 0), (8, 0), (9, 1), (12, 2), (15, 3), (21, 5), (25, 7)] {
+        assert_eq!(n_skipped(n), expected, "{n} values");
+    }
+    assert_eq!(Estimate::of([3.0, 1.0, 2.0, 9.0, 4.0, 5.0, 8.0]), Estimate { median: 4.0, low: 1.0, high: 9.0 });
+}

@@ -1,0 +1,116 @@
+//! Schedules: all of them, all with few preemptions, or a number drawn by chance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
+use shuttle::{Config, Runner};
+
+/// Which schedules to try.
+#[derive(Debug, Clone, Copy)]
+pub enum Search {
+    /// Every one.
+    All,
+    /// Every one in which at most so many times a thread that could go on is held up for another.
+    Preemptions(usize),
+    /// So many, by probabilistic concurrency testing: priorities, changed at so many points.
+    Pct { depth: usize, n: usize },
+    /// So many, each step drawn evenly.
+    Random(usize),
+}
+
+/// The seed of what is drawn by chance: `ROIFLOW_CHECK_SEED`, else a fixed one, so that a failure comes again.
+pub fn seed() -> u64 {
+    std::env::var("ROIFLOW_CHECK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20)
+}
+
+/// What `ROIFLOW_CHECK_EFFORT` says; 1 without it. Drawn schedules are multiplied by it, and from 10 on every bound of
+/// preemptions is one higher.
+pub fn effort() -> usize {
+    std::env::var("ROIFLOW_CHECK_EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1).max(1)
+}
+
+/// Runs `scenario` once for each schedule, and gives their number. Panics in it, and threads that wait for ever, are failures.
+pub fn explore(search: Search, scenario: impl Fn() + Send + Sync + 'static) -> usize {
+    let mut config = Config::new();
+    config.stack_size = 256 * 1024;
+    match search {
+        Search::All => Runner::new(Bounded::new(usize::MAX), config).run(scenario),
+        Search::Preemptions(n) => Runner::new(Bounded::new(n + usize::from(effort() >= 10)), config).run(scenario),
+        Search::Pct { depth, n } => Runner::new(PctScheduler::new_from_seed(seed(), depth, n * effort()), config).run(scenario),
+        Search::Random(n) => Runner::new(RandomScheduler::new_from_seed(seed(), n * effort()), config).run(scenario),
+    }
+}
+
+/// Depth first over all schedules with a bounded number of preemptions: to leave a thread that could go on costs one, to choose
+/// among the others when it blocks or ends is free.
+struct Bounded {
+    max_preemptions: usize,
+    n_preemptions: usize,
+    step: usize,
+    levels: Vec<Level>,
+    has_begun: bool,
+}
+
+struct Level {
+    chosen: TaskId,
+    /// To be tried later.
+    others: Vec<TaskId>,
+}
+
+impl Bounded {
+    fn new(max_preemptions: usize) -> Self {
+        Self { max_preemptions, n_preemptions: 0, step: 0, levels: Vec::new(), has_begun: false }
+    }
+}
+
+impl Scheduler for Bounded {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        if self.has_begun {
+            loop {
+                let level = self.levels.last_mut()?;
+                match level.others.pop() {
+                    Some(other) => break level.chosen = other,
+                    None => drop(self.levels.pop()),
+                }
+            }
+        }
+        (self.has_begun, self.step, self.n_preemptions) = (true, 0, 0);
+        Some(Schedule::new(0))
+    }
+
+    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, is_yielding: bool) -> Option<TaskId> {
+        let can_go_on = current.filter(|current| !is_yielding && runnable.iter().any(|task| task.id() == *current));
+        if self.step == self.levels.len() {
+            let mut others: Vec<TaskId> = runnable.iter().map(|task| task.id()).rev().collect();
+            let chosen = match can_go_on {
+                Some(current) => {
+                    others.retain(|task| *task != current);
+                    if self.n_preemptions >= self.max_preemptions {
+                        others.clear();
+                    }
+                    current
+                }
+                None => others.pop().expect("one can run"),
+            };
+            self.levels.push(Level { chosen, others });
+        }
+        let chosen = self.levels[self.step].chosen;
+        self.step += 1;
+        self.n_preemptions += usize::from(can_go_on.is_some_and(|current| current != chosen));
+        Some(chosen)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        unreachable!("no check draws numbers")
+    }
+}
+
+/// A point at which another thread may go on.
+pub fn point() {
+    thread_point(&shuttle::sync::atomic::AtomicBool::new(false));
+}
+
+fn thread_point(point: &shuttle::sync::atomic::AtomicBool) {
+    point.load(std::sync::atomic::Ordering::SeqCst);
+}

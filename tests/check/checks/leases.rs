@@ -1,0 +1,155 @@
+//! Leases, tensors and the pool of their memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use roiflow_check::tensor::{ElementType, Memory, Tensor, TensorPool};
+use shuttle::thread;
+
+use crate::Check;
+use crate::explore::{Search, explore, point};
+
+pub fn checks() -> Vec<Check> {
+    vec![
+        Check { name: "many_readers_or_one_writer", bounds: "3 threads, one lease each, every mix; at most 4 preemptions", run: many_readers_or_one_writer },
+        Check { name: "a_writer_goes_on_as_a_reader", bounds: "one that downgrades beside another, all schedules; beside two, at most 4 preemptions", run: a_writer_goes_on_as_a_reader },
+        Check { name: "leases_taken_again_and_again", bounds: "2 threads, two leases each, every mix; at most 4 preemptions", run: leases_again },
+        Check { name: "a_tensor_that_moves_is_whole", bounds: "a view beside a set_shape; all schedules", run: a_tensor_that_moves_is_whole },
+        Check { name: "memory_of_a_pool_has_one_user", bounds: "3 threads, two takes each; at most 3 preemptions", run: memory_of_a_pool_has_one_user },
+    ]
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Read,
+    Write,
+    WriteThenRead,
+}
+
+/// Who is inside: a writer takes all, each reader one. Not seen by the checker.
+#[derive(Default)]
+struct Inside(AtomicIsize);
+
+impl Inside {
+    fn visit(&self, amount: isize) {
+        let before = self.0.fetch_add(amount, Ordering::SeqCst);
+        let is_alone = before == 0;
+        assert!(if amount > 1 { is_alone } else { before < WRITER }, "a writer and somebody else hold the memory: {before} and {amount}");
+        point();
+        self.0.fetch_sub(amount, Ordering::SeqCst);
+    }
+}
+
+const WRITER: isize = 1000;
+
+fn lease(memory: &Arc<Memory>, inside: &Inside, kind: Kind) -> bool {
+    match kind {
+        Kind::Read => memory.lease_read().is_ok_and(|_lease| {
+            inside.visit(1);
+            true
+        }),
+        Kind::Write => memory.lease_write().is_ok_and(|_lease| {
+            inside.visit(WRITER);
+            true
+        }),
+        Kind::WriteThenRead => memory.lease_write().is_ok_and(|lease| {
+            inside.visit(WRITER);
+            let _lease = lease.downgrade();
+            inside.visit(1);
+            true
+        }),
+    }
+}
+
+fn in_threads(search: Search, programs: Vec<Vec<Kind>>) -> usize {
+    explore(search, move || {
+        let (memory, inside) = (Memory::zeroed(4), Arc::new(Inside::default()));
+        let threads: Vec<_> = programs
+            .iter()
+            .map(|program| {
+                let (memory, inside, program) = (memory.clone(), inside.clone(), program.clone());
+                thread::spawn(move || program.into_iter().filter(|kind| lease(&memory, &inside, *kind)).count())
+            })
+            .collect();
+        let n_leased: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert!(n_leased > 0, "somebody came first");
+        assert!(memory.lease_write().is_ok(), "all leases have ended");
+    })
+}
+
+const KINDS: [Kind; 3] = [Kind::Read, Kind::Write, Kind::WriteThenRead];
+
+fn many_readers_or_one_writer() -> usize {
+    let two = [Kind::Read, Kind::Write];
+    let mut n = 0;
+    for (a_idx, a) in two.into_iter().enumerate() {
+        for (b_idx, b) in two.into_iter().enumerate().skip(a_idx) {
+            for c in two.into_iter().skip(b_idx) {
+                n += in_threads(Search::Preemptions(4), vec![vec![a], vec![b], vec![c]]);
+            }
+        }
+    }
+    n
+}
+
+fn a_writer_goes_on_as_a_reader() -> usize {
+    KINDS.into_iter().map(|kind| in_threads(Search::All, vec![vec![Kind::WriteThenRead], vec![kind]])).sum::<usize>()
+        + in_threads(Search::Preemptions(4), vec![vec![Kind::WriteThenRead], vec![Kind::Read], vec![Kind::Write]])
+}
+
+fn leases_again() -> usize {
+    let programs: Vec<Vec<Kind>> = KINDS.into_iter().flat_map(|a| KINDS.map(|b| vec![a, b])).collect();
+    let mut n = 0;
+    for (a_idx, a) in programs.iter().enumerate() {
+        for b in &programs[a_idx..] {
+            n += in_threads(Search::Preemptions(4), vec![a.clone(), b.clone()]);
+        }
+    }
+    n
+}
+
+/// A view made while another thread gives the tensor a larger memory is of the old or of the new shape.
+fn a_tensor_that_moves_is_whole() -> usize {
+    explore(Search::All, || {
+        let tensor = Tensor::from_slice([2], &[1.0_f32, 2.0]).unwrap();
+        let mut moved = tensor.clone();
+        let moving = thread::spawn(move || moved.set_shape([64]).is_ok());
+        let seen = tensor.view::<f32>().map(|view| {
+            let seen = (view.len(), view.iter().sum::<f32>());
+            point();
+            assert_eq!(seen, (view.len(), view.iter().sum::<f32>()), "nobody writes under a view");
+            seen
+        });
+        let has_moved = moving.join().unwrap();
+        if let Ok(seen) = &seen {
+            assert!([(2, 3.0), (64, 0.0)].contains(seen), "got {seen:?}");
+        }
+        assert!(has_moved || seen.is_ok(), "one of the two came first");
+        assert_eq!(tensor.shape().as_ref(), if has_moved { &[64][..] } else { &[2] });
+    })
+}
+
+fn memory_of_a_pool_has_one_user() -> usize {
+    explore(Search::Preemptions(3), || {
+        let pool = TensorPool::new(ElementType::F32, [1], 2).unwrap();
+        let users = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (pool, users) = (pool.clone(), users.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let tensor = pool.take();
+                        let address = tensor.address() as usize;
+                        assert!(!users.lock().unwrap().contains(&address), "two have the same memory");
+                        users.lock().unwrap().push(address);
+                        point();
+                        users.lock().unwrap().retain(|other| *other != address);
+                        drop(tensor);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!((1..=2).contains(&pool.n_idle()), "at most its capacity is kept: {}", pool.n_idle());
+    })
+}

@@ -1,0 +1,49 @@
+//! Requests that are lent: by a pool, and by a queue.
+
+use std::sync::Arc;
+
+use roiflow::runtime::{AsyncInferQueue, RequestPool};
+
+use super::*;
+use crate::support::in_time;
+
+#[test]
+fn a_pooled_request_that_is_given_back_while_it_runs_is_taken_again_only_when_idle() {
+    in_time(|| {
+        let manual = Arc::new(Manual::default());
+        let model = compile(Script { executor: Some(manual.clone()), ..doubling() });
+        let pool = RequestPool::new(1);
+        let first = pool.take_or_create(&model).unwrap();
+        first.start_async(()).unwrap();
+        let id = first.id();
+        let weak = first.downgrade();
+        drop(first);
+        assert_ne!(pool.take_or_create(&model).unwrap().id(), id, "it runs");
+        while manual.n_queued() == 0 {
+            std::thread::yield_now(); // The fill is a step on the pool of the processor.
+        }
+        assert!(manual.run_one());
+        weak.upgrade().unwrap().wait().unwrap();
+        assert_eq!(pool.take_or_create(&model).unwrap().id(), id);
+    });
+}
+
+/// A clone runs it, on another thread and without the queue, while the borrower gives it back.
+#[test]
+fn a_borrowed_request_that_somebody_runs_synchronously_comes_back_when_that_run_ends() {
+    in_time(|| {
+        let gate = Gate::closed();
+        let model = compile(Script { executor: Some(Arc::new(Inline)), gate: Some(gate.clone()), ..doubling() });
+        let queue = AsyncInferQueue::<()>::new(&model, 1).unwrap();
+        let idle = queue.take_idle().unwrap();
+        let clone = (*idle).clone();
+        let running = std::thread::spawn(move || clone.infer(()));
+        gate.wait_for_arrivals(1);
+        drop(idle);
+        assert!(!queue.is_ready(), "it runs");
+        gate.open();
+        running.join().unwrap().unwrap();
+        queue.wait_all().unwrap();
+        assert!(queue.is_ready());
+    });
+}
