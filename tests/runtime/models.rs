@@ -2,7 +2,7 @@
 
 use ndarray::Axis;
 use roiflow::devices;
-use roiflow::runtime::{Config, Dim};
+use roiflow::runtime::{Config, Dim, ErrorKind, PartialShape};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
 use crate::support::{compile, real, tiny};
@@ -108,4 +108,21 @@ fn the_number_of_requests_is_the_callers_or_what_the_device_likes() {
         |n_requests| core.compile_model(&model, "CPU", &Config { n_requests, ..Config::default() }).unwrap().optimal_number_of_requests();
     assert_eq!(optimal(Some(5)), 5);
     assert_eq!(optimal(None), std::thread::available_parallelism().unwrap().get());
+}
+
+/// `reshape` accepts what has the right number of axes; what can't be computed is found when the model is compiled.
+#[test]
+fn a_model_that_cannot_be_computed_at_a_shape_is_refused_when_it_is_compiled() {
+    let core = devices::core();
+    let model = core.read_model(tiny("color.onnx")).unwrap();
+    let five_channels = model.reshape([("image", PartialShape::from([1, 5, 8, 8]))]).unwrap();
+    let error = core.compile_model(&five_channels, "CPU", &Config::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Model, "{error}");
+    assert!(error.to_string().contains("color.onnx"), "{error}");
+    let larger = model.reshape([("image", PartialShape::from([1, 3, 16, 16]))]).unwrap();
+    let compiled = core.compile_model(&larger, "CPU", &Config::default()).unwrap();
+    assert_eq!(compiled.outputs()[0].shape.to_string(), "[1, 4]");
+    let picture = Tensor::from_slice([1, 3, 16, 16], &[255.0_f32; 768]).unwrap();
+    let scores = compiled.infer(&picture).unwrap().array::<f32>(()).unwrap();
+    assert!(scores[[0, 3]] > 0.9, "white is no color: {scores}");
 }
