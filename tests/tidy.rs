@@ -54,6 +54,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ctrlc", &["cli"]),
     ("anyhow", &["cli"]),
     ("tracing_subscriber", &["cli"]),
+    ("ittapi", &["cli/vtune"]),
 ];
 
 /// The only files and folders of `src` in which the word `unsafe` may stand.

@@ -7,6 +7,7 @@ mod devices;
 mod inspect;
 mod run;
 mod trace;
+mod vtune;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -116,7 +117,7 @@ fn init_log(level: LogLevel, trace: Option<trace::Trace>) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter);
     let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));
-    tracing_subscriber::registry().with(log).with(trace).init();
+    tracing_subscriber::registry().with(log).with(trace).with(vtune::layer()).init();
 }
 
 #[cfg(test)]

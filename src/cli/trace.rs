@@ -1,8 +1,9 @@
 //! A trace of a run for Perfetto or Chrome: when each step of each request ran, and where.
 //!
-//! The runtime says it by spans and events of `tracing`; here they become trace events of the JSON format that
+//! The runtime and the elements say it by spans and events of `tracing`; here they become trace events of the JSON format that
 //! <https://ui.perfetto.dev> and `chrome://tracing` open. Two groups of lanes show the same steps twice: one lane per executor's
-//! thread, where overlap between threads is seen, and one lane per request, where a run shows what it waited for.
+//! thread, where overlap between threads is seen, and one lane per request, where a run shows what it waited for. A third group
+//! shows the frames, from their arrival in an element to their push; an arrow leads from a frame to each of its runs.
 //!
 //! The file is valid JSON after every write: each write ends with the closing bracket, and the next one begins over it. So a
 //! trace can be opened while it grows, and after a second Ctrl-C or a crash it lacks its last moments only. At most
@@ -35,6 +36,7 @@ const TAIL: &[u8] = b"\n]\n";
 /// The groups of lanes.
 const EXECUTORS: u32 = 1;
 const REQUESTS: u32 = 2;
+const FRAMES: u32 = 3;
 
 /// A trace that is being written. A clone writes the same file.
 #[derive(Clone)]
@@ -44,16 +46,25 @@ struct Inner {
     begin: Instant,
     path: PathBuf,
     output: Mutex<Output>,
+    frame_lanes: Mutex<FrameLanes>,
+    n_arrows: AtomicU64,
 }
 
 impl Trace {
     /// Begins the file.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mut output = Output::new(File::create(path)?);
-        output.put(&format!(r#"{{"ph":"M","pid":{EXECUTORS},"name":"process_name","args":{{"name":"executors"}}}}"#));
-        output.put(&format!(r#"{{"ph":"M","pid":{REQUESTS},"name":"process_name","args":{{"name":"requests"}}}}"#));
+        for (group, name) in [(EXECUTORS, "executors"), (REQUESTS, "requests"), (FRAMES, "frames")] {
+            output.put(&format!(r#"{{"ph":"M","pid":{group},"name":"process_name","args":{{"name":"{name}"}}}}"#));
+        }
         output.flush(false);
-        Ok(Self(Arc::new(Inner { begin: Instant::now(), path: path.to_owned(), output: Mutex::new(output) })))
+        Ok(Self(Arc::new(Inner {
+            begin: Instant::now(),
+            path: path.to_owned(),
+            output: Mutex::new(output),
+            frame_lanes: Mutex::default(),
+            n_arrows: AtomicU64::new(0),
+        })))
     }
 
     /// Completes the file; what comes later is left out.
@@ -96,17 +107,30 @@ impl Trace {
         self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
     }
 
-    fn put_slice(&self, group: u32, lane: u64, name: &str, begin: Instant, duration: Duration, fields: &Fields) {
-        let (begin_us, duration_us) = (self.microseconds(begin), duration.as_nanos() as f64 / 1e3);
-        let mut args = format!(r#""request":{},"run":{}"#, fields.request, fields.run);
-        if let Some(frame) = fields.frame {
-            // Writing to a string can't fail.
-            let _written = write!(args, r#","frame":{frame}"#);
+    /// A lane for a frame in this element; says its name when it is new.
+    fn frame_lane(&self, element: &str) -> u64 {
+        let (lane, place) = self.0.frame_lanes.lock().unwrap().take(element);
+        if let Some(place) = place {
+            self.name_lane(FRAMES, lane, &format!("{element}, frame {place}"));
         }
-        let name = quoted(name);
+        lane
+    }
+
+    fn put_slice(&self, group: u32, lane: u64, name: &str, begin: Instant, duration: Duration, args: &str) {
+        let (begin_us, duration_us, name) = (self.microseconds(begin), duration.as_nanos() as f64 / 1e3, quoted(name));
         self.put(&format!(
             r#"{{"ph":"X","pid":{group},"tid":{lane},"name":{name},"ts":{begin_us:.3},"dur":{duration_us:.3},"args":{{{args}}}}}"#
         ));
+    }
+
+    /// An arrow from the frame in this lane to the run that begins now.
+    fn put_arrow(&self, lane: u64, request: u64, now: Instant) {
+        let (arrow, at_us) = (self.0.n_arrows.fetch_add(1, Ordering::Relaxed), self.microseconds(now));
+        for (phase, group, lane) in [(r#""ph":"s""#, FRAMES, lane), (r#""ph":"f","bp":"e""#, REQUESTS, request)] {
+            self.put(&format!(
+                r#"{{{phase},"id":{arrow},"cat":"frame","name":"run of the frame","pid":{group},"tid":{lane},"ts":{at_us:.3}}}"#
+            ));
+        }
     }
 }
 
@@ -114,8 +138,30 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        if let Some(span) = context.span(id) {
-            span.extensions_mut().insert((Instant::now(), fields));
+        let Some(span) = context.span(id) else { return };
+        let begin = Instant::now();
+        match span.name() {
+            "frame" => fields.lane = self.frame_lane(fields.element.as_deref().unwrap_or_default()),
+            // Whoever starts a run for a frame is inside the frame's span.
+            "run" => {
+                let frame = context.lookup_current().filter(|current| current.name() == "frame");
+                let lane = frame.and_then(|frame| frame.extensions().get::<(Instant, Fields)>().map(|(_, frame)| frame.lane));
+                if let Some(lane) = lane {
+                    self.put_arrow(lane, fields.request, begin);
+                }
+            }
+            _ => {}
+        }
+        span.extensions_mut().insert((begin, fields));
+    }
+
+    fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some((_, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
+        {
+            values.record(fields);
+            // Others may hold the span some moments longer.
+            fields.ended = fields.outcome.is_some().then(Instant::now);
         }
     }
 
@@ -123,15 +169,27 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         let Some(span) = context.span(&id) else { return };
         let extensions = span.extensions();
         let Some((begin, fields)) = extensions.get::<(Instant, Fields)>() else { return };
-        let duration = begin.elapsed();
-        match &fields.step {
+        let duration = fields.ended.map_or_else(|| begin.elapsed(), |ended| ended - *begin);
+        match (span.name(), &fields.step) {
+            ("frame", _) => {
+                self.put_slice(FRAMES, fields.lane, &fields.frame_name(), *begin, duration, &fields.frame_args());
+                self.0.frame_lanes.lock().unwrap().give_back(fields.lane);
+            }
             // A run passes from thread to thread: it has no lane among them.
-            None => self.put_slice(REQUESTS, fields.request, span.name(), *begin, duration, fields),
-            Some(step) => {
-                self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, fields);
+            ("run", _) => self.put_slice(REQUESTS, fields.request, "run", *begin, duration, &fields.run_args()),
+            (name, Some(step)) => {
+                let args = fields.run_args();
+                self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, &args);
                 // The next run may begin inside the callback: slices of one lane must not cross.
-                if span.name() != "callback" {
-                    self.put_slice(REQUESTS, fields.request, step, *begin, duration, fields);
+                if name != "callback" {
+                    self.put_slice(REQUESTS, fields.request, step, *begin, duration, &args);
+                }
+            }
+            // What a frame is doing, or waiting for.
+            (part, None) => {
+                let Some(frame) = span.parent().filter(|parent| parent.name() == "frame") else { return };
+                if let Some((_, frame)) = frame.extensions().get::<(Instant, Fields)>() {
+                    self.put_slice(FRAMES, frame.lane, part, *begin, duration, &frame.part_args());
                 }
             }
         }
@@ -148,7 +206,31 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
     }
 }
 
-/// What spans and events of the runtime say.
+/// The lanes of the frames, numbered from 1, and which of them are taken. As many for each element as it had frames at once.
+#[derive(Default)]
+struct FrameLanes(Vec<(String, bool)>);
+
+impl FrameLanes {
+    /// A lane of this element that is free; if it is a new one, its place among the element's, from 1.
+    fn take(&mut self, element: &str) -> (u64, Option<usize>) {
+        let free = self.0.iter().position(|(of, taken)| of == element && !taken);
+        let place = free.is_none().then(|| self.0.iter().filter(|(of, _)| of == element).count() + 1);
+        let lane = free.unwrap_or_else(|| {
+            self.0.push((element.to_owned(), false));
+            self.0.len() - 1
+        });
+        self.0[lane].1 = true;
+        (lane as u64 + 1, place)
+    }
+
+    fn give_back(&mut self, lane: u64) {
+        if let Some((_, taken)) = self.0.get_mut(lane as usize - 1) {
+            *taken = false;
+        }
+    }
+}
+
+/// What spans and events of the runtime and of the elements say.
 #[derive(Default)]
 struct Fields {
     request: u64,
@@ -157,6 +239,38 @@ struct Fields {
     /// `None` for the run as a whole.
     step: Option<String>,
     model: Option<String>,
+    /// Where a frame is.
+    element: Option<String>,
+    /// What became of a frame; `None` if it went no further.
+    outcome: Option<String>,
+    /// When the frame left.
+    ended: Option<Instant>,
+    /// Of a frame, among those of the frames.
+    lane: u64,
+}
+
+impl Fields {
+    fn run_args(&self) -> String {
+        let mut args = format!(r#""request":{},"run":{}"#, self.request, self.run);
+        if let Some(frame) = self.frame {
+            // Writing to a string can't fail.
+            let _written = write!(args, r#","frame":{frame}"#);
+        }
+        args
+    }
+
+    fn frame_name(&self) -> String {
+        self.frame.map_or("a frame that was not let in".to_owned(), |frame| format!("frame {frame}"))
+    }
+
+    fn frame_args(&self) -> String {
+        format!(r#"{},"outcome":{}"#, self.part_args(), quoted(self.outcome.as_deref().unwrap_or("dropped")))
+    }
+
+    fn part_args(&self) -> String {
+        let frame = self.frame.map_or("null".to_owned(), |frame| frame.to_string());
+        format!(r#""element":{},"frame":{frame}"#, quoted(self.element.as_deref().unwrap_or_default()))
+    }
 }
 
 impl Visit for Fields {
@@ -173,6 +287,8 @@ impl Visit for Fields {
         match field.name() {
             "step" => self.step = Some(value.to_owned()),
             "model" => self.model = Some(value.to_owned()),
+            "element" => self.element = Some(value.to_owned()),
+            "outcome" => self.outcome = Some(value.to_owned()),
             _ => {}
         }
     }

@@ -78,6 +78,39 @@ struct InferredFrame {
     arrived: Instant,
     /// From its place in the window to its results; what downstream takes does not count.
     took: Duration,
+    trace: FrameTrace,
+}
+
+/// What a trace shows of a frame: how long it was here, and in which part of its way.
+struct FrameTrace {
+    frame: tracing::Span,
+    part: tracing::Span,
+}
+
+impl FrameTrace {
+    fn begin(element: &gst::Element) -> Self {
+        let empty = tracing::field::Empty;
+        let frame = tracing::trace_span!(
+            target: "roiflow::trace", parent: None, "frame", element = element.name().as_str(), frame = empty, outcome = empty
+        );
+        let part = tracing::trace_span!(target: "roiflow::trace", parent: &frame, "wait for a place");
+        Self { frame, part }
+    }
+
+    fn infer(&mut self) {
+        self.part = tracing::Span::none(); // One part ends before the next begins.
+        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "inference");
+    }
+
+    fn wait_for_turn(&mut self) {
+        self.part = tracing::Span::none();
+        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "wait for its turn");
+    }
+
+    fn end(self, outcome: &str) {
+        drop(self.part);
+        self.frame.record("outcome", outcome);
+    }
 }
 
 /// See the module.
@@ -183,6 +216,7 @@ impl Driver {
     pub(super) fn sink_chain(self: &Arc<Self>, element: &gst::Element, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let arrived = Instant::now();
         self.flow()?;
+        let mut trace = FrameTrace::begin(element);
         let Some(stage) = self.stage.lock().unwrap().clone() else { return Err(gst::FlowError::Flushing) };
         let Some(info) = self.stream.lock().unwrap().info.clone() else {
             gst::element_error!(
@@ -213,16 +247,20 @@ impl Driver {
         }
         let (driver, earlier) = (self.clone(), results.status.clone());
         let mapped = buffer::frame(&buffer, &info);
+        trace.frame.record("frame", results.frame_number);
+        trace.infer();
+        let of_runs = trace.frame.clone();
         let done = move |results: FrameResults| {
+            trace.wait_for_turn();
             let failure = match &results.status {
                 InferenceStatus::Failed(reason) if results.status != earlier => Some(reason.clone()),
                 _ => None,
             };
-            let frame = InferredFrame { buffer, results, failure, arrived, took: admitted.elapsed() };
+            let frame = InferredFrame { buffer, results, failure, arrived, took: admitted.elapsed(), trace };
             driver.window.complete(ticket, Item::Frame(frame));
         };
         match mapped {
-            Ok(frame) => stage.run(frame, results, Box::new(done)),
+            Ok(frame) => of_runs.in_scope(|| stage.run(frame, results, Box::new(done))),
             Err(error) => {
                 results.status = InferenceStatus::Failed(error.to_string().into());
                 done(results);
@@ -519,10 +557,11 @@ impl Driver {
     }
 
     fn push_frame(&self, pad: &gst::Pad, element: &gst::Element, frame: InferredFrame) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InferredFrame { mut buffer, results, failure, arrived, took } = frame;
+        let InferredFrame { mut buffer, results, failure, arrived, took, trace } = frame;
         self.counts.left.fetch_add(1, Ordering::Relaxed);
         self.counts.latency_ns.fetch_add(arrived.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.counts.objects.fetch_add(results.detections.len() as u64, Ordering::Relaxed);
+        let has_failed = failure.is_some();
         match failure {
             Some(reason) => self.warn_of_failure(element, results.frame_number, &reason),
             None => {
@@ -530,6 +569,7 @@ impl Driver {
             }
         }
         self.raise_latency(element, took);
+        trace.end(if has_failed { "failed" } else { "inferred" });
         meta::attach(buffer.make_mut(), results);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         pad.push(buffer)

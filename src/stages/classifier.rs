@@ -74,7 +74,13 @@ impl Classifier {
         }
         let task = Arc::new(FrameTask { n_open: AtomicUsize::new(jobs.len()), results: Mutex::new((results, Some(done))) });
         for (id, region) in jobs {
-            self.dispatcher.submit(RegionJob { id, frame_number, region: Some(region), task: Some(task.clone()) });
+            self.dispatcher.submit(RegionJob {
+                id,
+                frame_number,
+                span: tracing::Span::current(),
+                region: Some(region),
+                task: Some(task.clone()),
+            });
         }
     }
 
@@ -152,6 +158,7 @@ struct FrameTask {
 struct RegionJob {
     id: ObjectId,
     frame_number: u64,
+    span: tracing::Span,
     region: Option<Frame>,
     task: Option<Arc<FrameTask>>,
 }
@@ -165,6 +172,10 @@ impl Job for RegionJob {
 
     fn frame_number(&self) -> u64 {
         self.frame_number
+    }
+
+    fn span(&self) -> &tracing::Span {
+        &self.span
     }
 
     fn deliver(mut self, result: Result<Option<Classification>>) {

@@ -45,7 +45,7 @@ impl Detector {
     /// Detects on `frame` as soon as a request is idle; never blocks. `done` gets the detections, best first, or the error, and
     /// runs after the stage let go of the frame's memory.
     pub fn submit(&self, frame: Frame, frame_number: u64, done: Detected) {
-        self.dispatcher.submit(DetectJob { frame: Some(frame), frame_number, done: Some(done) });
+        self.dispatcher.submit(DetectJob { frame: Some(frame), frame_number, span: tracing::Span::current(), done: Some(done) });
     }
 
     /// As [`Detector::submit`], and waits for the result.
@@ -112,6 +112,7 @@ fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> D
 struct DetectJob {
     frame: Option<Frame>,
     frame_number: u64,
+    span: tracing::Span,
     done: Option<Detected>,
 }
 
@@ -124,6 +125,10 @@ impl Job for DetectJob {
 
     fn frame_number(&self) -> u64 {
         self.frame_number
+    }
+
+    fn span(&self) -> &tracing::Span {
+        &self.span
     }
 
     fn deliver(mut self, result: Result<Vec<Detection>>) {

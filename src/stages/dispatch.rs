@@ -27,6 +27,9 @@ pub(super) trait Job: Send + 'static {
     /// The number of the frame in its stream, for traces.
     fn frame_number(&self) -> u64;
 
+    /// The frame's span, in which its runs are started; for traces.
+    fn span(&self) -> &tracing::Span;
+
     /// Takes the result. The job, and its share of the frame's memory, are gone before this returns.
     fn deliver(self, result: Result<Self::Output>);
 }
@@ -165,7 +168,9 @@ impl<J: Job> Queue<J> {
                     None => return state.idle.push(worker_idx),
                 }
             };
+            let span = job.span().clone();
             worker.slot.lock().unwrap().job = Some(job);
+            let _entered = span.entered();
             let Err(error) = worker.start() else { return };
             let job = worker.slot.lock().unwrap().job.take();
             if let Some(job) = job {
@@ -274,7 +279,7 @@ mod tests {
     use crate::frame::{PixelFormat, Size};
     use crate::runtime::Config;
 
-    struct Picture(Frame, mpsc::Sender<Result<usize>>);
+    struct Picture(Frame, mpsc::Sender<Result<usize>>, tracing::Span);
 
     impl Job for Picture {
         type Output = usize;
@@ -285,6 +290,10 @@ mod tests {
 
         fn frame_number(&self) -> u64 {
             0
+        }
+
+        fn span(&self) -> &tracing::Span {
+            &self.2
         }
 
         fn deliver(self, result: Result<usize>) {
@@ -304,7 +313,7 @@ mod tests {
         .unwrap();
         let (sender, receiver) = mpsc::channel();
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
-        (0..3).for_each(|_| dispatcher.submit(Picture(frame.clone(), sender.clone())));
+        (0..3).for_each(|_| dispatcher.submit(Picture(frame.clone(), sender.clone(), tracing::Span::none())));
         let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
         assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
         assert!(matches!((&results[0], &results[2]), (Ok(1), Ok(1))), "{results:?}");

@@ -9,6 +9,7 @@ use crate::cli::{Folder, check_fails, roiflow};
 
 const EXECUTORS: u64 = 1;
 const REQUESTS: u64 = 2;
+const FRAMES: u64 = 3;
 
 /// A bar of the trace.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,9 +19,13 @@ struct Slice {
     name: String,
     begin_us: f64,
     end_us: f64,
-    request: u64,
-    run: u64,
+    /// Of a run and its steps.
+    request: Option<u64>,
+    run: Option<u64>,
     frame: Option<u64>,
+    /// Of a frame and its parts.
+    element: Option<String>,
+    outcome: Option<String>,
 }
 
 fn events(path: &str) -> Vec<Value> {
@@ -38,9 +43,11 @@ fn slices(events: &[Value]) -> Vec<Slice> {
             name: event["name"].as_str().unwrap().to_owned(),
             begin_us,
             end_us: begin_us + event["dur"].as_f64().unwrap(),
-            request: args["request"].as_u64().unwrap(),
-            run: args["run"].as_u64().unwrap(),
+            request: args["request"].as_u64(),
+            run: args["run"].as_u64(),
             frame: args["frame"].as_u64(),
+            element: args["element"].as_str().map(str::to_owned),
+            outcome: args["outcome"].as_str().map(str::to_owned),
         }
     };
     slices.map(slice).collect()
@@ -67,13 +74,13 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
     let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run").collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {
-        assert_eq!((run.group, run.lane), (REQUESTS, run.request));
-        frames.extend(run.frame.filter(|_| of_detector.contains(&run.request)));
+        assert_eq!((run.group, Some(run.lane)), (REQUESTS, run.request));
+        frames.extend(run.frame.filter(|_| of_detector.contains(&run.lane)));
         for name in ["fill", "infer", "decode"] {
             let is_step = |slice: &&Slice| (slice.request, slice.run, &*slice.name) == (run.request, run.run, name);
             let steps: Vec<&Slice> = slices.iter().filter(is_step).collect();
             let [on_thread, in_request] = &steps[..] else { panic!("{name} of {run:?}: {steps:?}") };
-            assert_eq!((on_thread.group, in_request.group, in_request.lane), (EXECUTORS, REQUESTS, run.request));
+            assert_eq!((on_thread.group, in_request.group, in_request.lane), (EXECUTORS, REQUESTS, run.lane));
             assert!(threads.contains_key(&on_thread.lane), "{on_thread:?} has a lane with a name");
             assert_eq!((on_thread.begin_us, on_thread.end_us, on_thread.frame), (in_request.begin_us, in_request.end_us, run.frame));
             assert!(run.begin_us <= in_request.begin_us && in_request.end_us <= run.end_us + 0.001, "{name} lies inside {run:?}");
@@ -82,6 +89,69 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
     assert_eq!(frames, (0..40).collect(), "every frame went through the detector");
     assert!(threads.values().any(|name| name == "roiflow-cpu-0"), "{threads:?}");
     check_nesting(slices);
+}
+
+#[test]
+fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs() {
+    let folder = Folder::new("trace-frames");
+    let path = folder.file("trace.json");
+    let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--trace", &path]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let events = events(&path);
+    let (lanes, requests, slices) = (lanes(&events, FRAMES), lanes(&events, REQUESTS), slices(&events));
+    for (element, model) in [("roidetect-0", "rectangle"), ("roiclassify-1", "color")] {
+        let of_element = |slice: &&Slice| slice.group == FRAMES && slice.element.as_deref() == Some(element);
+        let mut frames: Vec<&Slice> = slices.iter().filter(of_element).filter(|slice| slice.name.starts_with("frame ")).collect();
+        frames.sort_by_key(|slice| slice.frame);
+        assert_eq!(frames.iter().map(|frame| frame.frame.unwrap()).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>(), "{element}");
+        assert!(frames.windows(2).all(|pair| pair[0].end_us < pair[1].end_us), "{element}: frames leave in their order");
+        let mut n_runs = 0;
+        for frame in frames {
+            assert!(lanes[&frame.lane].starts_with(&format!("{element}, frame ")), "{lanes:?}");
+            assert_eq!(frame.outcome.as_deref(), Some("inferred"));
+            let part = |name: &str| {
+                let is_part = |slice: &&Slice| of_element(slice) && slice.name == name && slice.frame == frame.frame;
+                let parts: Vec<&Slice> = slices.iter().filter(is_part).collect();
+                let [part] = parts[..] else { panic!("{name} of {frame:?}: {parts:?}") };
+                assert_eq!(part.lane, frame.lane);
+                assert!(frame.begin_us <= part.begin_us && part.end_us <= frame.end_us + 0.002, "{part:?} lies inside {frame:?}");
+                part
+            };
+            let (place, inference, turn) = (part("wait for a place"), part("inference"), part("wait for its turn"));
+            assert!(place.end_us <= inference.begin_us + 0.002 && inference.end_us <= turn.begin_us + 0.002, "one after the other");
+            for run in arrows_from(&events, &slices, inference) {
+                assert_eq!(run.frame, frame.frame);
+                assert!(requests[&run.lane].starts_with(&format!("{model}, request ")), "{run:?}");
+                assert!(run.end_us <= frame.end_us, "the frame waits for {run:?}");
+                n_runs += 1;
+            }
+        }
+        let is_run = |slice: &&Slice| slice.name == "run" && requests[&slice.lane].starts_with(model) && slice.frame.is_some();
+        // Those of the warm-up are of no frame of the stream.
+        assert_eq!(slices.iter().filter(is_run).count(), n_runs + N_WARM_UPS, "{element}: every other run has its arrow");
+        assert!(n_runs >= 40, "{n_runs}");
+    }
+    check_nesting(slices);
+}
+
+/// Runs on a black frame before the stream begins; what looks for colors in it has the number 0.
+const N_WARM_UPS: usize = 2;
+
+/// The runs to which an arrow leads that begins in this slice.
+fn arrows_from<'a>(events: &[Value], slices: &'a [Slice], from: &Slice) -> Vec<&'a Slice> {
+    let lies_in = |event: &Value, slice: &Slice| {
+        let at = event["ts"].as_f64().unwrap();
+        event["pid"] == slice.group && event["tid"] == slice.lane && (slice.begin_us..=slice.end_us).contains(&at)
+    };
+    let begins = events.iter().filter(|event| event["ph"] == "s" && lies_in(event, from));
+    begins
+        .map(|begin| {
+            let ends: Vec<&Value> = events.iter().filter(|event| event["ph"] == "f" && event["id"] == begin["id"]).collect();
+            let [end] = ends[..] else { panic!("{begin}: {ends:?}") };
+            let run = slices.iter().find(|slice| slice.name == "run" && lies_in(end, slice));
+            run.unwrap_or_else(|| panic!("{end} leads nowhere"))
+        })
+        .collect()
 }
 
 /// Viewers want the slices of a lane to lie side by side or inside each other.
@@ -138,4 +208,71 @@ fn a_trace_that_cannot_be_written_is_said_with_its_path() {
     let colors = folder.file("colors.toml");
     check_fails(&["run", &colors, "--input", "test:5", "--trace", &folder.file("no/trace.json")], 1, &["trace.json", "cannot write"]);
     check_fails(&["run", &colors, "--input", "test:5", "--trace", "/dev/full"], 1, &["/dev/full", "No space left"]);
+}
+
+/// A listener of ITT: writes the domain of each task that begins, and its name, to standard error.
+#[cfg(feature = "ittapi")]
+const COLLECTOR: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef struct { unsigned long long d1, d2, d3; } id;
+typedef struct { const char *name; void *wide; int extra1; void *extra2, *next; } handle;
+typedef struct { volatile int flags; const char *name; void *wide; int extra1; void *extra2, *next; } domain;
+static __thread int n_open;
+const char *__itt_api_version(void) { return "a test"; }
+domain *__itt_domain_create(const char *name) {
+    domain *made = calloc(1, sizeof *made);
+    made->flags = 1;
+    made->name = strdup(name);
+    return made;
+}
+handle *__itt_string_handle_create(const char *name) {
+    handle *made = calloc(1, sizeof *made);
+    made->name = strdup(name);
+    return made;
+}
+void __itt_task_begin(const domain *of, id task, id parent, handle *name) {
+    fprintf(stderr, "ITT begin %s %s\n", of->name, name->name);
+    n_open++;
+}
+void __itt_task_end(const domain *of) { fprintf(stderr, "ITT end %s %d\n", of->name, --n_open); }
+"#;
+
+#[cfg(feature = "ittapi")]
+#[test]
+fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
+    let folder = Folder::new("trace-itt");
+    let (source, library, trace) = (folder.file("collector.c"), folder.file("collector.so"), folder.file("trace.json"));
+    std::fs::write(&source, COLLECTOR).unwrap();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let run = |listens: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
+        command.args(["run", &folder.file("colors.toml"), "-q", "--input", "test:10", "--trace", &trace]);
+        if listens {
+            // A profiler's own library takes what it wants; one without an initializer is given these groups.
+            command.env("INTEL_LIBITTNOTIFY64", &library).env("INTEL_ITTNOTIFY_GROUPS", "all");
+        }
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let said = run(true);
+    let mut begun: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in said.lines().filter_map(|line| line.strip_prefix("ITT begin roiflow ")) {
+        *begun.entry(name).or_default() += 1;
+    }
+    let mut traced: BTreeMap<String, usize> = BTreeMap::new();
+    for slice in slices(&events(&trace)).into_iter().filter(|slice| slice.group == EXECUTORS) {
+        *traced.entry(slice.name).or_default() += 1;
+    }
+    assert!(["fill", "infer", "decode", "callback"].iter().all(|step| begun[step] >= 10), "{begun:?}");
+    assert_eq!(begun.iter().map(|(name, n)| (name.to_string(), *n)).collect::<BTreeMap<_, _>>(), traced);
+    let ends: Vec<i32> = said.lines().filter_map(|line| line.strip_prefix("ITT end roiflow ")?.parse().ok()).collect();
+    assert_eq!(ends.len(), begun.values().sum::<usize>(), "every task ends");
+    assert!(ends.iter().all(|&n_open| n_open >= 0), "on the thread where it began");
+    assert!(!run(false).contains("ITT"), "nobody listens");
 }

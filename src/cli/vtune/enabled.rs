@@ -1,0 +1,73 @@
+//! With the feature: a layer that begins a task where a thread enters a step, and ends it where the thread leaves it.
+//!
+//! Only while a profiler listens: it says so by the variable that names its library, which ITT itself reads. Without it the steps
+//! cost what they cost without the feature.
+
+use std::cell::RefCell;
+
+use ittapi::{Domain, Task};
+use tracing::field::{Field, Visit};
+use tracing::{Subscriber, span};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::super::trace::Trace;
+
+/// Where a profiler says that it listens.
+const COLLECTOR: &str = if cfg!(target_pointer_width = "64") { "INTEL_LIBITTNOTIFY64" } else { "INTEL_LIBITTNOTIFY32" };
+
+/// The layer, if a profiler listens.
+pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
+    std::env::var_os(COLLECTOR).map(|_| Tasks.with_filter(filter_fn(Trace::wants)))
+}
+
+struct Tasks;
+
+thread_local! {
+    /// ITT has one domain of a name. The crate's handle may not pass between threads, so each has its own, of eight bytes.
+    static DOMAIN: &'static Domain = Box::leak(Box::new(Domain::new("roiflow")));
+    /// The tasks that this thread is in, innermost last.
+    static OPEN: RefCell<Vec<(span::Id, Task<'static>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tasks {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        let mut step = StepName(None);
+        attributes.record(&mut step);
+        if let (Some(span), StepName(Some(_))) = (context.span(id), &step) {
+            span.extensions_mut().insert(step);
+        }
+    }
+
+    fn on_enter(&self, id: &span::Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        // Runs and frames pass from thread to thread: only steps are tasks.
+        if let Some(StepName(Some(step))) = span.extensions().get() {
+            let task = Task::begin(DOMAIN.with(|domain| *domain), step.as_str());
+            OPEN.with_borrow_mut(|open| open.push((id.clone(), task)));
+        }
+    }
+
+    fn on_exit(&self, id: &span::Id, _context: Context<'_, S>) {
+        OPEN.with_borrow_mut(|open| {
+            if open.last().is_some_and(|(entered, _)| entered == id) {
+                open.pop();
+            }
+        });
+    }
+}
+
+/// What a step is called.
+struct StepName(Option<String>);
+
+impl Visit for StepName {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        // The name becomes a C string.
+        if field.name() == "step" && !value.contains('\0') {
+            self.0 = Some(value.to_owned());
+        }
+    }
+
+    fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
+}
