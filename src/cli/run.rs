@@ -177,6 +177,10 @@ fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
         line(&stage.name, format!("{} runs on {}: {}", stage.n_runs, stage.device, steps.join(", ")));
     }
     line("dropped", format!("{} frames; inference failed on {}", stats.n_dropped, stats.n_failed));
+    for frames in &stats.not_inferred {
+        let what = if frames.dropped { "dropped" } else { "skipped" };
+        line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
+    }
     let results: Vec<String> = [&args.json, &args.video].into_iter().flatten().map(|path| path.display().to_string()).collect();
     if !results.is_empty() {
         line("results", results.join(", "));

@@ -123,6 +123,10 @@ impl Trace {
         ));
     }
 
+    fn put_frame(&self, begin: Instant, fields: &Fields) {
+        self.put_slice(FRAMES, fields.lane, &fields.frame_name(), begin, begin.elapsed(), &fields.frame_args());
+    }
+
     /// An arrow from the frame in this lane to the run that begins now.
     fn put_arrow(&self, lane: u64, request: u64, now: Instant) {
         let (arrow, at_us) = (self.0.n_arrows.fetch_add(1, Ordering::Relaxed), self.microseconds(now));
@@ -157,11 +161,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
 
     fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some((_, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
+            && let Some((begin, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
         {
             values.record(fields);
-            // Others may hold the span some moments longer.
-            fields.ended = fields.outcome.is_some().then(Instant::now);
+            // Shown when it leaves: whoever started its runs may hold the span some moments longer, even past the end.
+            if fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
+                self.put_frame(*begin, fields);
+            }
         }
     }
 
@@ -169,10 +175,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         let Some(span) = context.span(&id) else { return };
         let extensions = span.extensions();
         let Some((begin, fields)) = extensions.get::<(Instant, Fields)>() else { return };
-        let duration = fields.ended.map_or_else(|| begin.elapsed(), |ended| ended - *begin);
+        let duration = begin.elapsed();
         match (span.name(), &fields.step) {
             ("frame", _) => {
-                self.put_slice(FRAMES, fields.lane, &fields.frame_name(), *begin, duration, &fields.frame_args());
+                if !fields.is_shown {
+                    self.put_frame(*begin, fields);
+                }
                 self.0.frame_lanes.lock().unwrap().give_back(fields.lane);
             }
             // A run passes from thread to thread: it has no lane among them.
@@ -243,8 +251,10 @@ struct Fields {
     element: Option<String>,
     /// What became of a frame; `None` if it went no further.
     outcome: Option<String>,
-    /// When the frame left.
-    ended: Option<Instant>,
+    /// Why it was skipped or dropped.
+    reason: Option<String>,
+    /// Whether the trace shows the frame already.
+    is_shown: bool,
     /// Of a frame, among those of the frames.
     lane: u64,
 }
@@ -264,7 +274,9 @@ impl Fields {
     }
 
     fn frame_args(&self) -> String {
-        format!(r#"{},"outcome":{}"#, self.part_args(), quoted(self.outcome.as_deref().unwrap_or("dropped")))
+        let outcome = quoted(self.outcome.as_deref().unwrap_or("dropped"));
+        let reason = self.reason.as_deref().map(|reason| format!(r#","reason":{}"#, quoted(reason))).unwrap_or_default();
+        format!(r#"{},"outcome":{outcome}{reason}"#, self.part_args())
     }
 
     fn part_args(&self) -> String {
@@ -289,6 +301,7 @@ impl Visit for Fields {
             "model" => self.model = Some(value.to_owned()),
             "element" => self.element = Some(value.to_owned()),
             "outcome" => self.outcome = Some(value.to_owned()),
+            "reason" => self.reason = Some(value.to_owned()),
             _ => {}
         }
     }

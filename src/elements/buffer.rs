@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gst::glib::translate::from_glib_none;
+use gst::prelude::*;
 use gst_allocators::prelude::*;
 use gst_video::VideoFrameExt;
 use gst_video::video_frame::{IsVideoFrame, Readable};
@@ -39,6 +41,20 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
     }
     let tensors: Vec<Tensor> = planes.into_iter().flatten().collect();
     Frame::from_planes(format, size, &tensors, caps::colorimetry(info))
+}
+
+/// Tells the pool that the buffer goes back to from others; 0 is none.
+pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
+    // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while its owner has it alone.
+    unsafe { (*buffer.as_ptr()).pool as usize }
+}
+
+/// The most buffers that the pool has to which the buffer goes back: 0 if it makes as many as are asked for. `None` without one.
+pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
+    // SAFETY: as above; a buffer keeps its pool alive while it is outside, and `from_glib_none` takes a reference, or nothing of null.
+    let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
+    let (_caps, _size, _min, max) = pool?.config().params()?;
+    Some(max as usize)
 }
 
 /// The error for caps whose format is not one of ours.

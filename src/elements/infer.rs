@@ -3,12 +3,14 @@
 //! # Threads
 //!
 //! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the run, and goes
-//!   on; it blocks only while the window is full. That is the backpressure.
+//!   on; it blocks only while the window is full, or, where a policy says what else to do then, while too many frames that
+//!   pass without inference wait for their turn. That is the backpressure.
 //! - *Workers* of the stage end runs and put the result into its place in the window. They never block, push, or touch a pad.
 //! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
 //!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.
 //!
-//! Serialized events pass through the window and keep their place; frames leave by the task or not at all.
+//! Serialized events pass through the window and keep their place; frames leave by the task or not at all. What becomes of one
+//! frame is decided in [`super::frames`].
 //!
 //! # Ends
 //!
@@ -26,7 +28,6 @@
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
 //! turn ends, so the task never takes it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -35,15 +36,20 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
+use super::frames::{InFlight, Pool};
+use super::policy::Policy;
+use super::stats::Counts;
 use super::{buffer, caps, meta};
-use crate::frame::{Frame, FrameResults, InferenceStatus, PixelFormat, Size};
+use crate::frame::{Frame, FrameResults, PixelFormat, Size};
 use crate::stages;
-use crate::stages::{StageStats, Window};
+use crate::stages::window::{MAX_PASSING, Taken};
+use crate::stages::{Permit, Scheduling, StageStats, Window};
 
 /// What an inference element does with a frame.
 pub(super) trait Stage: Send + Sync {
-    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was let go of.
-    fn run(&self, frame: Frame, results: FrameResults, done: Done);
+    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was let go of. Runs begin
+    /// only while `permit` allows it.
+    fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
 
     /// Runs once on a black frame, to warm up, and tells how long a frame takes then.
     fn warm_up(&self) -> stages::Result<Duration>;
@@ -51,8 +57,20 @@ pub(super) trait Stage: Send + Sync {
     /// Drops the frames whose run has not begun; their `done` is called.
     fn drop_pending(&self);
 
+    /// Drops the frames whose permit was taken back before their run began; their `done` is called.
+    fn drop_withdrawn(&self);
+
+    /// What of these results is this stage's, of which `n_before` detections are not.
+    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;
+
+    /// Adds what was found in an earlier frame to the results of one that was not inferred.
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults);
+
     /// How many frames can run at once.
     fn n_requests(&self) -> usize;
+
+    /// Which frame is next.
+    fn scheduling(&self) -> Scheduling;
 
     /// Runs and times so far.
     fn stats(&self) -> StageStats;
@@ -65,68 +83,30 @@ pub(super) trait Stage: Send + Sync {
 pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;
 
 /// What is in the window.
-enum Item {
-    Frame(InferredFrame),
+pub(super) enum Item {
+    Frame(Box<InFlight>),
     Event(gst::Event),
-}
-
-struct InferredFrame {
-    buffer: gst::Buffer,
-    results: FrameResults,
-    /// Why this element's own inference failed.
-    failure: Option<Arc<str>>,
-    arrived: Instant,
-    /// From its place in the window to its results; what downstream takes does not count.
-    took: Duration,
-    trace: FrameTrace,
-}
-
-/// What a trace shows of a frame: how long it was here, and in which part of its way.
-struct FrameTrace {
-    frame: tracing::Span,
-    part: tracing::Span,
-}
-
-impl FrameTrace {
-    fn begin(element: &gst::Element) -> Self {
-        let empty = tracing::field::Empty;
-        let frame = tracing::trace_span!(
-            target: "roiflow::trace", parent: None, "frame", element = element.name().as_str(), frame = empty, outcome = empty
-        );
-        let part = tracing::trace_span!(target: "roiflow::trace", parent: &frame, "wait for a place");
-        Self { frame, part }
-    }
-
-    fn infer(&mut self) {
-        self.part = tracing::Span::none(); // One part ends before the next begins.
-        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "inference");
-    }
-
-    fn wait_for_turn(&mut self) {
-        self.part = tracing::Span::none();
-        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "wait for its turn");
-    }
-
-    fn end(self, outcome: &str) {
-        drop(self.part);
-        self.frame.record("outcome", outcome);
-    }
 }
 
 /// See the module.
 pub(super) struct Driver {
-    cat: gst::DebugCategory,
-    window: Window<Item>,
+    pub(super) cat: gst::DebugCategory,
+    pub(super) window: Window<Item>,
     stage: Mutex<Option<Arc<dyn Stage>>>,
-    stream: Mutex<Stream>,
+    pub(super) stream: Mutex<Stream>,
     /// One thread at a time starts the task anew.
     opening: Mutex<()>,
-    counts: Counts,
+    /// Copied once per frame.
+    pub(super) policy: Mutex<Policy>,
+    /// What the latest inferred frame had, while it is to be carried on.
+    pub(super) found: Mutex<Option<FrameResults>>,
+    pub(super) counts: Counts,
 }
 
 /// What is known of the stream; reset on stop.
-struct Stream {
-    info: Option<gst_video::VideoInfo>,
+pub(super) struct Stream {
+    pub(super) info: Option<gst_video::VideoInfo>,
+    pub(super) segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// What upstream hears with its next buffer.
     flow: Result<gst::FlowSuccess, gst::FlowError>,
     /// Upstream has sent EOS, so it hears nothing any more.
@@ -137,10 +117,25 @@ struct Stream {
     kept: Vec<gst::Event>,
     /// The thread of the source pad's task.
     task_thread: Option<ThreadId>,
-    capacity: usize,
+    pub(super) n_requests: usize,
+    /// Frames that are to be in flight so that all requests are busy.
+    pub(super) wanted: usize,
+    /// Frames that may be in flight.
+    pub(super) capacity: usize,
+    /// Whether upstream is live, if it was asked.
+    pub(super) is_live: Option<bool>,
+    pub(super) pool: Pool,
+    /// How long runs took lately, from the begin of a frame's first to the end of its last.
+    pub(super) run_time: Duration,
     /// Reported to the latency query; only ever raised.
     latency: Duration,
-    n_frames: u64,
+    pub(super) n_frames: u64,
+    /// Frames are missing before the next one that leaves.
+    pub(super) has_gap: bool,
+    /// The sink wants no frame of before this running time.
+    pub(super) earliest: Option<gst::ClockTime>,
+    /// When the statistics are posted next.
+    stats_due: Option<Instant>,
     warned_of_lost_rois: bool,
 }
 
@@ -148,27 +143,26 @@ impl Default for Stream {
     fn default() -> Self {
         Self {
             info: None,
+            segment: None,
             flow: Err(gst::FlowError::Flushing),
             has_eos: false,
             n_flushes: 0,
             kept: Vec::new(),
             task_thread: None,
+            n_requests: 1,
+            wanted: 1,
             capacity: 1,
+            is_live: None,
+            pool: Pool::default(),
+            run_time: Duration::ZERO,
             latency: Duration::ZERO,
             n_frames: 0,
+            has_gap: false,
+            earliest: None,
+            stats_due: None,
             warned_of_lost_rois: false,
         }
     }
-}
-
-#[derive(Default)]
-struct Counts {
-    arrived: AtomicU64,
-    left: AtomicU64,
-    inferred: AtomicU64,
-    failed: AtomicU64,
-    objects: AtomicU64,
-    latency_ns: AtomicU64,
 }
 
 impl Driver {
@@ -179,6 +173,8 @@ impl Driver {
             stage: Mutex::default(),
             stream: Mutex::default(),
             opening: Mutex::default(),
+            policy: Mutex::default(),
+            found: Mutex::default(),
             counts: Counts::default(),
         })
     }
@@ -186,18 +182,31 @@ impl Driver {
     /// Puts a stage to work: warms it up and sizes the window.
     pub(super) fn prepare(&self, element: &gst::Element, stage: Arc<dyn Stage>) -> stages::Result<()> {
         let run_time = stage.warm_up()?;
-        let capacity = stage.n_requests() // one running on each
-            + 1                           // one being mapped by the streaming thread
-            + 1; // one finished, on its way downstream
-        self.window.set_capacity(capacity);
+        let n_requests = stage.n_requests();
+        let capacity = match stage.scheduling() {
+            Scheduling::Throughput => {
+                n_requests // one running on each
+                    + 1    // one being mapped by the streaming thread, or waiting for a request
+                    + 1 // one finished, on its way downstream
+            }
+            Scheduling::Latency => n_requests,
+        };
+        self.window.set_capacity(capacity, MAX_PASSING);
         let latency = run_time * capacity as u32;
-        gst::info!(
-            self.cat,
-            obj = element,
-            "{} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}",
-            stage.n_requests()
-        );
-        *self.stream.lock().unwrap() = Stream { capacity, latency, ..Stream::default() };
+        gst::info!(self.cat, obj = element, "{n_requests} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
+        let max_latency = self.policy.lock().unwrap().max_latency;
+        if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
+            gst::element_warning!(
+                element,
+                gst::ResourceError::Settings,
+                (
+                    "max-latency is {} ms, and one run took {} ms: hardly a frame will be inferred in time; raise max-latency, or take a faster device or a smaller model",
+                    max_latency.as_millis(),
+                    run_time.as_millis()
+                )
+            );
+        }
+        *self.stream.lock().unwrap() = Stream { n_requests, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
         *self.stage.lock().unwrap() = Some(stage);
         Ok(())
     }
@@ -205,6 +214,8 @@ impl Driver {
     /// Ends the stream; the stage stays for the next one.
     pub(super) fn end_stream(&self) {
         *self.stream.lock().unwrap() = Stream::default();
+        *self.found.lock().unwrap() = None;
+        self.counts.end();
     }
 
     /// Lets go of the stage, and waits for its runs.
@@ -213,60 +224,23 @@ impl Driver {
         drop(stage);
     }
 
-    pub(super) fn sink_chain(self: &Arc<Self>, element: &gst::Element, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let arrived = Instant::now();
-        self.flow()?;
-        let mut trace = FrameTrace::begin(element);
-        let Some(stage) = self.stage.lock().unwrap().clone() else { return Err(gst::FlowError::Flushing) };
-        let Some(info) = self.stream.lock().unwrap().info.clone() else {
-            gst::element_error!(
-                element,
-                gst::StreamError::Format,
-                ("expected raw video, got data without usable caps; put a decoder (`decodebin`) and `videoconvert` in front")
-            );
-            return Err(gst::FlowError::NotNegotiated);
-        };
-        // From here on the frame has a place, and every way out has to complete it.
-        let Ok(ticket) = self.window.admit() else { return Err(self.flow().err().unwrap_or(gst::FlowError::Flushing)) };
-        let admitted = Instant::now();
-        self.counts.arrived.fetch_add(1, Ordering::Relaxed);
-        let frame_number = {
-            let mut stream = self.stream.lock().unwrap();
-            let frame_number = stream.n_frames;
-            stream.n_frames += 1;
-            frame_number
-        };
-        let size = caps::size(&info);
-        let mut results = meta::read(&buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
-        if meta::size_when_attached(&buffer).is_none() {
-            // Nobody has numbered the frame, whoever found something in it.
-            results.frame_number = frame_number;
+    /// Takes a property of the policy; false if it is not one.
+    pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
+        let known = self.policy.lock().unwrap().set(name, value);
+        if known {
+            // The task looks at the interval of the statistics.
+            self.window.wake();
         }
-        if stage.reads_results() {
-            self.warn_of_lost_rois(element, &buffer, &results);
-        }
-        let (driver, earlier) = (self.clone(), results.status.clone());
-        let mapped = buffer::frame(&buffer, &info);
-        trace.frame.record("frame", results.frame_number);
-        trace.infer();
-        let of_runs = trace.frame.clone();
-        let done = move |results: FrameResults| {
-            trace.wait_for_turn();
-            let failure = match &results.status {
-                InferenceStatus::Failed(reason) if results.status != earlier => Some(reason.clone()),
-                _ => None,
-            };
-            let frame = InferredFrame { buffer, results, failure, arrived, took: admitted.elapsed(), trace };
-            driver.window.complete(ticket, Item::Frame(frame));
-        };
-        match mapped {
-            Ok(frame) => of_runs.in_scope(|| stage.run(frame, results, Box::new(done))),
-            Err(error) => {
-                results.status = InferenceStatus::Failed(error.to_string().into());
-                done(results);
-            }
-        }
-        self.flow()
+        known
+    }
+
+    /// The value of a property of the policy; `None` if it is not one.
+    pub(super) fn policy(&self, name: &str) -> Option<gst::glib::Value> {
+        self.policy.lock().unwrap().get(name)
+    }
+
+    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
+        self.stage.lock().unwrap().clone()
     }
 
     pub(super) fn sink_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event, srcpad: &gst::Pad) -> bool {
@@ -295,10 +269,15 @@ impl Driver {
                 self.enqueue(event)
             }
             gst::EventView::StreamStart(_) | gst::EventView::Segment(_) => {
+                let segment = match event.view() {
+                    gst::EventView::Segment(segment) => segment.segment().downcast_ref::<gst::ClockTime>().cloned(),
+                    _ => None,
+                };
                 if !self.enqueue(event) {
                     return false;
                 }
                 let mut stream = self.stream.lock().unwrap();
+                (stream.segment, stream.earliest, stream.is_live) = (segment, None, None);
                 stream.has_eos = false;
                 if stream.flow == Err(gst::FlowError::Eos) {
                     stream.flow = Ok(gst::FlowSuccess::Ok);
@@ -346,16 +325,17 @@ impl Driver {
         let forgotten = {
             let mut stream = self.stream.lock().unwrap();
             stream.n_flushes += 1;
+            stream.earliest = None;
             self.close(&mut stream, gst::FlowError::Flushing)
         };
-        drop(forgotten);
-        let stage = self.stage.lock().unwrap().clone();
-        if let Some(stage) = stage {
+        self.forget(forgotten, gst::FlowError::Flushing);
+        *self.found.lock().unwrap() = None;
+        if let Some(stage) = self.stage() {
             stage.drop_pending();
         }
     }
 
-    /// Closes the window. `stream` is this driver's own. What was in the window is for the caller to drop, without the lock.
+    /// Closes the window. `stream` is this driver's own. What was in the window is for the caller to forget, without the lock.
     fn close(&self, stream: &mut Stream, why: gst::FlowError) -> Vec<Item> {
         stream.flow = Err(why);
         let forgotten = self.window.flush();
@@ -474,7 +454,7 @@ impl Driver {
         }
     }
 
-    fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.stream.lock().unwrap().capacity
     }
 
@@ -487,7 +467,8 @@ impl Driver {
             return false;
         }
         let (live, min, max) = upstream.result();
-        let ours = clock_time(self.stream.lock().unwrap().latency);
+        let max_latency = self.policy.lock().unwrap().max_latency.unwrap_or(Duration::MAX);
+        let ours = clock_time(self.stream.lock().unwrap().latency.min(max_latency));
         latency.set(live, min + ours, max.map(|max| max + ours));
         true
     }
@@ -496,6 +477,9 @@ impl Driver {
         if event.type_() == gst::EventType::Reconfigure && self.flow() == Err(gst::FlowError::NotLinked) {
             gst::debug!(self.cat, obj = pad, "linked: trying again");
             self.open_again(pad, element);
+        }
+        if let gst::EventView::Qos(qos) = event.view() {
+            self.stream.lock().unwrap().earliest = earliest(qos);
         }
         gst::Pad::event_default(pad, Some(element), event)
     }
@@ -520,7 +504,11 @@ impl Driver {
             stream.task_thread = Some(thread::current().id());
             stream.n_flushes
         };
-        let Ok(item) = self.window.take() else {
+        let deadline = |item: &Item| match item {
+            Item::Frame(frame) => frame.deadline(),
+            Item::Event(_) => None,
+        };
+        let Ok(taken) = self.window.take(deadline, self.stats_due(element)) else {
             let stream = self.stream.lock().unwrap();
             // Who opens the window starts the task: it must not pause after that.
             if !is_open(stream.flow) {
@@ -528,6 +516,13 @@ impl Driver {
             }
             return;
         };
+        let item = match taken {
+            Taken::Complete(item) => Some(item),
+            Taken::Late(Item::Frame(frame)) => self.give_up(frame).map(Item::Frame),
+            Taken::Late(item) => Some(item),
+            Taken::Nothing => return,
+        };
+        let Some(item) = item else { return self.window.taken() };
         match item {
             Item::Event(event) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
@@ -541,11 +536,12 @@ impl Driver {
                 }
                 self.window.taken();
                 if is_eos {
+                    self.counts.end();
                     self.log_totals(element);
                 }
             }
             Item::Frame(frame) => {
-                let flow = self.push_frame(pad, element, frame);
+                let flow = self.push_frame(pad, element, *frame);
                 self.window.taken();
                 match flow {
                     Ok(_) => {}
@@ -556,23 +552,22 @@ impl Driver {
         }
     }
 
-    fn push_frame(&self, pad: &gst::Pad, element: &gst::Element, frame: InferredFrame) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InferredFrame { mut buffer, results, failure, arrived, took, trace } = frame;
-        self.counts.left.fetch_add(1, Ordering::Relaxed);
-        self.counts.latency_ns.fetch_add(arrived.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.counts.objects.fetch_add(results.detections.len() as u64, Ordering::Relaxed);
-        let has_failed = failure.is_some();
-        match failure {
-            Some(reason) => self.warn_of_failure(element, results.frame_number, &reason),
-            None => {
-                self.counts.inferred.fetch_add(1, Ordering::Relaxed);
-            }
+    /// Posts the statistics if it is time, and tells when it is time again.
+    fn stats_due(&self, element: &gst::Element) -> Option<Instant> {
+        let interval = self.policy.lock().unwrap().stats_interval;
+        let now = Instant::now();
+        let (is_due, next) = {
+            let mut stream = self.stream.lock().unwrap();
+            let due = stream.stats_due;
+            // A shorter interval than before holds at once.
+            let next = interval.map(|interval| due.filter(|&due| due > now).map_or(now + interval, |due| due.min(now + interval)));
+            stream.stats_due = next;
+            (interval.is_some() && due.is_some_and(|due| due <= now), next)
+        };
+        if is_due {
+            let _posted = element.post_message(gst::message::Element::builder(self.stats()).src(element).build());
         }
-        self.raise_latency(element, took);
-        trace.end(if has_failed { "failed" } else { "inferred" });
-        meta::attach(buffer.make_mut(), results);
-        gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
-        pad.push(buffer)
+        next
     }
 
     /// Downstream has enough of this segment: drop the rest of it.
@@ -594,6 +589,7 @@ impl Driver {
             skipped
         };
         self.store(pad, kept_of(&skipped));
+        self.forget(skipped, gst::FlowError::Eos);
     }
 
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.
@@ -608,18 +604,17 @@ impl Driver {
             let _paused = pad.pause_task();
             (stream.has_eos, forgotten)
         };
-        drop(forgotten);
+        self.forget(forgotten, error);
         if has_eos && is_fatal(error) {
             post_flow_error(element, error);
         }
     }
 
-    fn flow(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub(super) fn flow(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.stream.lock().unwrap().flow
     }
 
-    fn warn_of_failure(&self, element: &gst::Element, frame_number: u64, reason: &str) {
-        let n_failed = self.counts.failed.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(super) fn warn_of_failure(&self, element: &gst::Element, frame_number: u64, reason: &str, n_failed: u64) {
         // 1, 2, 4, 8, ...: the first is said at once, and a stream of failures does not flood the bus.
         if n_failed.is_power_of_two() {
             gst::element_warning!(
@@ -630,7 +625,7 @@ impl Driver {
         }
     }
 
-    fn warn_of_lost_rois(&self, element: &gst::Element, buffer: &gst::BufferRef, results: &FrameResults) {
+    pub(super) fn warn_of_lost_rois(&self, element: &gst::Element, buffer: &gst::BufferRef, results: &FrameResults) {
         if !meta::has_lost_rois(buffer, results) || std::mem::replace(&mut self.stream.lock().unwrap().warned_of_lost_rois, true) {
             return;
         }
@@ -644,7 +639,7 @@ impl Driver {
         );
     }
 
-    fn raise_latency(&self, element: &gst::Element, measured: Duration) {
+    pub(super) fn raise_latency(&self, element: &gst::Element, measured: Duration) {
         let raised = {
             let mut stream = self.stream.lock().unwrap();
             let limit = stream.latency + stream.latency / 5;
@@ -666,23 +661,8 @@ impl Driver {
 
     /// The read-only property `stats`.
     pub(super) fn stats(&self) -> gst::Structure {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stage = self.stage.lock().unwrap().clone().map(|stage| stage.stats()).unwrap_or_default();
-        let mut structure = gst::Structure::builder("application/x-roiflow-stats")
-            .field("device", stage.device)
-            .field("frames-in", count(&self.counts.arrived))
-            .field("frames-out", count(&self.counts.left))
-            .field("inferred", count(&self.counts.inferred))
-            .field("failed", count(&self.counts.failed))
-            .field("objects", count(&self.counts.objects))
-            .field("latency-total-ns", count(&self.counts.latency_ns))
-            .field("runs", stage.n_runs)
-            .field("runs-failed", stage.n_failed)
-            .build();
-        for step in stage.steps {
-            structure.set(format!("step-{}-ns", step.name), step.total.as_nanos() as u64);
-        }
-        structure
+        let stage = self.stage().map(|stage| stage.stats()).unwrap_or_default();
+        self.counts.structure(stage, self.capacity())
     }
 }
 
@@ -730,6 +710,15 @@ fn kept_of(items: &[Item]) -> impl Iterator<Item = gst::Event> {
 /// Whether the event stays true when the frames around it are lost.
 fn is_kept(event: &gst::Event) -> bool {
     event.is_sticky() && event.type_() != gst::EventType::Eos
+}
+
+/// The running time before which the sink shows nothing: behind the frame that was late, by as much again, so that it catches up; or
+/// the time of the next frame that it wants, where it throttles. `None` if it is not behind.
+fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
+    let (kind, _, jitter, timestamp) = qos.get();
+    let late = u64::try_from(jitter).ok().filter(|&late| late > 0)?;
+    let ahead = if kind == gst::QOSType::Throttle { late } else { late.saturating_mul(2) };
+    Some(timestamp?.saturating_add(gst::ClockTime::from_nseconds(ahead)))
 }
 
 fn clock_time(duration: Duration) -> gst::ClockTime {

@@ -6,7 +6,9 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::policy::SchedulingPolicy;
 use crate::stages;
+use crate::stages::Scheduling;
 
 /// Posts what loading a stage said.
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
@@ -55,9 +57,14 @@ impl ModelSettings {
                 .maximum(1024)
                 .mutable_ready()
                 .build(),
+            glib::ParamSpecEnum::builder_with_default("scheduling-policy", SchedulingPolicy::default())
+                .nick("Scheduling policy")
+                .blurb("Which frame is inferred next, and how many may wait inside the element")
+                .mutable_ready()
+                .build(),
             glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                 .nick("Statistics")
-                .blurb("Frames, objects, runs, and time per step since the element was made")
+                .blurb("Since the element was made: frames that came, left and were inferred, skipped and dropped by reason, failures, objects, frames per second, percentiles of the latency, runs, and time per step")
                 .read_only()
                 .build(),
         ]
@@ -76,6 +83,12 @@ impl ModelSettings {
             "threshold" => options.threshold = fraction(value),
             "iou-threshold" => options.iou_threshold = fraction(value),
             "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
+            "scheduling-policy" => {
+                options.scheduling = match value.get().expect("an enum property") {
+                    SchedulingPolicy::Throughput => Scheduling::Throughput,
+                    SchedulingPolicy::Latency => Scheduling::Latency,
+                }
+            }
             _ => return false,
         }
         true
@@ -94,6 +107,11 @@ impl ModelSettings {
             "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
             "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
             "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
+            "scheduling-policy" => match options.scheduling {
+                Scheduling::Throughput => SchedulingPolicy::Throughput,
+                Scheduling::Latency => SchedulingPolicy::Latency,
+            }
+            .to_value(),
             _ => return None,
         })
     }

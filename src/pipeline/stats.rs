@@ -30,6 +30,8 @@ pub struct Stats {
     pub n_failed: u64,
     /// Frames that were dropped on the way.
     pub n_dropped: u64,
+    /// Frames that an inference element let pass without inference, or dropped: the element, what it did, why, and how many.
+    pub not_inferred: Vec<NotInferred>,
     /// JSON lines that could not be written.
     pub n_lines_lost: u64,
 }
@@ -45,6 +47,19 @@ pub struct StageTimes {
     pub n_runs: u64,
     /// Mean time per run, by step.
     pub steps: Vec<(String, Duration)>,
+}
+
+/// Frames that were not inferred for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotInferred {
+    /// The element's name in the pipeline.
+    pub element: String,
+    /// Whether they went no further.
+    pub dropped: bool,
+    /// The property that is the reason, or "flush", "downstream".
+    pub reason: String,
+    /// How many.
+    pub n_frames: u64,
 }
 
 impl Stats {
@@ -118,6 +133,14 @@ impl Meter {
             stats.n_failed += count("failed");
             if element.factory().is_some_and(|factory| factory.name() == "roidetect") {
                 stats.n_objects += count("objects");
+            }
+            for (field, value) in structure.iter() {
+                let (skipped, dropped) = (field.strip_prefix("skipped-"), field.strip_prefix("dropped-"));
+                let n_frames = value.get::<u64>().unwrap_or(0);
+                if let Some(reason) = skipped.or(dropped).filter(|_| n_frames > 0) {
+                    let (element, reason) = (element.name().to_string(), reason.to_owned());
+                    stats.not_inferred.push(NotInferred { element, dropped: dropped.is_some(), reason, n_frames });
+                }
             }
             let n_runs = count("runs");
             let device = structure.get::<String>("device").unwrap_or_default();

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::dispatch::{Decode, Dispatcher, Job, stopped};
 use super::spec::load_model;
-use super::{ModelSpec, StageOptions, StageStats, Task};
+use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
 use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{ClassDecoder, ClassOutcome, Output};
@@ -48,7 +49,7 @@ impl Classifier {
             return Err(Error::new(ErrorKind::Config, message));
         };
         let n_requests = model.optimal_number_of_requests();
-        let dispatcher = Dispatcher::new(&model, n_requests, spec.input_shape, &spec.preprocess, || {
+        let dispatcher = Dispatcher::new(&model, n_requests, options.scheduling, spec.input_shape, &spec.preprocess, || {
             decode(decoder.clone(), output_idx, threshold, &spec)
         })?;
         Ok(Self { dispatcher, model, spec })
@@ -59,6 +60,18 @@ impl Classifier {
     ///
     /// A region that does not lie in the frame counts as failed.
     pub fn submit(&self, frame: Frame, frame_number: u64, regions: impl IntoIterator<Item = (ObjectId, PixelRect)>, done: Done) {
+        self.submit_with(frame, frame_number, regions, Permit::new(Instant::now(), None), done);
+    }
+
+    /// As [`Classifier::submit`], for the regions that find the permit still there when a request is idle; the others fail.
+    pub fn submit_with(
+        &self,
+        frame: Frame,
+        frame_number: u64,
+        regions: impl IntoIterator<Item = (ObjectId, PixelRect)>,
+        permit: Arc<Permit>,
+        done: Done,
+    ) {
         let mut results = Classified::default();
         let mut jobs = Vec::new();
         for (id, rect) in regions {
@@ -77,6 +90,7 @@ impl Classifier {
             self.dispatcher.submit(RegionJob {
                 id,
                 frame_number,
+                permit: permit.clone(),
                 span: tracing::Span::current(),
                 region: Some(region),
                 task: Some(task.clone()),
@@ -100,6 +114,16 @@ impl Classifier {
     /// Drops the regions whose run has not begun: they fail.
     pub fn drop_pending(&self) {
         self.dispatcher.drop_pending();
+    }
+
+    /// Drops the regions of frames whose permit was taken back before their run began: they fail.
+    pub fn drop_withdrawn(&self) {
+        self.dispatcher.drop_withdrawn();
+    }
+
+    /// Which region is next.
+    pub fn scheduling(&self) -> Scheduling {
+        self.dispatcher.scheduling()
     }
 
     /// How many runs are possible at once.
@@ -158,6 +182,7 @@ struct FrameTask {
 struct RegionJob {
     id: ObjectId,
     frame_number: u64,
+    permit: Arc<Permit>,
     span: tracing::Span,
     region: Option<Frame>,
     task: Option<Arc<FrameTask>>,
@@ -172,6 +197,10 @@ impl Job for RegionJob {
 
     fn frame_number(&self) -> u64 {
         self.frame_number
+    }
+
+    fn permit(&self) -> &Permit {
+        &self.permit
     }
 
     fn span(&self) -> &tracing::Span {

@@ -1,11 +1,12 @@
 //! Frame in, detections in frame space out.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::dispatch::{Decode, Dispatcher, Job, stopped};
 use super::labels::Labels;
 use super::spec::load_model;
-use super::{ModelSpec, StageOptions, StageStats, Task};
+use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
 use crate::frame::{Detection, Frame, ObjectId};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{BoxDecoder, BoxThresholds, Output};
@@ -37,15 +38,22 @@ impl Detector {
             return Err(Error::new(ErrorKind::Config, message));
         };
         let n_requests = model.optimal_number_of_requests();
-        let dispatcher =
-            Dispatcher::new(&model, n_requests, spec.input_shape, &spec.preprocess, || decode(decoder.clone(), thresholds, &spec))?;
+        let dispatcher = Dispatcher::new(&model, n_requests, options.scheduling, spec.input_shape, &spec.preprocess, || {
+            decode(decoder.clone(), thresholds, &spec)
+        })?;
         Ok(Self { dispatcher, model, spec })
     }
 
     /// Detects on `frame` as soon as a request is idle; never blocks. `done` gets the detections, best first, or the error, and
     /// runs after the stage let go of the frame's memory.
     pub fn submit(&self, frame: Frame, frame_number: u64, done: Detected) {
-        self.dispatcher.submit(DetectJob { frame: Some(frame), frame_number, span: tracing::Span::current(), done: Some(done) });
+        self.submit_with(frame, frame_number, Permit::new(Instant::now(), None), done);
+    }
+
+    /// As [`Detector::submit`], if the permit is still there when a request is idle; else `done` gets an error.
+    pub fn submit_with(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) {
+        let (frame, span) = (Some(frame), tracing::Span::current());
+        self.dispatcher.submit(DetectJob { frame, frame_number, permit, span, done: Some(done) });
     }
 
     /// As [`Detector::submit`], and waits for the result.
@@ -59,6 +67,16 @@ impl Detector {
     /// Drops the frames whose run has not begun: they fail.
     pub fn drop_pending(&self) {
         self.dispatcher.drop_pending();
+    }
+
+    /// Drops the frames whose permit was taken back before their run began: they fail.
+    pub fn drop_withdrawn(&self) {
+        self.dispatcher.drop_withdrawn();
+    }
+
+    /// Which frame is next.
+    pub fn scheduling(&self) -> Scheduling {
+        self.dispatcher.scheduling()
     }
 
     /// How many runs are possible at once.
@@ -112,6 +130,7 @@ fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> D
 struct DetectJob {
     frame: Option<Frame>,
     frame_number: u64,
+    permit: Arc<Permit>,
     span: tracing::Span,
     done: Option<Detected>,
 }
@@ -125,6 +144,10 @@ impl Job for DetectJob {
 
     fn frame_number(&self) -> u64 {
         self.frame_number
+    }
+
+    fn permit(&self) -> &Permit {
+        &self.permit
     }
 
     fn span(&self) -> &tracing::Span {

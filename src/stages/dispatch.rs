@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::Permit;
 use crate::frame::{Frame, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, FillInput, InferRequest, Port, Result, RunContext};
 use crate::tensor::{BytesMut, Shape};
@@ -27,6 +28,9 @@ pub(super) trait Job: Send + 'static {
     /// The number of the frame in its stream, for traces.
     fn frame_number(&self) -> u64;
 
+    /// Whether it may begin.
+    fn permit(&self) -> &Permit;
+
     /// The frame's span, in which its runs are started; for traces.
     fn span(&self) -> &tracing::Span;
 
@@ -36,6 +40,16 @@ pub(super) trait Job: Send + 'static {
 
 /// Reads the outputs of a run.
 pub(super) type Decode<T> = Box<dyn FnMut(&RunContext<'_>, &Transform) -> Result<T> + Send>;
+
+/// Which of the jobs that wait is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheduling {
+    /// The one that came to the stage first.
+    #[default]
+    Throughput,
+    /// The one whose frame is oldest.
+    Latency,
+}
 
 /// How often a stage ran, and how long its steps took in all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,6 +81,7 @@ pub(super) struct Dispatcher<J: Job> {
 struct Queue<J: Job> {
     state: Mutex<State<J>>,
     workers: Vec<Worker<J>>,
+    scheduling: Scheduling,
     stats: Mutex<StageStats>,
 }
 
@@ -92,6 +107,7 @@ impl<J: Job> Dispatcher<J> {
     pub(super) fn new(
         model: &CompiledModel,
         n_requests: usize,
+        scheduling: Scheduling,
         input_shape: Shape,
         preprocess: &Preprocess,
         mut decode: impl FnMut() -> Decode<J::Output>,
@@ -115,6 +131,7 @@ impl<J: Job> Dispatcher<J> {
         let queue = Arc::new(Queue {
             state,
             workers,
+            scheduling,
             stats: Mutex::new(StageStats { device: model.device().to_owned(), ..StageStats::default() }),
         });
         for (worker_idx, worker) in queue.workers.iter().enumerate() {
@@ -137,7 +154,14 @@ impl<J: Job> Dispatcher<J> {
     pub(super) fn submit(&self, job: J) {
         let worker_idx = {
             let mut state = self.queue.state.lock().unwrap();
-            state.pending.push_back(job);
+            let place = match self.queue.scheduling {
+                Scheduling::Throughput => state.pending.len(),
+                Scheduling::Latency => {
+                    let came = job.permit().arrived();
+                    state.pending.iter().rposition(|other| other.permit().arrived() <= came).map_or(0, |place| place + 1)
+                }
+            };
+            state.pending.insert(place, job);
             state.idle.pop()
         };
         if let Some(worker_idx) = worker_idx {
@@ -149,6 +173,24 @@ impl<J: Job> Dispatcher<J> {
     pub(super) fn drop_pending(&self) {
         let pending = std::mem::take(&mut self.queue.state.lock().unwrap().pending);
         pending.into_iter().for_each(|job| deliver(job, Err(stopped())));
+    }
+
+    /// Drops the jobs whose permit was taken back; their owners are told.
+    pub(super) fn drop_withdrawn(&self) {
+        let mut withdrawn = Vec::new();
+        let mut state = self.queue.state.lock().unwrap();
+        // From the end, so that those that stay keep their order.
+        for place in (0..state.pending.len()).rev() {
+            if state.pending[place].permit().withdrawal().is_some() {
+                withdrawn.extend(state.pending.remove(place));
+            }
+        }
+        drop(state);
+        withdrawn.into_iter().rev().for_each(|job| deliver(job, Err(stopped())));
+    }
+
+    pub(super) fn scheduling(&self) -> Scheduling {
+        self.queue.scheduling
     }
 
     pub(super) fn stats(&self) -> StageStats {
@@ -168,6 +210,10 @@ impl<J: Job> Queue<J> {
                     None => return state.idle.push(worker_idx),
                 }
             };
+            if !job.permit().begin() {
+                deliver(job, Err(stopped()));
+                continue;
+            }
             let span = job.span().clone();
             worker.slot.lock().unwrap().job = Some(job);
             let _entered = span.entered();
@@ -273,13 +319,20 @@ impl<J: Job> FillInput for JobInput<J> {
 mod tests {
     use std::path::Path;
     use std::sync::mpsc;
+    use std::time::Instant;
 
     use super::*;
     use crate::devices;
     use crate::frame::{PixelFormat, Size};
     use crate::runtime::Config;
 
-    struct Picture(Frame, mpsc::Sender<Result<usize>>, tracing::Span);
+    struct Picture(Frame, mpsc::Sender<Result<usize>>, Arc<Permit>);
+
+    impl Picture {
+        fn new(frame: &Frame, sender: &mpsc::Sender<Result<usize>>, permit: Arc<Permit>) -> Self {
+            Self(frame.clone(), sender.clone(), permit)
+        }
+    }
 
     impl Job for Picture {
         type Output = usize;
@@ -293,6 +346,11 @@ mod tests {
         }
 
         fn span(&self) -> &tracing::Span {
+            static NONE: std::sync::LazyLock<tracing::Span> = std::sync::LazyLock::new(tracing::Span::none);
+            &NONE
+        }
+
+        fn permit(&self) -> &Permit {
             &self.2
         }
 
@@ -307,13 +365,13 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
         let model = core.compile_model(&core.read_model(path).unwrap(), "CPU", &Config::default()).unwrap();
         let preprocess = Preprocess::default();
-        let dispatcher = Dispatcher::<Picture>::new(&model, 1, Shape::from([1, 3, 8, 8]), &preprocess, || {
+        let dispatcher = Dispatcher::<Picture>::new(&model, 1, Scheduling::Throughput, Shape::from([1, 3, 8, 8]), &preprocess, || {
             Box::new(|context, _| if context.run() == 2 { panic!("in the decoder") } else { Ok(context.n_outputs()) })
         })
         .unwrap();
         let (sender, receiver) = mpsc::channel();
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
-        (0..3).for_each(|_| dispatcher.submit(Picture(frame.clone(), sender.clone(), tracing::Span::none())));
+        (0..3).for_each(|_| dispatcher.submit(Picture::new(&frame, &sender, Permit::new(Instant::now(), None))));
         let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
         assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
         assert!(matches!((&results[0], &results[2]), (Ok(1), Ok(1))), "{results:?}");

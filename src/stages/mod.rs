@@ -2,7 +2,8 @@
 //!
 //! - [`spec`] turns a model file and its description into a [`ModelSpec`] that is checked against the model's ports.
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
-//! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests; results come by a callback that must not block.
+//! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests; results come by a callback that must not block. A
+//!   [`Permit`] takes jobs back that have not begun.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
@@ -14,6 +15,7 @@ pub mod detector;
 mod dispatch;
 pub mod image;
 pub mod labels;
+pub mod permit;
 pub mod spec;
 pub mod window;
 
@@ -21,7 +23,8 @@ pub mod window;
 pub use crate::runtime::{Error, ErrorKind, Result};
 pub use classifier::Classifier;
 pub use detector::Detector;
-pub use dispatch::{StageStats, StepStats};
+pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
-pub use spec::{ModelSpec, StageOptions, Task};
+pub use permit::{Permit, Withdrawal};
+pub use spec::{ModelSpec, StageOptions, Task, register_device};
 pub use window::{Ticket, Window};

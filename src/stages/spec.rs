@@ -4,14 +4,16 @@
 //! Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use serde::Deserialize;
 
+use super::Scheduling;
 use super::labels::Labels;
 use crate::devices;
 use crate::frame::Size;
-use crate::runtime::{CompiledModel, Config, Dim, Error, ErrorKind, Model, ModelInfo, Port, Result};
+use crate::runtime::device::Device;
+use crate::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, Model, ModelInfo, Port, Result};
 use crate::tensor::Shape;
 use crate::vision::decode::{Activation, BoxDecoder, BoxThresholds, ClassDecoder};
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
@@ -35,6 +37,8 @@ pub struct StageOptions {
     pub iou_threshold: Option<f32>,
     /// How many requests run at once; else what the device likes best.
     pub n_requests: Option<usize>,
+    /// Which frame is next, of those that wait for a request.
+    pub scheduling: Scheduling,
 }
 
 /// The device that is used where none is named.
@@ -141,12 +145,29 @@ impl ModelSpec {
     }
 }
 
+/// Devices of the application's own, beside those that are built in.
+static MORE_DEVICES: RwLock<Vec<Arc<dyn Device>>> = RwLock::new(Vec::new());
+
+/// Makes a device of the application's own known to the stages and elements of this process, by its name; one of the same name is
+/// replaced, for models that are loaded from then on.
+pub fn register_device(device: Arc<dyn Device>) {
+    let mut devices = MORE_DEVICES.write().unwrap();
+    devices.retain(|known| known.name() != device.name());
+    devices.push(device);
+}
+
+fn core() -> Core {
+    let mut core = devices::core().clone();
+    MORE_DEVICES.read().unwrap().iter().for_each(|device| core.register(device.clone()));
+    core
+}
+
 /// Reads, describes and compiles a model.
 ///
 /// # Errors
 /// As [`ModelSpec::load`], and what reading and compiling say.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
-    let core = devices::core();
+    let core = core();
     let model: Model = core.read_model(&options.model)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let compiled = core.compile_model(&model, device, &Config { n_requests: options.n_requests, ..Config::default() })?;

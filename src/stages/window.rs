@@ -1,14 +1,20 @@
 //! Frames in flight: bounded, and their results leave in arrival order.
 //!
 //! One thread admits (and blocks while the window is full: that is the backpressure), any thread completes, one thread takes.
-//! Items that need no work, such as events, go in complete and keep their place. Flushing empties the window and makes admission
-//! and taking return at once; a completion that comes after it finds nothing and is dropped.
+//! Items that need no work, such as events, go in complete and keep their place. So do frames that are to pass without work;
+//! they have a bound of their own, for they wait only for those before them. Flushing empties the window and makes admission and
+//! taking return at once; a completion that comes after it finds nothing.
+//!
+//! The closures that look at items or change them run under the window's lock: they only read, move and assign.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
-/// Complete items that may lie in the window beside the frames; more make their admission wait too.
-const MAX_COMPLETE: usize = 64;
+/// Events that may lie in the window beside the frames; more make their admission wait too.
+const MAX_EVENTS: usize = 64;
+/// Frames without work that may wait for those before them, if nothing less was asked for.
+pub const MAX_PASSING: usize = 32;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,32 +26,77 @@ pub struct Window<T> {
 #[derive(Debug)]
 struct State<T> {
     entries: VecDeque<Entry<T>>,
-    /// Frames among the entries.
+    /// How many of the entries are of each kind.
     n_frames: usize,
+    n_passing: usize,
+    n_events: usize,
     capacity: usize,
+    max_passing: usize,
     /// Of the first entry.
     first: u64,
     flushing: bool,
+    /// Whoever takes is to look up.
+    woken: bool,
     /// What `take` gave out and whose `taken` has not come yet.
     n_out: usize,
 }
 
 #[derive(Debug)]
-enum Entry<T> {
+struct Entry<T> {
+    kind: Kind,
+    /// `None` once it was discarded.
+    item: Option<T>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
     /// Admitted, and not complete yet.
     InFlight,
     /// Admitted, and complete.
-    Frame(T),
-    /// Pushed.
-    Event(T),
+    Frame,
+    /// A frame that passes without work.
+    Passing,
+    /// Something else.
+    Event,
+    /// Its item was discarded; only its place is left.
+    Gone,
 }
 
 impl<T> State<T> {
+    fn count(&mut self, kind: Kind) -> Option<&mut usize> {
+        match kind {
+            Kind::InFlight | Kind::Frame => Some(&mut self.n_frames),
+            Kind::Passing => Some(&mut self.n_passing),
+            Kind::Event => Some(&mut self.n_events),
+            Kind::Gone => None,
+        }
+    }
+
+    fn push_back(&mut self, kind: Kind, item: T) -> Ticket {
+        self.entries.push_back(Entry { kind, item: Some(item) });
+        if let Some(count) = self.count(kind) {
+            *count += 1;
+        }
+        Ticket(self.first + self.entries.len() as u64 - 1)
+    }
+
     fn pop_front(&mut self) -> Option<Entry<T>> {
         let entry = self.entries.pop_front()?;
         self.first += 1;
-        self.n_frames -= usize::from(!matches!(entry, Entry::Event(_)));
+        if let Some(count) = self.count(entry.kind) {
+            *count -= 1;
+        }
         Some(entry)
+    }
+
+    /// The entry of a frame that is still in flight.
+    fn in_flight(&mut self, ticket: Ticket) -> Option<usize> {
+        let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
+        self.entries.get(place).is_some_and(|entry| entry.kind == Kind::InFlight).then_some(place)
+    }
+
+    fn is_full(&self) -> bool {
+        self.n_frames >= self.capacity
     }
 }
 
@@ -57,15 +108,39 @@ pub struct Ticket(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flushing;
 
+/// Why a frame was not let in; with the frame.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// There is no place.
+    Full(T),
+    /// The window is flushing.
+    Flushing(T),
+}
+
+/// What came out of the window.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<T> {
+    /// A complete item.
+    Complete(T),
+    /// A frame whose time was over before it was complete; what completes it later finds nothing.
+    Late(T),
+    /// Nothing: it was time to look up.
+    Nothing,
+}
+
 impl<T> Window<T> {
     /// A window for `capacity` frames, flushing until [`Window::resume`].
     pub fn new(capacity: usize) -> Self {
         let state = State {
-            entries: VecDeque::with_capacity(capacity + MAX_COMPLETE),
+            entries: VecDeque::with_capacity(capacity + MAX_EVENTS),
             n_frames: 0,
+            n_passing: 0,
+            n_events: 0,
             capacity: capacity.max(1),
+            max_passing: MAX_PASSING,
             first: 0,
             flushing: true,
+            woken: false,
             n_out: 0,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
@@ -74,75 +149,163 @@ impl<T> Window<T> {
     /// A place for one more frame; blocks while the window is full.
     ///
     /// # Errors
-    /// [`Flushing`] if it is flushing, or begins to.
-    pub fn admit(&self) -> Result<Ticket, Flushing> {
-        let state = self.state.lock().unwrap();
-        let mut state = self.changed.wait_while(state, |state| !state.flushing && state.n_frames >= state.capacity).unwrap();
-        if state.flushing {
-            return Err(Flushing);
-        }
-        state.entries.push_back(Entry::InFlight);
-        state.n_frames += 1;
-        Ok(Ticket(state.first + state.entries.len() as u64 - 1))
+    /// The frame, if the window is flushing, or begins to.
+    pub fn admit(&self, item: T) -> Result<Ticket, T> {
+        let mut state = self.wait_while(|state| !state.flushing && state.is_full());
+        if state.flushing { Err(item) } else { Ok(state.push_back(Kind::InFlight, item)) }
     }
 
-    /// The frame of this place is done.
-    pub fn complete(&self, ticket: Ticket, item: T) {
+    /// A place for one more frame, if there is one now.
+    ///
+    /// # Errors
+    /// The frame, if there is none, or the window is flushing.
+    pub fn try_admit(&self, item: T) -> Result<Ticket, Refused<T>> {
         let mut state = self.state.lock().unwrap();
-        let place = ticket.0.checked_sub(state.first).and_then(|place| usize::try_from(place).ok());
-        let late = match place.and_then(|place| state.entries.get_mut(place)) {
-            Some(entry @ Entry::InFlight) => {
-                *entry = Entry::Frame(item);
-                None
-            }
-            _ => Some(item),
-        };
-        drop(state);
-        self.changed.notify_all();
-        drop(late);
+        match () {
+            () if state.flushing => Err(Refused::Flushing(item)),
+            () if state.is_full() => Err(Refused::Full(item)),
+            () => Ok(state.push_back(Kind::InFlight, item)),
+        }
     }
 
-    /// Something that needs no work, behind what is there.
+    /// A frame that passes without work, behind what is there; blocks while too many of these wait.
+    ///
+    /// # Errors
+    /// The frame, if the window is flushing, or begins to.
+    pub fn pass(&self, item: T) -> Result<(), T> {
+        let mut state = self.wait_while(|state| !state.flushing && state.n_passing >= state.max_passing);
+        if state.flushing {
+            return Err(item);
+        }
+        state.push_back(Kind::Passing, item);
+        self.tell(state);
+        Ok(())
+    }
+
+    /// Waits until there is room among those that pass without work.
+    ///
+    /// # Errors
+    /// [`Flushing`] if it is flushing, or begins to.
+    pub fn wait_to_pass(&self) -> Result<(), Flushing> {
+        let state = self.wait_while(|state| !state.flushing && state.n_passing >= state.max_passing);
+        if state.flushing { Err(Flushing) } else { Ok(()) }
+    }
+
+    /// Something else that needs no work, behind what is there.
     ///
     /// # Errors
     /// [`Flushing`] if it is flushing, or begins to.
     pub fn push(&self, item: T) -> Result<(), Flushing> {
-        let state = self.state.lock().unwrap();
-        let full = |state: &mut State<T>| !state.flushing && state.entries.len() >= state.capacity + MAX_COMPLETE;
-        let mut state = self.changed.wait_while(state, full).unwrap();
+        let mut state = self.wait_while(|state| !state.flushing && state.n_events >= MAX_EVENTS);
         if state.flushing {
             return Err(Flushing);
         }
-        state.entries.push_back(Entry::Event(item));
-        drop(state);
-        self.changed.notify_all();
+        state.push_back(Kind::Event, item);
+        self.tell(state);
         Ok(())
     }
 
-    /// The oldest item, as soon as it is complete. Say [`Window::taken`] when it is dealt with.
+    /// The frame of this place is done; `update` makes it so. False if it is not there any more.
+    pub fn complete(&self, ticket: Ticket, update: impl FnOnce(&mut T)) -> bool {
+        self.settle(ticket, Kind::Frame, update)
+    }
+
+    /// The frame of this place passes without work: it makes room for another. False if it is not there any more.
+    pub fn let_pass(&self, ticket: Ticket, update: impl FnOnce(&mut T)) -> bool {
+        self.settle(ticket, Kind::Passing, update)
+    }
+
+    fn settle(&self, ticket: Ticket, kind: Kind, update: impl FnOnce(&mut T)) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let Some(place) = state.in_flight(ticket) else { return false };
+        if let Some(item) = &mut state.entries[place].item {
+            update(item);
+        }
+        state.turn(place, kind);
+        self.tell(state);
+        true
+    }
+
+    /// Changes the frame of this place, which stays in flight. False if it is not there any more.
+    pub fn update(&self, ticket: Ticket, update: impl FnOnce(&mut T)) -> bool {
+        self.settle(ticket, Kind::InFlight, update)
+    }
+
+    /// Takes the frame of this place out, in flight as it is. `None` if it is not there any more.
+    pub fn discard(&self, ticket: Ticket) -> Option<T> {
+        let mut state = self.state.lock().unwrap();
+        let place = state.in_flight(ticket)?;
+        state.turn(place, Kind::Gone);
+        let item = state.entries[place].item.take();
+        self.tell(state);
+        item
+    }
+
+    /// Looks at the frames in flight, oldest first, until `is_it` says so of one; whether it did.
+    pub fn find_in_flight(&self, is_it: impl FnMut(&T) -> bool) -> bool {
+        let state = self.state.lock().unwrap();
+        let in_flight = state.entries.iter().filter(|entry| entry.kind == Kind::InFlight);
+        in_flight.filter_map(|entry| entry.item.as_ref()).any(is_it)
+    }
+
+    /// The oldest item, as soon as it is complete, or as soon as the time that `deadline` gives it is over. Nothing at `wake_at`,
+    /// and after [`Window::wake`]. Say [`Window::taken`] when an item is dealt with.
     ///
     /// # Errors
     /// [`Flushing`] if it is flushing, or begins to.
-    pub fn take(&self) -> Result<T, Flushing> {
-        let state = self.state.lock().unwrap();
-        let waits = |state: &mut State<T>| !state.flushing && matches!(state.entries.front(), None | Some(Entry::InFlight));
-        let mut state = self.changed.wait_while(state, waits).unwrap();
-        if state.flushing {
-            return Err(Flushing);
+    pub fn take(&self, deadline: impl Fn(&T) -> Option<Instant>, wake_at: Option<Instant>) -> Result<Taken<T>, Flushing> {
+        let mut state = self.state.lock().unwrap();
+        loop {
+            if state.flushing {
+                return Err(Flushing);
+            }
+            if state.pop_gone() {
+                self.changed.notify_all(); // Room for others, or the end of a drain.
+            }
+            if std::mem::take(&mut state.woken) {
+                return Ok(Taken::Nothing);
+            }
+            let (is_complete, ends_at) = match state.entries.front() {
+                Some(Entry { kind: Kind::InFlight, item }) => (false, item.as_ref().and_then(&deadline)),
+                Some(_) => (true, None),
+                None => (false, None),
+            };
+            let now = Instant::now();
+            let is_over = ends_at.is_some_and(|ends_at| now >= ends_at);
+            if is_complete || is_over {
+                let item = state.pop_front().and_then(|entry| entry.item).expect("a front that is not gone has its item");
+                state.n_out += 1;
+                self.tell(state);
+                return Ok(if is_complete { Taken::Complete(item) } else { Taken::Late(item) });
+            }
+            if wake_at.is_some_and(|wake_at| now >= wake_at) {
+                return Ok(Taken::Nothing);
+            }
+            state = match [ends_at, wake_at].into_iter().flatten().min() {
+                Some(until) => self.changed.wait_timeout(state, until - now).unwrap().0,
+                None => self.changed.wait(state).unwrap(),
+            };
         }
-        let Some(Entry::Frame(item) | Entry::Event(item)) = state.pop_front() else { unreachable!("waited for a complete one") };
-        state.n_out += 1;
-        drop(state);
-        self.changed.notify_all();
-        Ok(item)
     }
 
     /// What [`Window::take`] gave was dealt with.
     pub fn taken(&self) {
         let mut state = self.state.lock().unwrap();
         state.n_out = state.n_out.saturating_sub(1);
-        drop(state);
+        self.tell(state);
+    }
+
+    /// Makes [`Window::take`] look at the deadline of the oldest frame: for who has just admitted one that has a deadline. (Not done by
+    /// `admit`: where there are no deadlines it would wake a thread for each frame that has nothing to do yet.)
+    pub fn look_at_deadlines(&self) {
         self.changed.notify_all();
+    }
+
+    /// Makes [`Window::take`] return without an item, once.
+    pub fn wake(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.woken = true;
+        self.tell(state);
     }
 
     /// Waits until everything that went in has been dealt with.
@@ -150,69 +313,96 @@ impl<T> Window<T> {
     /// # Errors
     /// [`Flushing`] if it is flushing, or begins to.
     pub fn drain(&self) -> Result<(), Flushing> {
-        let state = self.state.lock().unwrap();
-        let busy = |state: &mut State<T>| !state.flushing && (!state.entries.is_empty() || state.n_out > 0);
-        let state = self.changed.wait_while(state, busy).unwrap();
+        let state = self.wait_while(|state| !state.flushing && (!state.entries.is_empty() || state.n_out > 0));
         if state.flushing { Err(Flushing) } else { Ok(()) }
     }
 
-    /// Empties the window, and lets nothing in or out until [`Window::resume`]. Returns the complete items that were in it,
-    /// oldest first; frames in flight are forgotten.
+    /// Empties the window, and lets nothing in or out until [`Window::resume`]. Returns what was in it, oldest first.
     pub fn flush(&self) -> Vec<T> {
         let mut state = self.state.lock().unwrap();
         state.flushing = true;
         state.n_out = 0;
-        let forgotten = Self::pop_until(&mut state, |_| false);
-        drop(state);
-        self.changed.notify_all();
+        let forgotten = state.pop_until(|_| false);
+        self.tell(state);
         forgotten
     }
 
     /// Removes what lies before the oldest event that `is_last` wants, or everything if there is none, and lets the window go
-    /// on. Returns the complete items that were removed, oldest first, and whether there was such an event.
+    /// on. Returns what was removed, oldest first, and whether there was such an event.
     pub fn skip_to(&self, is_last: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
         let mut state = self.state.lock().unwrap();
-        let skipped = Self::pop_until(&mut state, is_last);
+        let skipped = state.pop_until(is_last);
         let found = !state.entries.is_empty();
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
         (skipped, found)
-    }
-
-    fn pop_until(state: &mut State<T>, is_last: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut popped = Vec::new();
-        while let Some(front) = state.entries.front() {
-            if matches!(front, Entry::Event(event) if is_last(event)) {
-                break;
-            }
-            if let Some(Entry::Frame(item) | Entry::Event(item)) = state.pop_front() {
-                popped.push(item);
-            }
-        }
-        popped
     }
 
     /// Opens the window.
     pub fn resume(&self) {
-        self.state.lock().unwrap().flushing = false;
-        self.changed.notify_all();
+        let mut state = self.state.lock().unwrap();
+        state.flushing = false;
+        self.tell(state);
     }
 
-    /// Changes how many frames have room.
-    pub fn set_capacity(&self, capacity: usize) {
-        self.state.lock().unwrap().capacity = capacity.max(1);
-        self.changed.notify_all();
+    /// Changes how many frames have room, and how many may pass without work.
+    pub fn set_capacity(&self, capacity: usize, max_passing: usize) {
+        let mut state = self.state.lock().unwrap();
+        (state.capacity, state.max_passing) = (capacity.max(1), max_passing.max(1));
+        self.tell(state);
     }
 
-    /// Frames that are in the window.
+    /// Frames that are in the window, those that pass without work included.
     pub fn n_frames(&self) -> usize {
-        self.state.lock().unwrap().n_frames
+        let state = self.state.lock().unwrap();
+        state.n_frames + state.n_passing
+    }
+
+    fn wait_while(&self, mut busy: impl FnMut(&State<T>) -> bool) -> MutexGuard<'_, State<T>> {
+        self.changed.wait_while(self.state.lock().unwrap(), |state| busy(state)).unwrap()
+    }
+
+    fn tell(&self, state: MutexGuard<'_, State<T>>) {
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl<T> State<T> {
+    fn turn(&mut self, place: usize, kind: Kind) {
+        let earlier = std::mem::replace(&mut self.entries[place].kind, kind);
+        if let Some(count) = self.count(earlier) {
+            *count -= 1;
+        }
+        if let Some(count) = self.count(kind) {
+            *count += 1;
+        }
+    }
+
+    fn pop_gone(&mut self) -> bool {
+        let mut popped = false;
+        while self.entries.front().is_some_and(|entry| entry.kind == Kind::Gone) {
+            self.pop_front();
+            popped = true;
+        }
+        popped
+    }
+
+    fn pop_until(&mut self, is_last: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut popped = Vec::new();
+        while let Some(front) = self.entries.front() {
+            if front.kind == Kind::Event && front.item.as_ref().is_some_and(&is_last) {
+                break;
+            }
+            popped.extend(self.pop_front().and_then(|entry| entry.item));
+        }
+        popped
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
 
@@ -222,85 +412,150 @@ mod tests {
         window
     }
 
+    fn take(window: &Window<&'static str>) -> Result<&'static str, Flushing> {
+        match window.take(|_| None, None)? {
+            Taken::Complete(item) => Ok(item),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(window: &Window<&'static str>, ticket: Ticket, as_what: &'static str) -> bool {
+        window.complete(ticket, |item| *item = as_what)
+    }
+
     #[test]
     fn items_leave_in_arrival_order_whatever_ends_first() {
         let window = window(3);
-        let (first, second) = (window.admit().unwrap(), window.admit().unwrap());
+        let (first, second) = (window.admit("1").unwrap(), window.admit("2").unwrap());
         window.push("event").unwrap();
-        let third = window.admit().unwrap();
-        window.complete(third, "frame 3");
-        window.complete(second, "frame 2");
-        window.complete(first, "frame 1");
-        let left: Vec<_> = (0..4).map(|_| window.take().unwrap()).collect();
-        assert_eq!(left, ["frame 1", "frame 2", "event", "frame 3"]);
+        window.pass("passing").unwrap();
+        let third = window.admit("3").unwrap();
+        complete(&window, third, "frame 3");
+        complete(&window, second, "frame 2");
+        complete(&window, first, "frame 1");
+        let left: Vec<_> = (0..5).map(|_| take(&window).unwrap()).collect();
+        assert_eq!(left, ["frame 1", "frame 2", "event", "passing", "frame 3"]);
         assert_eq!(window.n_frames(), 0);
     }
 
     #[test]
     fn a_full_window_blocks_until_its_oldest_frame_is_taken() {
         let window = window(1);
-        let first = window.admit().unwrap();
+        let first = window.admit("1").unwrap();
+        assert_eq!(window.try_admit("no room"), Err(Refused::Full("no room")));
         let other = { Arc::clone(&window) };
-        let blocked = std::thread::spawn(move || other.admit().map(|ticket| other.complete(ticket, "frame 2")));
-        window.complete(first, "frame 1");
-        assert_eq!(window.take(), Ok("frame 1"));
+        let blocked = std::thread::spawn(move || other.admit("2").map(|ticket| complete(&other, ticket, "frame 2")));
+        complete(&window, first, "frame 1");
+        assert_eq!(take(&window), Ok("frame 1"));
         blocked.join().unwrap().unwrap();
-        assert_eq!(window.take(), Ok("frame 2"));
+        assert_eq!(take(&window), Ok("frame 2"));
+    }
+
+    #[test]
+    fn a_frame_that_is_let_pass_or_discarded_makes_room_and_keeps_the_order() {
+        let window = window(2);
+        let (first, second) = (window.admit("1").unwrap(), window.admit("2").unwrap());
+        assert!(window.find_in_flight(|item| *item == "2") && !window.find_in_flight(|item| *item == "3"));
+        assert!(window.let_pass(second, |item| *item = "2, without work"));
+        let third = window.admit("3").unwrap();
+        assert_eq!(window.discard(third), Some("3"));
+        let fourth = window.try_admit("4").unwrap();
+        assert!(!complete(&window, third, "too late"), "nothing is there");
+        complete(&window, fourth, "4");
+        complete(&window, first, "1");
+        assert_eq!([take(&window), take(&window), take(&window)], [Ok("1"), Ok("2, without work"), Ok("4")]);
+        (0..3).for_each(|_| window.taken());
+        window.drain().unwrap();
+    }
+
+    #[test]
+    fn frames_without_work_have_a_bound_of_their_own() {
+        let window = window(1);
+        window.set_capacity(1, 2);
+        let first = window.admit("1").unwrap();
+        window.pass("2").unwrap();
+        window.pass("3").unwrap();
+        let other = Arc::clone(&window);
+        let blocked = std::thread::spawn(move || other.pass("4"));
+        complete(&window, first, "1");
+        assert_eq!([take(&window), take(&window)], [Ok("1"), Ok("2")]);
+        blocked.join().unwrap().unwrap();
+        assert_eq!([take(&window), take(&window)], [Ok("3"), Ok("4")]);
+    }
+
+    #[test]
+    fn a_frame_whose_time_is_over_leaves_as_it_is() {
+        let window = window(2);
+        let begin = Instant::now();
+        let deadline = move |item: &&'static str| (*item == "1").then_some(begin + Duration::from_millis(5));
+        let other = Arc::clone(&window);
+        let taking = std::thread::spawn(move || other.take(deadline, None));
+        // It may wait by now, for whatever comes.
+        let (first, second) = (window.admit("1").unwrap(), window.admit("2").unwrap());
+        window.look_at_deadlines();
+        assert_eq!(taking.join().unwrap(), Ok(Taken::Late("1")));
+        assert!(begin.elapsed() >= Duration::from_millis(5));
+        assert!(!complete(&window, first, "too late"));
+        assert_eq!(window.take(deadline, Some(Instant::now())), Ok(Taken::Nothing));
+        window.wake();
+        assert_eq!(window.take(deadline, None), Ok(Taken::Nothing));
+        complete(&window, second, "2");
+        assert_eq!(window.take(|_| Some(begin), None), Ok(Taken::Complete("2")), "what is complete is never late");
     }
 
     #[test]
     fn flushing_wakes_everybody_and_a_late_completion_finds_nothing() {
         let window = window(1);
-        let ticket = window.admit().unwrap();
+        let ticket = window.admit("1").unwrap();
         let other = Arc::clone(&window);
-        let blocked = std::thread::spawn(move || (other.admit(), other.take()));
+        let blocked = std::thread::spawn(move || (other.admit("2"), take(&other)));
         window.flush();
-        assert_eq!(blocked.join().unwrap(), (Err(Flushing), Err(Flushing)));
+        assert_eq!(blocked.join().unwrap(), (Err("2"), Err(Flushing)));
         window.resume();
-        let next = window.admit().unwrap();
-        window.complete(ticket, "frame of before");
-        window.complete(next, "frame 2");
-        assert_eq!(window.take(), Ok("frame 2"));
+        let next = window.admit("2").unwrap();
+        assert!(!complete(&window, ticket, "frame of before"));
+        complete(&window, next, "frame 2");
+        assert_eq!(take(&window), Ok("frame 2"));
     }
 
     #[test]
-    fn flushing_gives_back_what_was_complete() {
+    fn flushing_gives_back_what_was_there() {
         let window = window(3);
-        let (first, _in_flight) = (window.admit().unwrap(), window.admit().unwrap());
+        let (first, _in_flight) = (window.admit("1").unwrap(), window.admit("2").unwrap());
         window.push("event").unwrap();
-        window.complete(first, "frame 1");
-        assert_eq!(window.flush(), ["frame 1", "event"]);
+        complete(&window, first, "frame 1");
+        assert_eq!(window.flush(), ["frame 1", "2", "event"]);
         assert_eq!(window.n_frames(), 0);
     }
 
     #[test]
     fn skipping_stops_at_the_event_and_later_frames_keep_their_places() {
         let window = window(4);
-        let (first, second) = (window.admit().unwrap(), window.admit().unwrap());
+        let (first, second) = (window.admit("1").unwrap(), window.admit("2").unwrap());
         window.push("caps").unwrap();
         window.push("segment").unwrap();
-        let third = window.admit().unwrap();
-        window.complete(second, "frame 2");
-        assert_eq!(window.skip_to(|event| *event == "segment"), (vec!["frame 2", "caps"], true));
-        window.complete(first, "frame of before");
-        window.complete(third, "frame 3");
-        assert_eq!((window.take(), window.take()), (Ok("segment"), Ok("frame 3")));
-        let last = window.admit().unwrap();
-        assert_eq!(window.skip_to(|_| true), (vec![], false));
-        window.complete(last, "frame 4");
+        let third = window.admit("3").unwrap();
+        complete(&window, second, "frame 2");
+        assert_eq!(window.skip_to(|event| *event == "segment"), (vec!["1", "frame 2", "caps"], true));
+        complete(&window, first, "frame of before");
+        complete(&window, third, "frame 3");
+        assert_eq!((take(&window), take(&window)), (Ok("segment"), Ok("frame 3")));
+        let last = window.admit("4").unwrap();
+        assert_eq!(window.skip_to(|_| true), (vec!["4"], false));
+        complete(&window, last, "frame 4");
         assert_eq!(window.n_frames(), 0);
         window.push("event").unwrap();
-        assert_eq!(window.take(), Ok("event"));
+        assert_eq!(take(&window), Ok("event"));
     }
 
     #[test]
     fn drain_waits_for_what_was_taken_to_be_dealt_with() {
         let window = window(2);
-        let ticket = window.admit().unwrap();
+        let ticket = window.admit("1").unwrap();
         let other = Arc::clone(&window);
         let drained = std::thread::spawn(move || other.drain());
-        window.complete(ticket, "frame 1");
-        window.take().unwrap();
+        complete(&window, ticket, "frame 1");
+        take(&window).unwrap();
         assert!(!drained.is_finished());
         window.taken();
         drained.join().unwrap().unwrap();

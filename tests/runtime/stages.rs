@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::{Classifier, Detector, StageOptions};
+use roiflow::stages::{Classifier, Detector, Permit, Scheduling, StageOptions};
 use roiflow::tensor::Memory;
 
 use crate::support::{Scratch, in_time, tiny};
@@ -267,6 +268,58 @@ fn every_frame_is_delivered_once_with_its_own_result() {
 }
 
 /// All jobs but the first still wait when the stage goes.
+/// Submits frames that came so many milliseconds ago, while the only request is busy, then lets it go: the numbers of the frames in
+/// the order in which they were done, and whether they were run.
+fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Detector, &[Arc<Permit>])) -> Vec<(usize, bool)> {
+    let detector = Detector::new(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
+    let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
+    let (entered, has_entered) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let done = move |_| {
+        entered.send(()).unwrap();
+        may_go_on.recv().unwrap();
+    };
+    detector.submit(frame.clone(), 0, Box::new(done));
+    has_entered.recv().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let now = Instant::now();
+    let permits: Vec<Arc<Permit>> = ages.iter().map(|&age| Permit::new(now - Duration::from_millis(age), None)).collect();
+    for (number, permit) in permits.iter().enumerate() {
+        let sender = sender.clone();
+        let done = move |result: roiflow::runtime::Result<Vec<Detection>>| sender.send((number, result.is_ok())).unwrap();
+        detector.submit_with(frame.clone(), number as u64, permit.clone(), Box::new(done));
+    }
+    meddle(&detector, &permits);
+    go_on.send(()).unwrap();
+    drop(sender);
+    in_time(move || {
+        let order = receiver.iter().collect();
+        drop(detector);
+        order
+    })
+}
+
+#[test]
+fn where_latency_counts_the_oldest_frame_is_next_whoever_brought_it() {
+    // As two streams would bring them, of which one is behind.
+    let ages = [50, 400, 40, 300, 30, 300];
+    let order = |scheduling| done_in_order(scheduling, &ages, |_, _| {}).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+    assert_eq!(order(Scheduling::Throughput), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(order(Scheduling::Latency), [1, 3, 5, 0, 2, 4], "of the same age, who came first");
+}
+
+#[test]
+fn frames_whose_permit_was_taken_back_are_not_run_and_told_at_once() {
+    let order = done_in_order(Scheduling::Throughput, &[5, 4, 3, 2, 1], |detector, permits| {
+        assert!(permits[1].displace() && permits[3].displace());
+        detector.drop_withdrawn();
+        permits[2].give_up();
+        assert_eq!(detector.stats().n_runs, 1, "the one before them");
+    });
+    // The last of them is found out when it is its turn.
+    assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);
+}
+
 #[test]
 fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
     let detector = Detector::new(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();

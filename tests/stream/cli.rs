@@ -78,6 +78,27 @@ fn a_run_writes_json_and_video_and_sums_up() {
 }
 
 #[test]
+fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
+    let folder = Folder::new("interval");
+    let path = folder.file("colors.toml");
+    let text = std::fs::read_to_string(&path).unwrap().replace("device={device}", "device={device} inference-interval=4");
+    std::fs::write(&path, text).unwrap();
+    let json = folder.file("o.jsonl");
+    let output = roiflow(&["run", &path, "--input", "test:20", "--json", &json]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("skipped  15 frames by roidetect-0: inference-interval") && said.contains("dropped  0 frames"), "{said}");
+    for (n, line) in lines(&json).iter().enumerate() {
+        let expected = if n % 4 == 0 {
+            serde_json::json!({"status": "ok"})
+        } else {
+            serde_json::json!({"status": "skipped", "reason": "inference-interval"})
+        };
+        assert_eq!(line["inference"], expected, "frame {n}");
+    }
+}
+
+#[test]
 fn a_folder_a_glob_and_a_single_picture_are_inputs() {
     let folder = Folder::new("pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);

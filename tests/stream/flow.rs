@@ -1,7 +1,7 @@
 //! Nothing hangs, nothing is lost, nothing is reordered: end of stream, flushes, seeks, stops, caps, events, errors downstream,
 //! queries, pools, memory and threads.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,153 +11,12 @@ use gstreamer_app as gst_app;
 use roiflow::frame::{PixelRect, Size};
 
 use crate::harness::{
-    FRAME_TIME, Folder, TIMEOUT, assert_near, caps, classify, collect, detect, init, is_alone, make_clip, on_buffers, picture, pipeline,
-    run, stamp,
+    FRAME_TIME, Folder, Slow, TIMEOUT, assert_near, caps, classify, collect, detect, eventually, is_alone, make_clip, on_buffers, picture,
+    pipeline, run, stamp,
 };
+use crate::rig::{Rig, SIZE, refusal};
 
-const SIZE: Size = Size::new(64, 48);
 const OTHER_SIZE: Size = Size::new(128, 96);
-
-fn black(n: u64) -> gst::Buffer {
-    stamp(picture(SIZE, PixelRect { x: 0, y: 0, width: 0, height: 0 }, [0; 3]), n)
-}
-
-/// An element between two pads of the test.
-struct Rig {
-    element: gst::Element,
-    source: gst::Pad,
-    sink: gst::Pad,
-    bus: gst::Bus,
-    seen: Receiver<String>,
-    answer: Arc<Mutex<Answer>>,
-}
-
-/// What the sink does with a buffer.
-type Answer = Box<dyn FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> + Send>;
-
-impl Rig {
-    fn new(line: &str) -> Self {
-        init();
-        let element = gst::parse::launch(line).unwrap();
-        let (sender, seen) = channel();
-        let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(Box::new(|_| Ok(gst::FlowSuccess::Ok))));
-        let (of_events, of_chain) = (sender.clone(), answer.clone());
-        let sink = gst::Pad::builder(gst::PadDirection::Sink)
-            .chain_function(move |pad, _, buffer| {
-                let caps = pad.current_caps().map_or("no caps".to_owned(), |caps| size_of(&caps));
-                let n = buffer.pts().unwrap() / FRAME_TIME;
-                let answer = (of_chain.lock().unwrap())(pad);
-                if answer.is_ok() {
-                    let _ = sender.send(format!("frame {n} of {caps}"));
-                }
-                answer
-            })
-            .event_function(move |_, _, event| {
-                let _ = of_events.send(described(&event));
-                true
-            })
-            .query_function(|_, _, query| match query.view_mut() {
-                gst::QueryViewMut::AcceptCaps(accept) => {
-                    accept.set_result(true);
-                    true
-                }
-                _ => false,
-            })
-            .build();
-        let source = gst::Pad::builder(gst::PadDirection::Src).build();
-        let bus = gst::Bus::new();
-        element.set_bus(Some(&bus));
-        sink.set_active(true).unwrap();
-        source.set_active(true).unwrap();
-        source.link(&element.static_pad("sink").unwrap()).unwrap();
-        let rig = Self { element, source, sink, bus, seen, answer };
-        rig.element.set_state(gst::State::Playing).unwrap();
-        rig
-    }
-
-    /// Linked and with a stream begun.
-    fn begun(line: &str) -> Self {
-        let rig = Self::new(line);
-        rig.link();
-        rig.begin();
-        rig.expect(&["stream-start", "caps 64x48", "segment"]);
-        rig
-    }
-
-    fn link(&self) {
-        self.element.static_pad("src").unwrap().link(&self.sink).unwrap();
-    }
-
-    fn begin(&self) {
-        self.event(gst::event::StreamStart::new("stream"));
-        self.event(gst::event::Caps::new(&caps("RGB", SIZE)));
-        self.segment();
-    }
-
-    fn segment(&self) {
-        self.event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
-    }
-
-    fn event(&self, event: gst::Event) {
-        assert!(self.source.push_event(event.clone()), "{event:?}");
-    }
-
-    fn frame(&self, n: u64) -> Result<gst::FlowSuccess, gst::FlowError> {
-        self.source.push(black(n))
-    }
-
-    fn answer(&self, answer: impl FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> + Send + 'static) {
-        *self.answer.lock().unwrap() = Box::new(answer);
-    }
-
-    fn next(&self) -> String {
-        self.seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")
-    }
-
-    fn expect(&self, expected: &[&str]) {
-        let seen: Vec<String> = expected.iter().map(|_| self.next()).collect();
-        assert_eq!(seen, expected);
-    }
-
-    fn refusal(&self) -> gst::FlowError {
-        refusal(&self.source)
-    }
-
-    fn error(&self) -> String {
-        let message = self.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]).expect("an error is posted in time");
-        let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
-        error.error().to_string()
-    }
-
-    fn has_error(&self) -> bool {
-        self.bus.pop_filtered(&[gst::MessageType::Error]).is_some()
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.element.set_state(gst::State::Null).unwrap();
-        let _ = self.sink.set_active(false);
-        let _ = self.source.set_active(false);
-    }
-}
-
-/// Pushes frames until the element says no.
-fn refusal(source: &gst::Pad) -> gst::FlowError {
-    (0..1000).find_map(|n| source.push(black(n)).err()).expect("a refusal downstream comes back")
-}
-
-fn size_of(caps: &gst::CapsRef) -> String {
-    roiflow::elements::caps::size_in_caps(caps).unwrap().to_string()
-}
-
-fn described(event: &gst::Event) -> String {
-    match event.view() {
-        gst::EventView::Caps(caps) => format!("caps {}", size_of(caps.caps())),
-        gst::EventView::CustomDownstream(custom) => custom.structure().unwrap().name().to_string(),
-        _ => event.type_().name().to_string(),
-    }
-}
 
 /// How many frames fit in the window of `nireq` requests.
 fn window(nireq: usize) -> usize {
@@ -636,6 +495,55 @@ fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
     }
 }
 
+/// Pushes 40 frames out of a pool of four buffers, each as soon as one of them comes back.
+fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
+    let pool = gst::BufferPool::new();
+    let mut config = pool.config();
+    config.set_params(Some(&caps("RGB", SIZE)), SIZE.width * SIZE.height * 3, 4, 4);
+    pool.set_config(config).unwrap();
+    pool.set_active(true).unwrap();
+    std::thread::spawn(move || {
+        for n in 0..40 {
+            let mut buffer = pool.acquire_buffer(None).unwrap();
+            buffer.get_mut().unwrap().memset(.., 0).unwrap();
+            source.push(stamp(buffer, n)).unwrap();
+        }
+        assert!(source.push_event(gst::event::Eos::new()));
+        pool.set_active(false).unwrap();
+    })
+}
+
+#[test]
+fn a_small_pool_makes_the_window_smaller_or_frames_copies_and_both_are_told_once() {
+    // Of four buffers one is upstream's, so three may be here.
+    for (nireq, window, n_copied, said) in [(1, 3, 0, None), (2, 3, 0, Some("at most 3")), (4, 6, 3, Some("frames are copied while 3"))] {
+        let slow = Slow::open("pool", nireq);
+        let rig = Rig::begun(&slow.detect(&format!("nireq={nireq}")));
+        slow.hold();
+        let feeding = feed_from_a_pool(rig.source.clone());
+        // One more than there are places for waits; where nothing is copied, it is the pool's last.
+        eventually("the window is full", || rig.count("frames-here") == window + 1);
+        slow.wait_for(nireq);
+        assert_eq!((rig.count("window"), rig.count("copied").min(n_copied)), (window, n_copied), "{nireq} requests");
+        slow.release();
+        feeding.join().unwrap();
+        rig.until_eos();
+        assert_eq!(rig.count("inferred"), 40);
+        assert!(nireq > 2 || rig.count("copied") == 0, "{nireq} requests");
+        rig.check_counts();
+        let infos: Vec<gst::Message> = std::iter::from_fn(|| rig.bus.pop_filtered(&[gst::MessageType::Info])).collect();
+        let texts: Vec<String> = infos
+            .iter()
+            .map(|message| match message.view() {
+                gst::MessageView::Info(info) => info.error().to_string(),
+                _ => unreachable!("filtered"),
+            })
+            .collect();
+        assert_eq!(texts.len(), usize::from(said.is_some()), "{texts:?}");
+        assert!(said.is_none_or(|said| texts[0].contains(said) && texts[0].contains("upstream's pool has 4 buffers")), "{texts:?}");
+    }
+}
+
 #[test]
 fn pixels_stay_where_they_are_from_source_to_overlay() {
     let line = format!(
@@ -733,7 +641,7 @@ fn resident_memory_is_flat_over_a_thousand_flushes() {
     assert!(resident[9].saturating_sub(resident[1]) < 2 * 1024, "{resident:?}");
 }
 
-fn resident_kib() -> u64 {
+pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

@@ -7,7 +7,9 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
+use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
+use roiflow::runtime::executor::Pool;
 
 /// Nothing here takes ten seconds, on a busy machine neither; a pipeline that takes this long hangs.
 pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
@@ -150,6 +152,90 @@ pub fn detect(model: &str, properties: &str) -> String {
 /// `roiclassify` with a tiny model, as text.
 pub fn classify(model: &str, properties: &str) -> String {
     format!("roiclassify model={} {properties}", tiny(&format!("{model}.onnx")))
+}
+
+/// A device of the test's own, on which runs wait until they are let go; the first ones, which warm up, do not. A detector finds one
+/// box in each run that it ends.
+pub struct Slow {
+    name: String,
+    state: Mutex<SlowState>,
+    changed: std::sync::Condvar,
+}
+
+#[derive(Default)]
+struct SlowState {
+    /// Runs that have begun since the device was held.
+    n_begun: usize,
+    n_let_go: usize,
+    is_open: bool,
+}
+
+impl Slow {
+    /// A device whose runs pass until it is held.
+    pub fn open(name: &str, n_threads: usize) -> Arc<Self> {
+        init();
+        let name = format!("NULL.{name}");
+        let state = Mutex::new(SlowState { is_open: true, ..SlowState::default() });
+        let slow = Arc::new(Self { name: name.clone(), state, changed: Default::default() });
+        let of_runs = slow.clone();
+        let script = Script {
+            executor: Some(Arc::new(Pool::new("slow", n_threads).unwrap())),
+            ..Script::computing(move |io, _| {
+                of_runs.pass();
+                let output = io.output(0, &[1, 1, 6])?;
+                output.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+                Ok(())
+            })
+        };
+        roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+        slow
+    }
+
+    /// `roidetect` on this device.
+    pub fn detect(&self, properties: &str) -> String {
+        detect("rectangle", &format!("device={} {properties}", self.name))
+    }
+
+    /// From now on runs wait.
+    pub fn hold(&self) {
+        *self.state.lock().unwrap() = SlowState::default();
+    }
+
+    /// Lets so many runs more end.
+    pub fn let_go(&self, n: usize) {
+        self.state.lock().unwrap().n_let_go += n;
+        self.changed.notify_all();
+    }
+
+    /// All runs end.
+    pub fn release(&self) {
+        self.state.lock().unwrap().is_open = true;
+        self.changed.notify_all();
+    }
+
+    /// Until so many runs have begun since it was held.
+    pub fn wait_for(&self, n: usize) {
+        let state = self.state.lock().unwrap();
+        let (state, waited) = self.changed.wait_timeout_while(state, TIMEOUT.into(), |state| state.n_begun < n).unwrap();
+        assert!(!waited.timed_out(), "{} of {n} runs began", state.n_begun);
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.n_begun += 1;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |state| !state.is_open && state.n_let_go == 0).unwrap();
+        state.n_let_go = state.n_let_go.saturating_sub(1);
+    }
+}
+
+/// Waits until it is so.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < TIMEOUT.into(), "{what} did not come about");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// Frames come at this pace.

@@ -11,8 +11,11 @@ mod flow;
 mod meta;
 mod overlay;
 mod pipelines;
+mod policies;
 mod publish;
 mod reference;
+mod rig;
 mod shared;
+mod stats;
 #[cfg(feature = "cli")]
 mod trace;

@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
+use gst_allocators::prelude::*;
 use gstreamer as gst;
 use gstreamer_allocators as gst_allocators;
 use gstreamer_video as gst_video;
@@ -70,6 +71,34 @@ fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
     // What is written into the file is what the buffers show.
     made.view_mut::<u8>().unwrap()[[0, 0, 1]] = 77;
     assert!(arrived.iter().all(|arrived| arrived.buffer.map_readable().unwrap()[1] == 77));
+}
+
+#[test]
+fn memory_of_a_dma_buffer_is_read_where_it_is() {
+    init();
+    let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
+    let tensor = painted(rect);
+    // The allocator takes any descriptor that can be mapped; what real ones have beyond that is a call around the mapping.
+    let allocator = gst_allocators::DmaBufAllocator::new();
+    let dma_buffer = || {
+        let descriptor = tensor.export().unwrap().descriptor;
+        // SAFETY: the descriptor is open, of a file of this length that can't shrink, and is the memory's own.
+        let memory = unsafe { allocator.alloc_dmabuf(descriptor, 256 * 192 * 3) }.unwrap();
+        let mut buffer = gst::Buffer::new();
+        buffer.get_mut().unwrap().append_memory(memory);
+        buffer
+    };
+    let pipeline = pipeline(&format!("appsrc name=source ! {} name=detect ! fakesink name=sink", detect("rectangle", "")));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| dma_buffer()));
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = std::mem::take(&mut *arrived.lock().unwrap());
+    assert_eq!(arrived.len(), 3);
+    for arrived in &arrived {
+        let memory = arrived.buffer.peek_memory(0).downcast_memory_ref::<gst_allocators::DmaBufMemory>().expect("still the same memory");
+        assert_eq!(inode(memory.fd()), inode(tensor.export().unwrap().descriptor.as_raw_fd()));
+        assert_near(arrived.results().unwrap().detections[0].rect, rect.to_rect(), 0.01, "the box");
+    }
 }
 
 #[test]

@@ -11,11 +11,12 @@ use gstreamer as gst;
 use crate::elements::infer::{self, Done, Driver, Stage};
 use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
+use crate::elements::policy::Policy;
 use crate::elements::settings::ModelSettings;
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, PixelRect};
 use crate::stages;
 use crate::stages::classifier::Classified;
-use crate::stages::{Classifier, StageStats};
+use crate::stages::{Classifier, Permit, Scheduling, StageStats};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new("roiclassify", gst::DebugColorFlags::empty(), Some("Classifies the regions of interest of frames, zero-copy"))
@@ -60,6 +61,7 @@ impl ObjectImpl for RoiClassify {
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let mut properties = ModelSettings::properties();
+            properties.extend(Policy::properties());
             properties.push(
                 glib::ParamSpecString::builder("object-class")
                     .nick("Object class")
@@ -73,6 +75,9 @@ impl ObjectImpl for RoiClassify {
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        if self.driver.set_policy(pspec.name(), value) {
+            return;
+        }
         let mut settings = self.settings.lock().unwrap();
         if !settings.model.set(pspec.name(), value) && pspec.name() == "object-class" {
             let text = value.get::<Option<String>>().expect("a string property").unwrap_or_default();
@@ -85,7 +90,7 @@ impl ObjectImpl for RoiClassify {
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
             "object-class" => settings.object_classes.join(",").to_value(),
-            name => settings.model.get(name).expect("GObject passes on known properties only"),
+            name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
         }
     }
 }
@@ -140,7 +145,7 @@ struct ClassifyStage {
 }
 
 impl Stage for ClassifyStage {
-    fn run(&self, frame: Frame, mut results: FrameResults, done: Done) {
+    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let size = frame.size();
         let wanted = |detection: &&Detection| {
             let label = detection.label.as_deref().unwrap_or_default();
@@ -165,7 +170,7 @@ impl Stage for ClassifyStage {
             }
             done(results);
         };
-        self.classifier.submit(frame, frame_number, regions, Box::new(finish));
+        self.classifier.submit_with(frame, frame_number, regions, permit, Box::new(finish));
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
@@ -179,6 +184,35 @@ impl Stage for ClassifyStage {
 
     fn drop_pending(&self) {
         self.classifier.drop_pending();
+    }
+
+    fn drop_withdrawn(&self) {
+        self.classifier.drop_withdrawn();
+    }
+
+    /// By the names of the objects, which a tracker, or a detector that carries its own results on, gives.
+    fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
+        let name = &self.classifier.spec().name;
+        let of_this = |detection: &Detection| {
+            let said: Vec<_> = detection.classifications.iter().filter(|said| said.name == *name).cloned().collect();
+            (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
+        };
+        FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
+    }
+
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+        let name = &self.classifier.spec().name;
+        for earlier in &found.detections {
+            if let Some(detection) = results.detection_mut(earlier.id)
+                && !detection.classifications.iter().any(|said| said.name == *name)
+            {
+                detection.classifications.extend(earlier.classifications.iter().cloned());
+            }
+        }
+    }
+
+    fn scheduling(&self) -> Scheduling {
+        self.classifier.scheduling()
     }
 
     fn n_requests(&self) -> usize {

@@ -11,10 +11,11 @@ use gstreamer as gst;
 use crate::elements::infer::{self, Done, Driver, Stage};
 use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
+use crate::elements::policy::Policy;
 use crate::elements::settings::ModelSettings;
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
-use crate::stages::{Detector, StageStats};
+use crate::stages::{Detector, Permit, Scheduling, StageStats};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new("roidetect", gst::DebugColorFlags::empty(), Some("Finds objects in frames and attaches them to the buffers"))
@@ -58,6 +59,7 @@ impl ObjectImpl for RoiDetect {
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let mut properties = ModelSettings::properties();
+            properties.extend(Policy::properties());
             properties.push(
                 glib::ParamSpecFloat::builder("iou-threshold")
                     .nick("Overlap threshold")
@@ -74,7 +76,7 @@ impl ObjectImpl for RoiDetect {
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
-        let known = self.settings.lock().unwrap().model.set(pspec.name(), value);
+        let known = self.driver.set_policy(pspec.name(), value) || self.settings.lock().unwrap().model.set(pspec.name(), value);
         debug_assert!(known, "GObject passes on known properties only");
     }
 
@@ -82,7 +84,7 @@ impl ObjectImpl for RoiDetect {
         let settings = self.settings.lock().unwrap();
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
-            name => settings.model.get(name).expect("GObject passes on known properties only"),
+            name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
         }
     }
 }
@@ -132,7 +134,7 @@ impl RoiDetect {
 struct DetectStage(Detector);
 
 impl Stage for DetectStage {
-    fn run(&self, frame: Frame, mut results: FrameResults, done: Done) {
+    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
         let finish = move |detected: stages::Result<Vec<Detection>>| {
             match detected {
@@ -142,7 +144,7 @@ impl Stage for DetectStage {
             }
             done(results);
         };
-        self.0.submit(frame, frame_number, Box::new(finish));
+        self.0.submit_with(frame, frame_number, permit, Box::new(finish));
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
@@ -155,6 +157,27 @@ impl Stage for DetectStage {
 
     fn drop_pending(&self) {
         self.0.drop_pending();
+    }
+
+    fn drop_withdrawn(&self) {
+        self.0.drop_withdrawn();
+    }
+
+    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults {
+        let detections = results.detections.get(n_before..).unwrap_or_default().to_vec();
+        FrameResults { size: results.size, detections, ..FrameResults::default() }
+    }
+
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+        let size = results.size;
+        results.detections.extend(found.detections.iter().map(|detection| Detection {
+            rect: if found.size == size { detection.rect } else { detection.rect.rescaled(found.size, size) },
+            ..detection.clone()
+        }));
+    }
+
+    fn scheduling(&self) -> Scheduling {
+        self.0.scheduling()
     }
 
     fn n_requests(&self) -> usize {

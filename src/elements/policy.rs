@@ -1,0 +1,201 @@
+//! What an inference element does where it can't, or need not, infer every frame: its properties, and the reasons that it counts.
+//!
+//! Knows no pads and no stages. Every property here may change at any time; the driver copies them once per frame.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+/// What to do with a frame for which there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiQueuePolicy")]
+pub(super) enum QueuePolicy {
+    #[default]
+    #[enum_value(name = "drop-oldest behind a live source, else wait", nick = "auto")]
+    Auto,
+    #[enum_value(name = "Let upstream wait until there is a place", nick = "wait")]
+    Wait,
+    #[enum_value(name = "The frame that has waited longest for its inference passes without it", nick = "drop-oldest")]
+    DropOldest,
+    #[enum_value(name = "The new frame passes without inference", nick = "drop-newest")]
+    DropNewest,
+}
+
+/// Which frame is next, and how many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiSchedulingPolicy")]
+pub(super) enum SchedulingPolicy {
+    #[default]
+    #[enum_value(name = "First come, first served; a frame waits behind each inference, so that none is idle", nick = "throughput")]
+    Throughput,
+    #[enum_value(name = "The oldest frame of all streams first; no frame waits inside the element", nick = "latency")]
+    Latency,
+}
+
+/// Why a frame was not inferred, or went no further. Where a property is the reason it has the property's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It is not its turn.
+    Interval,
+    /// There was no place.
+    Queue,
+    /// Its results would have come, or came, too late.
+    Latency,
+    /// The sink is behind.
+    Qos,
+    /// A flush, or the end of the stream by a change of state. Drops only.
+    Flush,
+    /// Downstream took nothing more. Drops only.
+    Downstream,
+}
+
+impl Reason {
+    /// In the order of the enum.
+    pub(super) const ALL: [Self; 6] = [Self::Interval, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream];
+    /// How many of them, from the first, are reasons to pass without inference.
+    pub(super) const N_OF_SKIPS: usize = 4;
+
+    /// In statistics and results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Interval => "inference-interval",
+            Self::Queue => "queue-policy",
+            Self::Latency => "max-latency",
+            Self::Qos => "qos",
+            Self::Flush => "flush",
+            Self::Downstream => "downstream",
+        }
+    }
+
+    /// The name, shared.
+    pub(super) fn text(self) -> Arc<str> {
+        static TEXTS: LazyLock<[Arc<str>; Reason::ALL.len()]> = LazyLock::new(|| Reason::ALL.map(|reason| reason.name().into()));
+        TEXTS[self as usize].clone()
+    }
+}
+
+/// The properties.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Policy {
+    pub(super) queue: QueuePolicy,
+    pub(super) max_latency: Option<Duration>,
+    pub(super) drop_frames: bool,
+    pub(super) inference_interval: u32,
+    pub(super) carry_results: bool,
+    pub(super) qos: bool,
+    pub(super) stats_interval: Option<Duration>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            queue: QueuePolicy::Auto,
+            max_latency: None,
+            drop_frames: false,
+            inference_interval: 1,
+            carry_results: false,
+            qos: true,
+            stats_interval: None,
+        }
+    }
+}
+
+impl Policy {
+    pub(super) fn properties() -> Vec<glib::ParamSpec> {
+        let default = Self::default();
+        let boolean = |name: &'static str, nick: &'static str, blurb: &'static str, default: bool| {
+            glib::ParamSpecBoolean::builder(name).nick(nick).blurb(blurb).default_value(default).mutable_playing().build()
+        };
+        let milliseconds = |name: &'static str, nick: &'static str, blurb: &'static str| {
+            glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).maximum(3_600_000).mutable_playing().build()
+        };
+        vec![
+            glib::ParamSpecEnum::builder_with_default("queue-policy", default.queue)
+                .nick("Queue policy")
+                .blurb("What to do with a frame for which there is no place, because inference is slower than the source. A frame that passes without inference keeps its place and is marked skipped; drop-frames=true drops it")
+                .mutable_playing()
+                .build(),
+            milliseconds(
+                "max-latency",
+                "Maximum latency",
+                "A frame passes without inference, marked skipped, if its results are not there so many milliseconds after it came; 0: no limit",
+            ),
+            boolean(
+                "drop-frames",
+                "Drop frames",
+                "Drop the frames that queue-policy, max-latency or qos keep from inference, instead of passing them on marked skipped",
+                default.drop_frames,
+            ),
+            glib::ParamSpecUInt::builder("inference-interval")
+                .nick("Inference interval")
+                .blurb("Infer one frame of so many; the others pass, marked skipped")
+                .minimum(1)
+                .maximum(100_000)
+                .default_value(default.inference_interval)
+                .mutable_playing()
+                .build(),
+            boolean(
+                "carry-results",
+                "Carry results",
+                "Frames that pass without inference carry what was found in the last inferred one, under the same ids; they stay marked skipped",
+                default.carry_results,
+            ),
+            boolean("qos", "Quality of service", "Frames that the sink would show too late, as it says by QoS events, pass without inference", default.qos),
+            milliseconds(
+                "stats-interval",
+                "Statistics interval",
+                "Post the statistics as an element message on the bus, every so many milliseconds; 0: never",
+            ),
+        ]
+    }
+
+    /// Takes a property; false if it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let flag = || value.get::<bool>().expect("a boolean property");
+        let number = || value.get::<u32>().expect("an unsigned property");
+        let duration = || Some(number()).filter(|&milliseconds| milliseconds > 0).map(|n| Duration::from_millis(n.into()));
+        match name {
+            "queue-policy" => self.queue = value.get().expect("an enum property"),
+            "max-latency" => self.max_latency = duration(),
+            "drop-frames" => self.drop_frames = flag(),
+            "inference-interval" => self.inference_interval = number(),
+            "carry-results" => self.carry_results = flag(),
+            "qos" => self.qos = flag(),
+            "stats-interval" => self.stats_interval = duration(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The value of a property; `None` if it is not one of these.
+    pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
+        let milliseconds = |duration: Option<Duration>| duration.map_or(0, |duration| duration.as_millis() as u32).to_value();
+        Some(match name {
+            "queue-policy" => self.queue.to_value(),
+            "max-latency" => milliseconds(self.max_latency),
+            "drop-frames" => self.drop_frames.to_value(),
+            "inference-interval" => self.inference_interval.to_value(),
+            "carry-results" => self.carry_results.to_value(),
+            "qos" => self.qos.to_value(),
+            "stats-interval" => milliseconds(self.stats_interval),
+            _ => return None,
+        })
+    }
+
+    /// What the queue policy comes to, behind a source that is live or not.
+    pub(super) fn queue(&self, is_live: bool) -> QueuePolicy {
+        match self.queue {
+            QueuePolicy::Auto if is_live => QueuePolicy::DropOldest,
+            QueuePolicy::Auto => QueuePolicy::Wait,
+            policy => policy,
+        }
+    }
+
+    /// Whether a frame that is not inferred for this reason goes no further.
+    pub(super) fn drops(&self, reason: Reason) -> bool {
+        self.drop_frames && reason != Reason::Interval
+    }
+}

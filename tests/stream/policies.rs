@@ -1,0 +1,554 @@
+//! Which frames are inferred where not all of them can be, or need be: every one is told and counted, order and events stay.
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::frame::Size;
+
+use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, classify, collect, detect, eventually, init, is_alone, on_buffers, pipeline, run};
+use crate::rig::{Left, Rig, SIZE, black};
+
+/// How a policy is asked for, and whether what it takes out is dropped.
+const POLICIES: [(&str, bool); 6] = [
+    ("queue-policy=wait", false),
+    ("queue-policy=drop-oldest", false),
+    ("queue-policy=drop-newest", false),
+    ("queue-policy=drop-oldest drop-frames=true", true),
+    ("queue-policy=drop-newest drop-frames=true", true),
+    ("queue-policy=drop-oldest max-latency=10", false),
+];
+
+fn marker(n: u64) -> gst::Event {
+    gst::event::CustomDownstream::new(gst::Structure::new_empty(format!("behind-{n}")))
+}
+
+fn statuses(left: &[Left]) -> Vec<(u64, &str)> {
+    left.iter().map(|left| (left.n, &*left.status)).collect()
+}
+
+/// Pushes frames 0 to `n_frames`, a marker behind each, while no run ends; then lets all end, and the stream too. What left.
+fn through_a_held_device(slow: &Slow, properties: &str, n_frames: u64) -> (Rig, Vec<Left>, Vec<String>) {
+    let rig = Rig::begun(&slow.detect(&format!("nireq=2 {properties}")));
+    slow.hold();
+    for n in 0..n_frames {
+        rig.frame(n).unwrap();
+        rig.event(marker(n));
+        if n == 1 {
+            slow.wait_for(2);
+        }
+    }
+    slow.release();
+    rig.event(gst::event::Eos::new());
+    let seen = rig.until_eos();
+    rig.check_counts();
+    let left = rig.left();
+    (rig, left, seen)
+}
+
+/// Frames and markers, each in its place; frames may be missing.
+fn check_order(seen: &[String], n_frames: u64) {
+    let place = |what: &str| seen.iter().position(|seen| seen.starts_with(what));
+    let markers: Vec<usize> = (0..n_frames).map(|n| place(&format!("behind-{n}")).expect("no event is lost")).collect();
+    assert!(markers.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+    for n in 0..n_frames {
+        if let Some(frame) = place(&format!("frame {n} ")) {
+            let before = n.checked_sub(1).map(|n| markers[n as usize]);
+            assert!(frame < markers[n as usize] && before.is_none_or(|before| before < frame), "frame {n}: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn the_newest_frame_passes_without_inference_where_that_is_asked_for() {
+    let slow = Slow::open("newest", 2);
+    let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-newest", 7);
+    check_order(&seen, 7);
+    let expected = ["inferred", "inferred", "inferred", "inferred", "queue-policy", "queue-policy", "queue-policy"];
+    assert_eq!(statuses(&left), (0..).zip(expected).collect::<Vec<_>>());
+    assert!(left.iter().all(|left| left.ids.len() == usize::from(left.status == "inferred") && !left.is_after_gap));
+    assert_eq!((rig.count("skipped-queue-policy"), rig.count("dropped")), (3, 0));
+}
+
+#[test]
+fn the_frame_that_has_waited_longest_makes_room_where_that_is_asked_for() {
+    let slow = Slow::open("oldest", 2);
+    let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-oldest", 7);
+    check_order(&seen, 7);
+    // Two were running, which is never undone; of those behind them the newest two are left.
+    let expected = ["inferred", "inferred", "queue-policy", "queue-policy", "queue-policy", "inferred", "inferred"];
+    assert_eq!(statuses(&left), (0..).zip(expected).collect::<Vec<_>>());
+    assert_eq!((rig.count("skipped-queue-policy"), rig.count("runs")), (3, 4 + 2), "four frames and the warm-up");
+}
+
+#[test]
+fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
+    for (policy, expected) in [("drop-newest", [0, 1, 2, 3]), ("drop-oldest", [0, 1, 5, 6])] {
+        let slow = Slow::open(&format!("drop-{policy}"), 2);
+        let (rig, left, seen) = through_a_held_device(&slow, &format!("queue-policy={policy} drop-frames=true"), 7);
+        check_order(&seen, 7);
+        assert_eq!(statuses(&left), expected.map(|n| (n, "inferred")), "{policy}");
+        assert_eq!(rig.count("dropped-queue-policy"), 3);
+        assert!(left.iter().any(|left| left.is_after_gap), "{policy}: who is downstream is told of the gap");
+    }
+}
+
+#[test]
+fn upstream_waits_where_no_policy_says_otherwise() {
+    for properties in ["", "queue-policy=wait"] {
+        let slow = Slow::open("wait", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {properties}")));
+        slow.hold();
+        let (source, (sender, pushed)) = (rig.source.clone(), channel());
+        let pushing = std::thread::spawn(move || {
+            for n in 0..7 {
+                source.push(black(n)).unwrap();
+                sender.send(n).unwrap();
+            }
+        });
+        for n in 0..4 {
+            assert_eq!(pushed.recv_timeout(TIMEOUT.into()), Ok(n));
+        }
+        slow.wait_for(2);
+        eventually("the fifth frame arrives and waits", || rig.count("frames-in") == 5);
+        assert!(pushed.try_recv().is_err(), "there is no place for a fifth frame");
+        slow.release();
+        pushing.join().unwrap();
+        rig.event(gst::event::Eos::new());
+        rig.until_eos();
+        assert_eq!(statuses(&rig.left()), (0..7).map(|n| (n, "inferred")).collect::<Vec<_>>());
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_live_source_is_never_kept_waiting_and_another_one_is() {
+    let slow = Slow::open("live", 1);
+    for is_live in [true, false] {
+        let line = format!(
+            "videotestsrc is-live={is_live} ! video/x-raw,format=RGB,width=64,height=48,framerate=200/1 ! {} ! fakesink",
+            slow.detect("nireq=1 name=detect")
+        );
+        let pipeline = pipeline(&line);
+        slow.hold();
+        slow.let_go(2);
+        pipeline.set_state(gst::State::Playing).unwrap();
+        let count = |field: &str| pipeline.by_name("detect").unwrap().property::<gst::Structure>("stats").get::<u64>(field).unwrap();
+        if is_live {
+            eventually("frames are skipped", || count("frames-in") > 10 && count("skipped-queue-policy") + count("frames-here") > 10);
+            slow.let_go(1);
+            eventually("skipped frames leave", || count("skipped-queue-policy") > 0);
+        } else {
+            eventually("the source waits", || count("frames-in") == 4);
+            assert_eq!(count("skipped"), 0);
+        }
+        slow.release();
+        pipeline.set_state(gst::State::Null).unwrap();
+        assert_eq!((count("frames-here"), count("frames-in")), (0, count("frames-out") + count("dropped-flush")));
+    }
+}
+
+#[test]
+fn frames_that_wait_for_their_turn_without_inference_are_bounded() {
+    let slow = Slow::open("bounded", 1);
+    for policy in ["drop-oldest", "drop-newest"] {
+        let rig = Rig::begun(&slow.detect(&format!("nireq=1 queue-policy={policy}")));
+        slow.hold();
+        let (source, (sender, pushed)) = (rig.source.clone(), channel());
+        let pushing = std::thread::spawn(move || {
+            for n in 0..200 {
+                source.push(black(n)).unwrap();
+                let _ = sender.send(n);
+            }
+        });
+        // The first one is running, and nothing may pass it.
+        eventually("the source waits", || rig.count("frames-in") == 1 + 2 + 32 + 1);
+        slow.release();
+        pushing.join().unwrap();
+        assert_eq!(pushed.iter().count(), 200);
+        rig.event(gst::event::Eos::new());
+        let numbers: Vec<String> = rig.until_eos();
+        assert_eq!(numbers.len(), 200, "{policy}: a frame that passes is not lost");
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_frame_leaves_without_results_when_its_time_is_over() {
+    let slow = Slow::open("late", 2);
+    let rig = Rig::begun(&slow.detect("nireq=2 max-latency=200"));
+    slow.hold();
+    let begin = Instant::now();
+    // Two run, one waits; none of them will be done in time.
+    rig.frames(0..3);
+    rig.event(marker(2));
+    rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48", "frame 2 of 64x48", "behind-2"]);
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(150), "results had their time: {took:?}");
+    assert_eq!(statuses(&rig.left()), [(0, "max-latency"), (1, "max-latency"), (2, "max-latency")]);
+    // What comes too late is no frame's.
+    slow.release();
+    eventually("the requests are idle", || rig.count("runs") >= 4);
+    for n in 3..8 {
+        rig.frame(n).unwrap();
+        assert_eq!(rig.next(), format!("frame {n} of 64x48"));
+    }
+    let left = rig.left();
+    assert!(left.iter().filter(|left| left.status == "inferred").count() >= 4, "{left:?}");
+    assert!(left.iter().all(|left| left.ids.len() == usize::from(left.status == "inferred")), "{left:?}");
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    rig.check_counts();
+    assert!(rig.count("skipped-max-latency") >= 3);
+}
+
+#[test]
+fn frames_that_are_late_are_dropped_where_that_is_asked_for() {
+    let slow = Slow::open("late-drop", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 max-latency=50 drop-frames=true"));
+    slow.hold();
+    rig.frames(0..2);
+    eventually("both are dropped", || rig.count("dropped-max-latency") == 2);
+    slow.release();
+    eventually("a frame is inferred", || {
+        rig.frame(2).unwrap();
+        rig.count("inferred") > 0
+    });
+    assert!(rig.left()[0].is_after_gap);
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    rig.check_counts();
+}
+
+#[test]
+fn an_engine_that_is_too_slow_for_the_latency_asked_for_is_told() {
+    let slow = Slow::open("hopeless", 1);
+    let opener = slow.clone();
+    slow.hold();
+    // The warm-up takes its time.
+    let opening = std::thread::spawn(move || {
+        opener.wait_for(1);
+        opener.let_go(1);
+        opener.wait_for(2);
+        std::thread::sleep(Duration::from_millis(30));
+        opener.release();
+    });
+    let rig = Rig::begun(&slow.detect("nireq=1 max-latency=10"));
+    opening.join().unwrap();
+    let message = rig.bus.pop_filtered(&[gst::MessageType::Warning]).expect("a warning is posted");
+    let gst::MessageView::Warning(warning) = message.view() else { unreachable!("filtered") };
+    let said = warning.error().to_string();
+    assert!(said.contains("max-latency is 10 ms") && said.contains("raise max-latency"), "{said}");
+}
+
+#[test]
+fn one_frame_of_several_is_inferred_and_the_others_say_why() {
+    let rig = Rig::begun(&detect("stripes", "inference-interval=3 drop-frames=true"));
+    rig.frames(0..8);
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    let status = |n: u64| if n % 3 == 0 { "inferred" } else { "inference-interval" };
+    assert_eq!(statuses(&rig.left()), (0..8).map(|n| (n, status(n))).collect::<Vec<_>>(), "frames that are not due are never dropped");
+    assert_eq!((rig.count("inferred"), rig.count("skipped-inference-interval")), (3, 5));
+    rig.check_counts();
+}
+
+#[test]
+fn results_are_carried_on_where_that_is_asked_for() {
+    let slow = Slow::open("carry", 2);
+    let rig = Rig::begun(&slow.detect("inference-interval=3 carry-results=true"));
+    rig.frames(0..7);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.frames(7..13);
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    let left: Vec<Left> = rig.left().into_iter().filter(|left| left.n >= 7).collect();
+    let ids: Vec<&[i32]> = left.iter().map(|left| &*left.ids).collect();
+    assert_eq!((ids[0], ids[1]), (&[][..], &[][..]), "what was found before the flush is over");
+    assert_eq!((ids[2].len(), ids[2], ids[2]), (1, ids[3], ids[4]), "the same object under the same id: {left:?}");
+    assert!(ids[5] != ids[2] && left[3].status == "inference-interval", "{left:?}");
+    assert_eq!(rig.count("objects"), rig.count("inferred"), "what is carried on is not found again");
+}
+
+#[test]
+fn labels_are_carried_on_by_the_name_of_their_object() {
+    let line = format!(
+        "appsrc name=source ! {} ! {} ! fakesink name=sink",
+        detect("rectangle", "inference-interval=2 carry-results=true"),
+        classify("color", "inference-interval=2 carry-results=true")
+    );
+    let pipeline = pipeline(&line);
+    let arrived = collect(&pipeline, "sink", "sink");
+    let size = Size::new(64, 64);
+    let rect = roiflow::frame::PixelRect { x: 16, y: 15, width: 32, height: 30 };
+    let red = || crate::harness::picture(size, rect, [255, 0, 0]);
+    crate::harness::feed(&pipeline, &caps("RGB", size), (0..6).map(|_| red()));
+    assert_eq!(run(&pipeline).error, None);
+    for (n, arrived) in arrived.lock().unwrap().iter().enumerate() {
+        assert_eq!(crate::harness::labels(&arrived.results().unwrap()), ["red"], "frame {n}");
+    }
+}
+
+#[test]
+fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
+    let rig = Rig::begun(&detect("stripes", "nireq=1"));
+    let late = |jitter: i64, at: u64| gst::event::Qos::new(gst::QOSType::Underflow, 1.0, jitter, FRAME_TIME * at);
+    let frames = |range: std::ops::Range<u64>| {
+        rig.frames(range.clone());
+        range.for_each(|n| assert_eq!(rig.next(), format!("frame {n} of 64x48")));
+        rig.left().into_iter().map(|left| left.status).collect::<Vec<_>>()
+    };
+    assert_eq!(frames(0..2), ["inferred"; 2]);
+    // Frame 1 was late by one frame: what is shown before frame 3 will be late as well.
+    assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64, 1)));
+    assert_eq!(frames(2..5), ["qos", "inferred", "inferred"]);
+    assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64 * 100, 4)));
+    assert_eq!(frames(5..6), ["qos"]);
+    assert!(rig.sink.push_event(late(-1, 5)), "the sink has caught up");
+    assert_eq!(frames(6..7), ["inferred"]);
+    assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64 * 100, 6)));
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.expect(&["flush-start", "flush-stop", "segment"]);
+    assert_eq!(frames(0..1), ["inferred"], "a flush begins anew");
+    rig.element.set_property("qos", false);
+    assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64 * 100, 0)));
+    assert_eq!(frames(1..2), ["inferred"]);
+    assert_eq!(rig.count("skipped-qos"), 2);
+    rig.check_counts();
+}
+
+#[test]
+fn no_frame_waits_inside_where_latency_counts() {
+    let slow = Slow::open("scheduling", 2);
+    for (scheduling, n_inside) in [("throughput", 4), ("latency", 2)] {
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 scheduling-policy={scheduling} queue-policy=drop-newest")));
+        assert_eq!(rig.count("window"), n_inside);
+        slow.hold();
+        rig.frames(0..6);
+        slow.release();
+        rig.event(gst::event::Eos::new());
+        rig.until_eos();
+        assert_eq!(rig.count("inferred"), n_inside, "{scheduling}");
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
+    for (policy, _) in POLICIES {
+        let slow = Slow::open("flush", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
+        for round in 0..20_u64 {
+            slow.hold();
+            let n_frames = if policy == "queue-policy=wait" { round % 5 } else { round % 9 };
+            for n in 0..n_frames.min(4) {
+                rig.frame(n).unwrap();
+            }
+            rig.event(gst::event::FlushStart::new());
+            rig.event(gst::event::FlushStop::new(true));
+            rig.segment();
+            slow.release();
+            rig.frame(100 + round).unwrap();
+            let expected = format!("frame {} of 64x48", 100 + round);
+            let mut flushed = false;
+            loop {
+                let seen = rig.next();
+                flushed |= seen == "flush-stop";
+                assert!(!flushed || !seen.starts_with("frame") || seen == expected, "{policy}: {seen} after the flush");
+                if seen == expected {
+                    break;
+                }
+            }
+        }
+        rig.event(gst::event::Eos::new());
+        rig.until_eos();
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn caps_that_change_under_every_policy_stay_with_their_frames() {
+    let sizes = [SIZE, Size::new(128, 96), Size::new(256, 192)];
+    for (policy, drops) in POLICIES {
+        let slow = Slow::open("caps", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
+        let source = rig.source.clone();
+        let pushing = std::thread::spawn(move || {
+            for n in 0..30_u64 {
+                let size = sizes[n as usize % sizes.len()];
+                assert!(source.push_event(gst::event::Caps::new(&caps("RGB", size))));
+                let rect = roiflow::frame::PixelRect { x: 0, y: 0, width: 0, height: 0 };
+                source.push(crate::harness::stamp(crate::harness::picture(size, rect, [0; 3]), n)).unwrap();
+            }
+            assert!(source.push_event(gst::event::Eos::new()));
+        });
+        let seen = rig.until_eos();
+        pushing.join().unwrap();
+        let frames: Vec<&String> = seen.iter().filter(|seen| seen.starts_with("frame")).collect();
+        assert!(drops || frames.len() == 30, "{policy}: {seen:?}");
+        for frame in frames {
+            let n: usize = frame.split(' ').nth(1).unwrap().parse().unwrap();
+            assert!(frame.ends_with(&sizes[n % sizes.len()].to_string()), "{policy}: {frame}");
+        }
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_serialized_query_waits_for_the_frames_before_it_under_every_policy() {
+    for (policy, _) in POLICIES {
+        let slow = Slow::open("drain", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
+        slow.hold();
+        rig.frames(0..4);
+        let opener = slow.clone();
+        let opening = std::thread::spawn(move || opener.release());
+        let mut query = gst::query::Allocation::new(Some(&caps("RGB", SIZE)), false);
+        assert!(rig.source.peer_query(&mut query));
+        assert_eq!(rig.count("frames-here"), 0, "{policy}");
+        opening.join().unwrap();
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_pad_that_is_linked_anew_under_every_policy_gets_what_comes() {
+    for (policy, _) in POLICIES {
+        let slow = Slow::open("relink", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
+        let srcpad = rig.element.static_pad("src").unwrap();
+        for round in 0..10_u64 {
+            srcpad.unlink(&rig.sink).unwrap();
+            eventually("upstream hears that nobody is linked", || rig.frame(1) == Err(gst::FlowError::NotLinked));
+            rig.link();
+            let expected = format!("frame {} of 64x48", 100 + round);
+            eventually("a frame arrives", || {
+                let _again = rig.frame(100 + round);
+                rig.left().iter().any(|left| left.n == 100 + round)
+            });
+            while rig.next() != expected {}
+        }
+        rig.event(gst::event::Eos::new());
+        rig.until_eos();
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up() {
+    let seed = std::env::var("ROIFLOW_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64);
+    eprintln!("ROIFLOW_SEED={seed}");
+    for (policy, _) in POLICIES {
+        let mut random = Random(seed | 1);
+        let slow = Slow::open("random", 2);
+        let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy} inference-interval={}", 1 + random.below(2))));
+        slow.hold();
+        let (opener, ended) = (slow.clone(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let (of_opener, mut pauses) = (ended.clone(), Random(random.next() | 1));
+        let opening = std::thread::spawn(move || {
+            while !of_opener.load(std::sync::atomic::Ordering::Acquire) {
+                opener.let_go(1);
+                std::thread::sleep(Duration::from_micros(pauses.below(1500)));
+            }
+            opener.release();
+        });
+        let (mut n_markers, mut n_flushes) = (0, 0);
+        for n in 0..200 {
+            match random.below(20) {
+                0 => {
+                    rig.event(gst::event::FlushStart::new());
+                    rig.event(gst::event::FlushStop::new(true));
+                    rig.segment();
+                    n_flushes += 1;
+                }
+                1..=3 => {
+                    rig.event(marker(n));
+                    n_markers += 1;
+                }
+                4 => rig.event(gst::event::Gap::builder(FRAME_TIME * n).duration(FRAME_TIME).build()),
+                5 => drop(rig.source.peer_query(&mut gst::query::Allocation::new(Some(&caps("RGB", SIZE)), false))),
+                _ => {}
+            }
+            rig.frame(n).unwrap();
+        }
+        rig.event(gst::event::Eos::new());
+        let seen = rig.until_eos();
+        ended.store(true, std::sync::atomic::Ordering::Release);
+        opening.join().unwrap();
+        let left = rig.left();
+        assert!(left.windows(2).all(|pair| pair[0].n < pair[1].n), "{policy}: {:?}", statuses(&left));
+        let numbers: Vec<u64> = seen.iter().filter_map(|seen| seen.strip_prefix("behind-")?.parse().ok()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{policy}: {numbers:?}");
+        assert!(n_flushes > 0 || numbers.len() == n_markers, "{policy}: only a flush takes events out");
+        // A marker lies before the frame of its number and behind the one before.
+        let mut last = None;
+        for seen in &seen {
+            if let Some(n) = seen.strip_prefix("frame ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()) {
+                last = Some(n);
+            } else if let Some(n) = seen.strip_prefix("behind-").and_then(|n| n.parse::<u64>().ok()) {
+                assert!(last.is_none_or(|last| last < n), "{policy}: {seen} behind frame {last:?}");
+            }
+        }
+        assert!(rig.count("inferred") > 0, "{policy}");
+        rig.check_counts();
+    }
+}
+
+/// Good enough for tests (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+#[test]
+fn resident_memory_is_flat_over_a_thousand_state_changes() {
+    if !is_alone() {
+        return;
+    }
+    init();
+    let line = format!(
+        "videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! {} ! fakesink name=sink",
+        detect("rectangle", "nireq=2 device=CPU queue-policy=drop-oldest"),
+        classify("color", "nireq=2 device=CPU max-latency=100")
+    );
+    let pipeline = pipeline(&line);
+    let (sender, passed) = channel();
+    on_buffers(&pipeline, "sink", "sink", move |_, _| {
+        let _ = sender.send(());
+    });
+    let mut resident = Vec::new();
+    for round in 0..1000 {
+        pipeline.set_state(gst::State::Playing).unwrap();
+        if round % 2 == 0 {
+            passed.recv_timeout(TIMEOUT.into()).unwrap();
+        }
+        // READY keeps the model, NULL does not.
+        pipeline.set_state(if round % 3 == 0 { gst::State::Null } else { gst::State::Ready }).unwrap();
+        while passed.try_recv().is_ok() {}
+        while pipeline.bus().unwrap().pop().is_some() {}
+        if round % 100 == 99 {
+            resident.push(crate::flow::resident_kib());
+        }
+    }
+    pipeline.set_state(gst::State::Null).unwrap();
+    eprintln!("resident KiB every 100 state changes: {resident:?}");
+    assert!(resident[9].saturating_sub(resident[2]) < 4 * 1024, "{resident:?}");
+}
