@@ -171,7 +171,7 @@ impl Driver {
         let mut stream = self.stream.lock().unwrap();
         let frame_number = stream.n_frames;
         stream.n_frames += 1;
-        let is_due = frame_number % u64::from(policy.inference_interval.max(1)) == 0;
+        let is_due = frame_number.is_multiple_of(policy.inference_interval.max(1).into());
         let shown_at = || stream.segment.as_ref().zip(buffer.pts()).and_then(|(segment, pts)| segment.to_running_time(pts));
         let is_behind = || policy.qos && stream.earliest.zip(shown_at()).is_some_and(|(earliest, shown_at)| shown_at < earliest);
         let reason = match is_due {

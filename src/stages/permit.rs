@@ -1,6 +1,6 @@
 //! Whether the runs for a frame may still begin: a frame that is not worth its runs any more can be taken back while it waits.
 //!
-//! Who runs asks [`Permit::begin`] before each run; who owns the frame takes the permit back. Both race on one atomic, so
+//! Who runs asks before each run; who owns the frame takes the permit back. Both race on one atomic, so
 //! exactly one of them wins, and each learns who.
 
 use std::fmt;

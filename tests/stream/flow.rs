@@ -322,10 +322,16 @@ fn caps_that_change_in_mid_stream_stay_with_their_frames() {
 fn seeks_neither_hang_nor_reorder() {
     let folder = Folder::new("seek");
     make_clip(&folder.file("clip.mkv"), 50, "matroskamux");
+    for policy in ["", "queue-policy=drop-oldest max-latency=20", "queue-policy=drop-newest scheduling-policy=latency"] {
+        seek_about(&folder.file("clip.mkv"), policy);
+    }
+}
+
+fn seek_about(clip: &str, policy: &str) {
     let line = format!(
         "filesrc location=\"{}\" ! decodebin ! videoconvert ! {} ! {} ! fakesink name=sink",
-        folder.file("clip.mkv"),
-        detect("rectangle", "nireq=4"),
+        clip,
+        detect("rectangle", &format!("nireq=4 {policy}")),
         classify("color", "")
     );
     let pipeline = pipeline(&line);
@@ -346,7 +352,7 @@ fn seeks_neither_hang_nor_reorder() {
     assert_eq!(message.expect("the stream ends").type_(), gst::MessageType::Eos);
     pipeline.set_state(gst::State::Null).unwrap();
     let times: Vec<gst::ClockTime> = passed.try_iter().collect();
-    assert!(times.len() >= 50, "the last seek went to the begin: {}", times.len());
+    assert!(times.len() >= 50, "{policy}: the last seek went to the begin: {}", times.len());
     let last = &times[times.len() - 50..];
     assert!(last.windows(2).all(|pair| pair[0] < pair[1]), "{last:?}");
 }
@@ -358,7 +364,8 @@ fn a_stop_in_mid_stream_returns_at_once() {
         detect("stripes", ""),
         classify("color", "")
     );
-    let begin = Instant::now();
+    // Of the stops alone: starting loads models.
+    let mut stopping = Duration::ZERO;
     for n_frames in 0..50 {
         let pipeline = pipeline(&line);
         let (sender, passed) = channel();
@@ -369,9 +376,11 @@ fn a_stop_in_mid_stream_returns_at_once() {
         for _ in 0..n_frames % 5 {
             passed.recv_timeout(TIMEOUT.into()).unwrap();
         }
+        let begin = Instant::now();
         pipeline.set_state(gst::State::Null).unwrap();
+        stopping += begin.elapsed();
     }
-    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+    assert!(stopping < Duration::from_secs(25), "{stopping:?}");
 }
 
 #[test]
