@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
@@ -129,6 +130,17 @@ pub trait DeviceModel: Send + Sync {
     /// How many requests keep the device busy.
     fn optimal_number_of_requests(&self) -> usize;
 
+    /// Whether each row of a batch is computed as if it were alone, where the device knows that by itself. With `None`, the
+    /// default, the runtime tries it out where it matters.
+    fn rows_are_independent(&self) -> Option<bool> {
+        None
+    }
+
+    /// The most runs that it gathers into one call, see [`Config::batch_size`].
+    fn batch_size(&self) -> usize {
+        1
+    }
+
     /// The state of one request.
     ///
     /// # Errors
@@ -143,6 +155,20 @@ pub trait DeviceRequest: Send {
     /// # Errors
     /// If the shape overflows.
     fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor>;
+
+    /// Who runs this step of this request, if not whom [`DeviceModel::steps`] says.
+    fn step_executor(&self, _step_idx: usize) -> Option<Arc<dyn Executor>> {
+        None
+    }
+
+    /// Asked after each step: whether the device's other steps have nothing left to do in this run. Then they are skipped, and
+    /// these are their times.
+    fn ended_early(&self) -> Option<&[Duration]> {
+        None
+    }
+
+    /// The run is over, in whatever way; said also where it ended before the device's first step, or between two of them.
+    fn end_run(&mut self) {}
 
     /// Runs the step with this index of [`DeviceModel::steps`].
     ///

@@ -95,6 +95,12 @@ pub(super) struct Step {
     pub(super) duration: Duration,
 }
 
+impl Step {
+    fn is_of_device(&self) -> bool {
+        matches!(self.task, StepTask::Device(_))
+    }
+}
+
 /// Everything that a run owns: moved out of the request when it starts, and back when it ends.
 pub(super) struct Body {
     pub(super) device: Box<dyn DeviceRequest>,
@@ -148,6 +154,14 @@ impl Body {
         }));
         step.duration = begin.elapsed();
         self.outcome = done.unwrap_or_else(|panic| Err(panic_error(&format!("step `{}`", step.name), &*panic)));
+        if step.is_of_device()
+            && let Some(times) = self.device.ended_early()
+        {
+            for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
+                step.duration = *time;
+                self.next_step_idx += 1;
+            }
+        }
     }
 
     /// The executor of the next step, or of the run's end.

@@ -11,6 +11,10 @@ use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 use crate::request::{compile_ports, double, doubling, kind, port, read, write};
 use crate::support::{compile_on, in_time, row, tiny, values};
 
+mod gathering;
+
+use gathering::*;
+
 /// A device, and how it gets the three models of the suite.
 struct UnderTest {
     name: &'static str,
@@ -22,6 +26,10 @@ struct UnderTest {
     identity: fn() -> CompiledModel,
     /// A core of its own, the device's name, and `double` before it is compiled.
     source: fn() -> (Core, &'static str, Model),
+    /// `identity`, whose file fixes one row, with these options.
+    identity_with: fn(&Config) -> Result<CompiledModel>,
+    /// `x` [?, 4] -> `y` [?, 4], each row less the mean of all, with these options.
+    center_with: fn(&Config) -> Result<CompiledModel>,
     /// The engine can compute a model at other extents than its file fixes. ONNX Runtime can't: it checks inputs against the
     /// file's own (`ValidateInputsOutputs` in `inference_session.cc`), and overrides only extents that are open.
     changes_fixed_extents: bool,
@@ -69,9 +77,16 @@ macro_rules! engine {
                 let model = core.read_model(tiny("double.onnx")).unwrap();
                 (core.clone(), $name, model)
             },
+            identity_with: |config| tiny_with($name, "identity.onnx", config),
+            center_with: |config| tiny_with($name, "center.onnx", config),
             changes_fixed_extents: $changes_fixed_extents,
         }
     };
+}
+
+fn tiny_with(device: &str, name: &str, config: &Config) -> Result<CompiledModel> {
+    let core = devices::core();
+    core.compile_model(&core.read_model(tiny(name))?, device, config)
 }
 
 const CPU: UnderTest = engine!("CPU", true);
@@ -103,8 +118,24 @@ const NULL: UnderTest = UnderTest {
         let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
         (core, "NULL", Model::from_ports(info))
     },
+    identity_with: |config| {
+        let script = Script::computing(|io, _| {
+            let (shape, same) = (*io.input(0).layout().shape(), read(io.input(0)));
+            write(io, 0, &shape, same)
+        });
+        null_with(script, 1, config)
+    },
+    center_with: |config| null_with(Script { mixes_rows: true, ..doubling() }, 0, config),
     changes_fixed_extents: true,
 };
+
+/// `x` [?, 4] -> `y` [?, 4], or with one row.
+fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(script))));
+    let info = ModelInfo { inputs: vec![port("x", &[n_rows, 4])], outputs: vec![port("y", &[n_rows, 4])], ..ModelInfo::default() };
+    core.compile_model(&Model::from_ports(info), "NULL", config)
+}
 
 /// `n` rows of four different numbers; `first` tells one batch from another.
 fn batch(first: usize, n_rows: usize) -> Tensor {
@@ -793,6 +824,11 @@ macro_rules! joins {
             a_canceled_request_runs_again,
             the_callback_may_restart_the_request,
             requests_may_be_dropped_while_they_run,
+            gathered_runs_get_each_its_own_row,
+            a_batch_that_is_not_full_goes_when_its_time_is_over,
+            a_model_of_one_row_is_gathered_where_its_extent_can_change,
+            a_model_that_mixes_its_rows_is_not_gathered,
+            a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {

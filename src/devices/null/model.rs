@@ -44,6 +44,10 @@ impl DeviceModel for NullModel {
         2
     }
 
+    fn rows_are_independent(&self) -> Option<bool> {
+        Some(!self.script.mixes_rows)
+    }
+
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
         let steps = self.steps.iter().map(|step| step.name).collect();
         Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps }))
