@@ -128,8 +128,8 @@ struct Call {
     /// By row; `None` where the run has left.
     seats: Vec<Option<usize>>,
     n_aboard: usize,
-    /// Clones of the inputs, by port and row, until the call has its own.
-    slices: Vec<Vec<Tensor>>,
+    /// Empty lists for the inputs, one for each port.
+    lists: Vec<Vec<Tensor>>,
     /// Of the call that ended last.
     results: Results,
 }
@@ -144,8 +144,16 @@ struct Results {
 
 /// What is due.
 enum Move {
-    Alone { seat_idx: usize, task: Arc<dyn Task> },
-    Start { call_idx: usize },
+    Alone {
+        seat_idx: usize,
+        task: Arc<dyn Task>,
+    },
+    /// With the inputs by port and row.
+    Start {
+        call_idx: usize,
+        request: InferRequest,
+        slices: Vec<Vec<Tensor>>,
+    },
 }
 
 /// Which lone run may go on on this very thread, because it is one of those where it goes on.
@@ -190,8 +198,8 @@ impl Collector {
         let Terms { size, timeout, resume, lands_there, profiles } = terms;
         let n_calls = calls.len();
         let new = |request: InferRequest| {
-            let slices = request.model_inputs().iter().map(|_| Vec::with_capacity(size)).collect();
-            Call { request, is_on: false, seats: Vec::with_capacity(size), n_aboard: 0, slices, results: Results::default() }
+            let lists = request.model_inputs().iter().map(|_| Vec::with_capacity(size)).collect();
+            Call { request, is_on: false, seats: Vec::with_capacity(size), n_aboard: 0, lists, results: Results::default() }
         };
         let state = State {
             seats: Vec::new(),
@@ -352,16 +360,17 @@ impl State {
         let call = &mut self.calls[call_idx];
         call.is_on = true;
         call.seats.clear();
+        let mut slices = std::mem::take(&mut call.lists);
+        // Its last start may be about to give them back.
+        slices.resize_with(call.request.model_inputs().len(), Vec::new);
         for (row_idx, Waiting { seat_idx, .. }) in self.waiting.drain(..n_waiting.min(size)).enumerate() {
             let seat = &mut self.seats[seat_idx];
             seat.place = Place::Aboard { call_idx, row_idx };
             call.seats.push(Some(seat_idx));
-            for (slices, input) in call.slices.iter_mut().zip(seat.inputs.drain(..)) {
-                slices.push(input);
-            }
+            slices.iter_mut().zip(seat.inputs.drain(..)).for_each(|(slices, input)| slices.push(input));
         }
         call.n_aboard = call.seats.len();
-        Some(Move::Start { call_idx })
+        Some(Move::Start { call_idx, request: call.request.clone(), slices })
     }
 
     /// Frees a call that is over, and of which nobody needs a row any more.
@@ -380,9 +389,9 @@ impl Shared {
         loop {
             let mut state = self.state.lock().unwrap();
             match state.next_move(self.size) {
-                Some(Move::Start { call_idx }) => {
+                Some(Move::Start { call_idx, request, slices }) => {
                     drop(state);
-                    self.start(call_idx);
+                    self.start(call_idx, &request, slices);
                 }
                 Some(Move::Alone { seat_idx, task }) => {
                     drop(state);
@@ -408,21 +417,12 @@ impl Shared {
         }
     }
 
-    fn start(&self, call_idx: usize) {
-        let (request, mut slices) = {
-            let mut state = self.state.lock().unwrap();
-            let Some(call) = state.calls.get_mut(call_idx) else { return };
-            let n_ports = call.slices.len();
-            (call.request.clone(), std::mem::replace(&mut call.slices, Vec::with_capacity(n_ports)))
-        };
+    fn start(&self, call_idx: usize, request: &InferRequest, mut slices: Vec<Vec<Tensor>>) {
         let started = request.start_async(Gathered(&slices));
         // The call has clones of its own.
         slices.iter_mut().for_each(Vec::clear);
-        {
-            let mut state = self.state.lock().unwrap();
-            if let Some(call) = state.calls.get_mut(call_idx) {
-                std::mem::swap(&mut call.slices, &mut slices);
-            }
+        if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {
+            std::mem::swap(&mut call.lists, &mut slices);
         }
         if let Err(error) = started {
             self.landed(call_idx, Err(error));

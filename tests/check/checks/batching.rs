@@ -19,23 +19,23 @@ pub fn checks() -> Vec<Check> {
     vec![
         Check {
             name: "gathered_runs_get_their_own_rows",
-            bounds: "2 requests, batches of 2, 1 worker, the first or no run is bad; at most 1 preemption",
-            run: || own_rows(Search::Preemptions(1)),
+            bounds: "2 requests, batches of 2, 1 worker; at most 1 preemption; with a bad run drawn, priorities with 3 changes",
+            run: || own_rows(Search::Preemptions(1), 1.0) + own_rows(Search::Pct { depth: 4, n: 5_000 }, -1.0),
         },
         Check {
             name: "gathered_runs_get_their_own_rows_drawn",
             bounds: "as before, 3 requests, 2 workers, two runs each; priorities with 3 changes",
-            run: || own_rows_of_three(Search::Pct { depth: 3, n: 600 }),
+            run: || own_rows_of_three(Search::Pct { depth: 3, n: 3_000 }),
         },
         Check {
             name: "a_gathered_run_may_leave",
-            bounds: "3 requests, batches of 2, 2 workers; one is canceled, dropped, or its future is, beside the clock; drawn",
-            run: || leaving(Search::Pct { depth: 4, n: 600 }),
+            bounds: "3 requests, batches of 2, 2 workers; one is canceled, dropped, or its future is; priorities with 3 changes",
+            run: || leaving(Search::Pct { depth: 4, n: 3_000 }),
         },
         Check {
             name: "a_run_waits_no_longer_than_its_time",
-            bounds: "a run waits beside the clock, while another one comes, is canceled, or is dropped; at most 2 preemptions",
-            run: || time_limits(Search::Preemptions(2)),
+            bounds: "a run waits beside the clock, while another one comes, is canceled, or is dropped; at most 1 preemption, and drawn, priorities with 3 changes",
+            run: || time_limits(Search::Preemptions(1)) + time_limits(Search::Pct { depth: 4, n: 3_000 }),
         },
     ]
 }
@@ -88,30 +88,26 @@ fn check_freed(calls: &Calls) {
     assert_eq!(Arc::strong_count(calls), 1, "the model outlives its owners");
 }
 
-fn own_rows(search: Search) -> usize {
-    let mut n = 0;
-    for first in [1.0, -1.0] {
-        n += explore(search, move || {
-            let (calls, (crank, workers)) = (Calls::default(), Crank::start(1));
-            let model = model(crank.clone(), Duration::MAX, &calls);
-            let (one, other) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
-            drop(model);
-            let beside = thread::spawn(move || {
-                other.start_async(input(5.0)).unwrap();
-                check(&other, 5.0, false);
-                other
-            });
-            one.start_async(input(first)).unwrap();
-            check(&one, first, false);
-            drop((one, beside.join().unwrap()));
-            crank.close();
-            workers.into_iter().for_each(|worker| worker.join().unwrap());
-            let expected: &[usize] = if first > 0.0 { &[2] } else { &[2, 1, 1] };
-            assert_eq!(*calls.lock().unwrap(), expected, "both are all that there are");
-            check_freed(&calls);
+fn own_rows(search: Search, first: f32) -> usize {
+    explore(search, move || {
+        let (calls, (crank, workers)) = (Calls::default(), Crank::start(1));
+        let model = model(crank.clone(), Duration::MAX, &calls);
+        let (one, other) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
+        drop(model);
+        let beside = thread::spawn(move || {
+            other.start_async(input(5.0)).unwrap();
+            check(&other, 5.0, false);
+            other
         });
-    }
-    n
+        one.start_async(input(first)).unwrap();
+        check(&one, first, false);
+        drop((one, beside.join().unwrap()));
+        crank.close();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        let expected: &[usize] = if first > 0.0 { &[2] } else { &[2, 1, 1] };
+        assert_eq!(*calls.lock().unwrap(), expected, "both are all that there are");
+        check_freed(&calls);
+    })
 }
 
 fn own_rows_of_three(search: Search) -> usize {
@@ -149,7 +145,7 @@ fn leaving(search: Search) -> usize {
     for way in 0..3 {
         n += explore(search, move || {
             let (calls, (crank, workers)) = (Calls::default(), Crank::start(2));
-            let model = model(crank.clone(), Duration::from_secs(1), &calls);
+            let model = model(crank.clone(), Duration::ZERO, &calls);
             let requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
             drop(model);
             let [one, second, third] = <[InferRequest; 3]>::try_from(requests).unwrap();
@@ -167,12 +163,11 @@ fn leaving(search: Search) -> usize {
             });
             let beside = thread::spawn(move || {
                 second.start_async(input(2.0)).unwrap();
-                check(&second, 2.0, true);
+                check(&second, 2.0, false);
                 second
             });
             third.start_async(input(3.0)).unwrap();
             leaving.join().unwrap();
-            // The two that are left are all that there are.
             check(&third, 3.0, false);
             drop((third, beside.join().unwrap()));
             crank.close();

@@ -145,9 +145,11 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     let calls = Calls::default();
     let model = compile_with(Script { gate: Some(gate.clone()), ..counting(&calls) }, &batches(8, Duration::ZERO));
     let requests = requests(&model, 8);
-    // The device is busy with two.
-    start(&requests[..2], 1.0);
-    gate.wait_for_arrivals(2);
+    // The device is busy with two, each started when nobody else was there.
+    for idx in 0..2 {
+        start(&requests[idx..=idx], 1.0 + idx as f32);
+        gate.wait_for_arrivals(1 + idx);
+    }
     start(&requests[2..], 3.0);
     gate.open();
     check(&requests, 1.0);
