@@ -24,7 +24,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
 }
 
 /// When a wait gives up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {

@@ -154,8 +154,8 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     gate.open();
     check(&requests, 1.0);
     let calls = calls_of(&calls);
-    assert_eq!((calls[..2].to_vec(), calls[2..].iter().sum::<usize>()), (vec![1, 1], 6));
-    assert!(calls.len() <= 4, "{calls:?}: the first of the six may have gone when the first engine was free");
+    assert_eq!(calls.iter().sum::<usize>(), 8);
+    assert!(calls.len() <= 4, "{calls:?}: two alone, and of the six one at most, if an engine was free when it came");
 }
 
 #[test]
