@@ -410,7 +410,7 @@ fn inputs_of_every_kind_are_gathered() {
     requests[1].set_tensor("x", &big.roi(&[1, 1], &[2, 5]).unwrap()).unwrap();
     requests[2].set_tensors("x", &[row([1.0, 2.0, 3.0, 4.0])]).unwrap();
     requests[3].input_tensor(()).unwrap().view_mut::<f32>().unwrap().fill(5.0);
-    requests[4].set_inputs(&ndarray::arr2(&[[6_u8; 4]])).unwrap();
+    requests[4].set_inputs(ndarray::arr2(&[[6_u8; 4]])).unwrap();
     // A region of the user's receives an output.
     let results = Tensor::from_slice([3, 6], &[-1.0_f32; 18]).unwrap();
     requests[4].set_output_tensor((), &results.roi(&[1, 1], &[2, 5]).unwrap()).unwrap();
