@@ -15,7 +15,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("frame", &["tensor"]),
     ("vision", &["frame", "tensor"]),
     ("runtime", &["tensor", "sync"]),
-    ("devices/*", &["runtime", "tensor", "devices::find", "devices::denormals"]),
+    ("devices/*", &["runtime", "tensor", "devices::find", "devices::engine", "devices::denormals"]),
     ("devices", &["runtime"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
     ("elements", &["stages", "frame", "tensor"]),
@@ -37,7 +37,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("libloading", &["devices/find"]),
     ("ort_sys", &["devices/onnxruntime"]),
     ("serde", &["stages", "elements/publish", "pipeline", "cli"]),
-    ("serde_json", &["stages", "elements/publish", "pipeline", "cli"]),
+    ("serde_json", &["devices/onnxruntime", "stages", "elements/publish", "pipeline", "cli"]),
     ("toml", &["stages", "pipeline", "cli"]),
     ("strsim", &["stages", "pipeline", "cli"]),
     ("image", &["elements/publish", "pipeline"]),
@@ -283,7 +283,7 @@ fn docs_of_tests(text: &str) -> Vec<String> {
     for line in text.lines().map(str::trim_start) {
         if let Some(comment) = line.strip_prefix("///") {
             doc.push_str(comment);
-        } else if line == "#[test]" || (line.starts_with("fn ") && line.contains("(device: &UnderTest)")) {
+        } else if line == "#[test]" || ((line.starts_with("fn ") || line.starts_with("pub fn ")) && line.contains("(device: &UnderTest)")) {
             docs.extend((!doc.is_empty()).then(|| std::mem::take(&mut doc)));
         } else if !line.starts_with("#[") {
             doc.clear();
