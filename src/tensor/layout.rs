@@ -27,12 +27,17 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// Takes the extents from `begin` to `end`, one pair for each axis.
+    /// The extents from `begin` to `end`, which have the same number of axes, [`MAX_RANK`] at most.
     #[inline]
-    pub(super) fn set_window(&mut self, begin: &[usize], end: &[usize]) {
-        for (dim, (begin, end)) in self.dims.iter_mut().zip(begin.iter().zip(end)) {
-            *dim = end - begin;
+    fn between(begin: &[usize], end: &[usize]) -> Self {
+        let mut dims = [0; MAX_RANK];
+        // A fixed number of turns, so that they stay in registers.
+        for (axis, dim) in dims.iter_mut().enumerate() {
+            if axis < begin.len() && axis < end.len() {
+                *dim = end[axis] - begin[axis];
+            }
         }
+        Self { dims, rank: begin.len() as u8 }
     }
 
     /// Number of elements, or `None` if it overflows.
@@ -183,9 +188,7 @@ impl Layout {
     /// [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape`.
     pub fn window(&self, begin: &[usize], end: &[usize]) -> Result<(Layout, usize)> {
         let offset_bytes = self.window_offset(begin, end)?;
-        let mut window = *self;
-        window.shape.set_window(begin, end);
-        Ok((window, offset_bytes))
+        Ok((self.with_window(begin, end), offset_bytes))
     }
 
     /// Where [`Layout::window`] begins, in bytes, if there is such a window.
@@ -206,10 +209,11 @@ impl Layout {
         Ok(if is_empty { 0 } else { offset_bytes })
     }
 
-    /// Makes a layout its own window; the window was found to be one.
+    /// The layout of a window that was found to be one. It is made of parts, because a whole that is copied and then changed
+    /// goes through memory twice, which is most of what a region would cost.
     #[inline]
-    pub(super) fn set_window(&mut self, begin: &[usize], end: &[usize]) {
-        self.shape.set_window(begin, end);
+    pub(super) fn with_window(&self, begin: &[usize], end: &[usize]) -> Self {
+        Self { shape: Shape::between(begin, end), stride_bytes: self.stride_bytes, element: self.element }
     }
 
     #[cold]

@@ -1,5 +1,7 @@
 //! A view of part of a tensor: same memory and strides, another shape and offset. Copies nothing and allocates nothing.
 
+use std::sync::Arc;
+
 use super::tensor::{Body, Placed};
 use super::{Result, Tensor};
 
@@ -20,17 +22,11 @@ impl Tensor {
 }
 
 impl Placed {
-    /// The region is changed where it lies: a layout is large, and copying it about is most of what a region costs.
     #[inline]
     fn window(&self, begin: &[usize], end: &[usize]) -> Result<Tensor> {
-        let offset_bytes = self.layout.window_offset(begin, end)?;
-        let mut region = Tensor::from_placed(self.clone());
-        if let Body::Part { placed, limit } = &mut region.body {
-            placed.offset_bytes += offset_bytes;
-            placed.layout.set_window(begin, end);
-            limit.set_window(begin, end);
-        }
-        Ok(region)
+        let offset_bytes = self.offset_bytes + self.layout.window_offset(begin, end)?;
+        let layout = self.layout.with_window(begin, end);
+        Ok(Tensor::from_placed(Placed { memory: Arc::clone(&self.memory), layout, offset_bytes }))
     }
 }
 

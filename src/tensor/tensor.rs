@@ -27,7 +27,8 @@ pub(super) enum Body {
     /// All of a memory, from its first byte; the handles share one layout, and growing exchanges the memory.
     Whole(Arc<RwLock<Placed>>),
     /// A window. Keeps the memory it was made of, also when the whole tensor moves on to a larger one.
-    Part { placed: Placed, limit: Shape },
+    /// `limit` is the shape that it was made with, kept once it has another one.
+    Part { placed: Placed, limit: Option<Box<Shape>> },
 }
 
 /// A layout put into a memory.
@@ -124,8 +125,7 @@ impl Tensor {
                 format!("{} elements at address {:p} + {offset_bytes} are not aligned", layout.element(), memory.address()),
             ));
         }
-        let limit = *layout.shape();
-        Ok(Self { element: layout.element(), body: Body::Part { placed: Placed { memory, layout, offset_bytes }, limit } })
+        Ok(Self::from_placed(Placed { memory, layout, offset_bytes }))
     }
 
     /// A tensor that is all of `memory`, which is large enough by construction.
@@ -186,7 +186,10 @@ impl Tensor {
     pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
         let shape = shape.into();
         match &mut self.body {
-            Body::Part { placed, limit } => placed.layout = placed.layout.with_smaller_shape(shape, limit)?,
+            Body::Part { placed, limit } => {
+                let limit = limit.get_or_insert_with(|| Box::new(*placed.layout.shape()));
+                placed.layout = placed.layout.with_smaller_shape(shape, limit)?;
+            }
             Body::Whole(shared) => {
                 let mut placed = shared.write().unwrap();
                 let layout = Layout::dense(self.element, shape)?;
@@ -290,8 +293,7 @@ impl Tensor {
 
     #[inline]
     pub(super) fn from_placed(placed: Placed) -> Self {
-        let limit = *placed.layout.shape();
-        Self { element: placed.layout.element(), body: Body::Part { placed, limit } }
+        Self { element: placed.layout.element(), body: Body::Part { placed, limit: None } }
     }
 
     fn check_element<T: Element>(&self) -> Result<()> {

@@ -103,6 +103,15 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
+/// Waits until `holds`: for what a worker does a little after the waiters of its run went on, and tells nobody of.
+pub fn eventually(holds: impl Fn() -> bool + Send + 'static) {
+    in_time(move || {
+        while !holds() {
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// The next message; fails where none comes.
 pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> T {
     receiver.recv_timeout(Duration::from_secs(60)).expect("a message within a minute")

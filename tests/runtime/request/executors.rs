@@ -8,7 +8,7 @@ use roiflow::runtime::ErrorKind;
 use roiflow::runtime::executor::{Executor, Inline, MAX_REQUESTS, Manual, Pool, Task};
 
 use super::*;
-use crate::support::in_time;
+use crate::support::{eventually, in_time};
 
 /// Does something when it is run.
 struct Work(Box<dyn Fn() + Send + Sync>);
@@ -176,11 +176,7 @@ fn exclusive_models_of_a_device_share_one_worker() {
     assert!(Arc::ptr_eq(&core.executors().for_model("NULL", &Config::default()).unwrap(), &core.executors().cpu().unwrap()));
     drop(models);
     // The worker lets go of the last run a little after its waiter went on.
-    in_time(move || {
-        while core.executors().n_named() > 0 {
-            std::thread::yield_now();
-        }
-    });
+    eventually(move || core.executors().n_named() == 0);
 }
 
 /// Exclusive runs go one at a time and in the order of their starts, however long the fill of each takes.
