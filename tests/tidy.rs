@@ -699,7 +699,7 @@ mod scanner {
             "src/devices/cpu/model.rs",
             "use crate::devices::null::Script;",
             &[
-                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::denormals may be used here",
+                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::engine, devices::denormals may be used here",
             ],
         );
         errors("src/cli/mod.rs", "use crate::Tensor;", &["src/cli/mod.rs:1: crate::Tensor: name the folder it lives in"]);
@@ -718,7 +718,7 @@ mod scanner {
         errors(
             "src/elements/meta.rs",
             "mod tests { use serde_json::json; }",
-            &["src/elements/meta.rs:1: serde_json::json belongs to stages, elements/publish, pipeline, cli"],
+            &["src/elements/meta.rs:1: serde_json::json belongs to devices/onnxruntime, stages, elements/publish, pipeline, cli"],
         );
         // A module of the same name is another thing.
         errors("src/frame/mod.rs", "use super::frame::image::Image;", &[]);

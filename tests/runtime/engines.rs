@@ -503,6 +503,48 @@ fn a_kept_model_computes_what_the_file_computes() {
     }
 }
 
+/// A sum that OpenVINO keeps inside the model. Nobody could read it, or reset it between two streams.
+#[test]
+fn a_model_with_variables_of_its_own_is_refused() {
+    let device = "OPENVINO.CPU";
+    if !is_here(device) {
+        return;
+    }
+    let port = |id| format!("<port id='{id}' precision='FP32'><dim>1</dim><dim>4</dim></port>");
+    let layer = |id: usize, kind: &str, data: &str, n_inputs: usize, n_outputs: usize| {
+        let inputs: String = (0..n_inputs).map(port).collect();
+        let outputs: String = (n_inputs..n_inputs + n_outputs).map(port).collect();
+        let version = if kind == "ReadValue" || kind == "Assign" { "opset6" } else { "opset1" };
+        format!(
+            "<layer id='{id}' name='{kind}' type='{kind}' version='{version}'><data {data}/><input>{inputs}</input><output>{outputs}</output></layer>"
+        )
+    };
+    let layers = [
+        layer(0, "Parameter", "shape='1,4' element_type='f32'", 0, 1),
+        layer(1, "Const", "element_type='f32' shape='1, 4' offset='0' size='16'", 0, 1),
+        layer(2, "ReadValue", "variable_id='sum' variable_type='f32' variable_shape='1,4'", 1, 1),
+        layer(3, "Add", "auto_broadcast='numpy'", 2, 1),
+        layer(4, "Assign", "variable_id='sum'", 1, 1),
+        layer(5, "Result", "", 1, 0),
+    ];
+    let edges = [(0, 0, 3, 0), (1, 0, 2, 0), (2, 1, 3, 1), (3, 2, 4, 0), (3, 2, 5, 0)]
+        .map(|(from, port, to, to_port)| format!("<edge from-layer='{from}' from-port='{port}' to-layer='{to}' to-port='{to_port}'/>"));
+    let text = format!(
+        "<?xml version='1.0'?><net name='sum' version='11'><layers>{}</layers><edges>{}</edges></net>",
+        layers.concat(),
+        edges.concat()
+    );
+    let (scratch, core) = (Scratch::new("own-variables"), devices::core());
+    scratch.file("sum.bin", [0; 16]);
+    for text in [text.clone(), text.replace('\'', "\"")] {
+        let path = scratch.file("sum.xml", text);
+        let model = core.read_model(&path).unwrap();
+        let error = core.compile_model(&model, device, &Config::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("sum.xml") && error.to_string().contains("make_stateful"), "{error}");
+    }
+}
+
 /// On the way of accelerators a run that computes has no thread of ours.
 #[test]
 fn no_thread_waits_for_an_engine_that_calls_back() {

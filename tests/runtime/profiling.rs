@@ -131,7 +131,13 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
         let request = core.compile_model(&core.read_model(&path).unwrap(), device, &config).unwrap().create_infer_request().unwrap();
         let latencies: Vec<_> = (0..3).map(|_| request.infer(()).and_then(|()| request.latency()).unwrap()).collect();
         let latency = *latencies.iter().max().unwrap();
-        let nodes = request.profiling_info().unwrap();
+        let nodes = match request.profiling_info() {
+            Err(error) if error.kind() == ErrorKind::Unsupported && device == "ORT.CPU" => {
+                eprintln!("skipped on {device}: {error}");
+                continue;
+            }
+            nodes => nodes.unwrap(),
+        };
         let with = |status| nodes.iter().filter(|node| node.status == status).count();
         let (executed, folded) = (with(NodeStatus::Executed), with(NodeStatus::OptimizedOut));
         // This file gives its nodes no names, so of those that are gone ONNX Runtime tells nothing.

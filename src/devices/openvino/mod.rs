@@ -15,7 +15,7 @@
 //!   of other requests included, and its time of the processor is the time between begin and end (`PerfCount::avg` of its
 //!   plugin); accelerators tell what they measure.
 //! - Variables are explicit inputs and outputs ([`Model::make_stateful`]). The C library has no access to variables inside a model
-//!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them.
+//!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
 mod completion;

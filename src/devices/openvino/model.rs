@@ -46,6 +46,13 @@ pub(super) struct Target<'a> {
 /// Compiles a file. The input shapes are those of `read`, which the caller may have changed since the file was read.
 pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<OpenVinoModel>> {
     let &Target { device: name, own_name, config, executors } = target;
+    if has_own_variables(path) {
+        let message = format!(
+            "device {name} cannot run `{}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let pool = executors.for_model(name, config)?;
     let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
     let on_processor = own_name == "CPU";
@@ -109,6 +116,13 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
     let rounds_to_not_run = own_name.contains("CPU");
     let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
     Ok(Compiled { model, steps, n_requests, ignored })
+}
+
+/// Whether a file in OpenVINO's own format has state inside. No function of the library tells.
+fn has_own_variables(path: &Path) -> bool {
+    let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+    let text = if is_own_format { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
+    ["type=\"ReadValue\"", "type='ReadValue'"].iter().any(|layer| text.windows(layer.len()).any(|window| window == layer.as_bytes()))
 }
 
 fn precision_name(precision: Precision) -> &'static str {
