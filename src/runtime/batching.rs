@@ -21,7 +21,7 @@ use super::device::{Device, DeviceModel, DeviceRequest, DeviceStep};
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
 use super::steps::CancelToken;
-use super::{CompiledModel, Config, Dim, Error, ErrorKind, Model, ModelInfo, NodeTime, Port, Precision, Result};
+use super::{CompiledModel, Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, Port, Precision, Result};
 use crate::tensor::{Element, ElementType, MAX_RANK, Shape, Tensor, Values, bf16, f16};
 
 /// The steps of a run before those of the device: it offers its inputs, and gets its row.
@@ -147,6 +147,10 @@ impl DeviceModel for BatchingModel {
         self.alone.device()
     }
 
+    fn ignored(&self) -> Vec<Ignored> {
+        self.alone.ignored()
+    }
+
     fn steps(&self) -> Vec<DeviceStep> {
         self.steps.clone()
     }
@@ -242,8 +246,20 @@ impl DeviceRequest for BatchingRequest {
         self.alone.allocate_input(port_idx, shape)
     }
 
-    fn step_executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
-        (step_idx == 1).then(|| self.collector.waiting_room(self.seat_idx))
+    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
+        match step_idx {
+            0 => None,
+            1 => Some(self.collector.waiting_room(self.seat_idx)),
+            _ => self.alone.executor(step_idx - N_STEPS_BEFORE),
+        }
+    }
+
+    fn is_computing(&self) -> bool {
+        self.alone.is_computing()
+    }
+
+    fn abandon(&mut self) {
+        self.alone.abandon();
     }
 
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {

@@ -15,9 +15,10 @@ pub struct Config {
     pub performance: Performance,
     /// Processor threads that one run uses; `None`: so many that requests times threads are the cores.
     pub n_threads: Option<usize>,
-    /// The precision in which an engine computes `f32` models, where it has a choice.
+    /// The precision in which an engine computes `f32` models, where it has a choice; where it has none,
+    /// [`Properties::ignored`] says so.
     pub precision: Precision,
-    /// Where engines that can (OpenVINO) keep compiled models for the next time.
+    /// Where engines that can (OpenVINO, ONNX Runtime on the processor) keep compiled models for the next time.
     pub cache_folder: Option<PathBuf>,
     /// Time each node of the model, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, and
     /// then without a cost; on, some tenths of a microsecond per node.
@@ -95,6 +96,23 @@ impl Config {
     }
 }
 
+/// An option that was given and changes nothing, see [`Properties::ignored`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ignored {
+    /// The field of [`Config`].
+    pub option: &'static str,
+    /// Why this device does without it.
+    pub why: String,
+}
+
+impl Ignored {
+    /// Those of the options that were given: each comes with whether it was, its name, and why it changes nothing.
+    pub fn of<'a>(options: impl IntoIterator<Item = (bool, &'static str, &'a str)>) -> Vec<Self> {
+        let given = options.into_iter().filter(|(is_given, ..)| *is_given);
+        given.map(|(_, option, why)| Self { option, why: why.to_owned() }).collect()
+    }
+}
+
 /// What a compiled model says of itself, see [`CompiledModel::properties`](super::CompiledModel::properties).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,6 +125,8 @@ pub struct Properties {
     pub optimal_number_of_requests: usize,
     /// The options that it was compiled with.
     pub config: Config,
+    /// Those of them that were given and that the device does not use; what is left at its default is not among them.
+    pub ignored: Vec<Ignored>,
 }
 
 #[cfg(test)]

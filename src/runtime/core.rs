@@ -94,6 +94,9 @@ impl Core {
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         let compiled = self.compile_device_model(model, device, config)?;
         let device = compiled.device().unwrap_or(device).to_owned();
+        for ignored in compiled.ignored() {
+            tracing::info!("device {device} does not use the option `{}`: {}", ignored.option, ignored.why);
+        }
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 

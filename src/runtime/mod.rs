@@ -62,7 +62,7 @@ pub mod variable;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::{Config, MAX_BATCH_SIZE, Performance, Precision, Properties};
+pub use config::{Config, Ignored, MAX_BATCH_SIZE, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
 pub use inputs::{Input, Inputs};

@@ -437,9 +437,10 @@ impl Drop for Handle {
         shared.cancel.cancel();
         let of_the_user = (guarded.callback.take(), guarded.on_quiet.take(), guarded.user_data.take());
         if !shared.is_inside(&guarded) {
-            // A run that still waits in a queue ends here and now; its place in the queue will find nothing to do.
+            // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
+            // nothing to do.
             drop(guarded);
-            let queued = shared.in_flight.lock().unwrap().take();
+            let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.device.is_computing());
             if let Some(mut body) = queued {
                 body.outcome = shared.cancel.check();
                 shared.end(body);

@@ -58,6 +58,20 @@ impl CancelToken {
         action()
     }
 
+    /// From now on a cancel calls `interrupt`, and so does one that came before: for an engine that computes beyond the step that
+    /// started it. Ends with [`CancelToken::forget`].
+    pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
+        *self.running.lock().unwrap() = Some(interrupt.clone());
+        if self.is_canceled() {
+            interrupt.interrupt();
+        }
+    }
+
+    /// The engine has computed; a cancel is none of its concern any more.
+    pub fn forget(&self) {
+        let _told = self.running.lock().unwrap().take();
+    }
+
     pub(super) fn cancel(&self) {
         self.canceled.store(true, Ordering::Release);
         if let Some(interrupt) = &*self.running.lock().unwrap() {
@@ -136,6 +150,7 @@ impl Body {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
         if let Err(error) = cancel.check() {
+            self.device.abandon();
             self.outcome = Err(error);
             return;
         }

@@ -8,7 +8,7 @@ mod cancel;
 mod cascade;
 mod concurrent;
 mod direct;
-mod drop;
+pub mod drop;
 mod executors;
 mod futures;
 mod inputs;
