@@ -18,8 +18,13 @@ pub(crate) fn this_thread() -> u64 {
     TOKEN.with(|token| *token)
 }
 
+/// Starts a thread that nobody waits for: it must end by itself.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
 /// When a wait gives up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {

@@ -15,7 +15,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("frame", &["tensor"]),
     ("vision", &["frame", "tensor"]),
     ("runtime", &["tensor", "sync"]),
-    ("devices/*", &["runtime", "tensor", "devices::find", "devices::denormals"]),
+    ("devices/*", &["runtime", "tensor", "devices::find", "devices::engine", "devices::denormals"]),
     ("devices", &["runtime"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
     ("elements", &["stages", "frame", "tensor"]),
@@ -37,7 +37,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("libloading", &["devices/find"]),
     ("ort_sys", &["devices/onnxruntime"]),
     ("serde", &["stages", "elements/publish", "pipeline", "cli"]),
-    ("serde_json", &["stages", "elements/publish", "pipeline", "cli"]),
+    ("serde_json", &["devices/onnxruntime", "stages", "elements/publish", "pipeline", "cli"]),
     ("toml", &["stages", "pipeline", "cli"]),
     ("strsim", &["stages", "pipeline", "cli"]),
     ("image", &["elements/publish", "pipeline"]),
@@ -284,7 +284,7 @@ fn docs_of_tests(text: &str) -> Vec<String> {
     for line in text.lines().map(str::trim_start) {
         if let Some(comment) = line.strip_prefix("///") {
             doc.push_str(comment);
-        } else if line == "#[test]" || (line.starts_with("fn ") && line.contains("(device: &UnderTest)")) {
+        } else if line == "#[test]" || ((line.starts_with("fn ") || line.starts_with("pub fn ")) && line.contains("(device: &UnderTest)")) {
             docs.extend((!doc.is_empty()).then(|| std::mem::take(&mut doc)));
         } else if !line.starts_with("#[") {
             doc.clear();
@@ -700,7 +700,7 @@ mod scanner {
             "src/devices/cpu/model.rs",
             "use crate::devices::null::Script;",
             &[
-                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::denormals may be used here",
+                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::engine, devices::denormals may be used here",
             ],
         );
         errors("src/cli/mod.rs", "use crate::Tensor;", &["src/cli/mod.rs:1: crate::Tensor: name the folder it lives in"]);
@@ -719,7 +719,7 @@ mod scanner {
         errors(
             "src/elements/meta.rs",
             "mod tests { use serde_json::json; }",
-            &["src/elements/meta.rs:1: serde_json::json belongs to stages, elements/publish, pipeline, cli"],
+            &["src/elements/meta.rs:1: serde_json::json belongs to devices/onnxruntime, stages, elements/publish, pipeline, cli"],
         );
         // A module of the same name is another thing.
         errors("src/frame/mod.rs", "use super::frame::image::Image;", &[]);

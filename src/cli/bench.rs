@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::devices;
-use crate::runtime::{CompiledModel, Config, InferRequest, Performance, Port, Precision};
+use crate::runtime::{CompiledModel, Config, InferRequest, MAX_BATCH_SIZE, Performance, Port, Precision};
 use crate::stages;
 
 /// Arguments of `roiflow bench`.
@@ -34,6 +34,12 @@ pub(super) struct Args {
     /// Threads of one run; default: so many that requests times threads are the cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Runs of several requests in one call of the engine, up to so many; 1: none
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_BATCH_SIZE as i64))]
+    batch_size: u16,
+    /// How long a run waits for others at most, in milliseconds
+    #[arg(long, default_value_t = 5.0, value_name = "MS")]
+    batch_timeout: f64,
     /// Precision of computation
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
@@ -71,7 +77,11 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     if !(args.seconds.is_finite() && args.seconds > 0.0 && args.seconds <= 86_400.0) {
         bail!("--seconds: expected more than 0 and at most a day, got {}", args.seconds);
     }
+    let batch_timeout = Duration::try_from_secs_f64(args.batch_timeout / 1e3)
+        .with_context(|| format!("--batch-timeout: expected milliseconds, 0 or more, got {}", args.batch_timeout))?;
     let config = Config {
+        batch_size: usize::from(args.batch_size),
+        batch_timeout,
         n_requests: args.requests.map(usize::from),
         performance: match args.mode {
             Mode::Latency => Performance::Latency,
@@ -118,7 +128,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         let result = json!({
             "model": args.model, "device": compiled.device(), "asked_device": args.device,
             "mode": format!("{:?}", args.mode).to_lowercase(), "precision": format!("{:?}", args.precision).to_lowercase(),
-            "requests": n_requests, "threads": config.requests_and_threads(n_cores()).1, "cores": n_cores(),
+            "batch_size": args.batch_size, "batch_timeout_ms": args.batch_timeout, "requests": n_requests, "threads": config.requests_and_threads(n_cores()).1, "cores": n_cores(),
             "inputs": shapes.iter().map(|(port, shape)| (port.name().to_owned(), shape.clone())).collect::<BTreeMap<_, _>>(),
             "load_ms": milliseconds(load), "first_ms": milliseconds(first),
             "runs": latencies.len(), "seconds": elapsed.as_secs_f64(), "throughput": throughput,
@@ -135,6 +145,9 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         let _written = writeln!(text, "{name:>10}  {value}");
     };
     line("device", format!("{}, {n_requests} requests, {} threads each", compiled.device(), config.requests_and_threads(n_cores()).1));
+    if args.batch_size > 1 {
+        line("batch", format!("up to {} runs in a call, which wait {} ms at most", args.batch_size, args.batch_timeout));
+    }
     for (port, shape) in &shapes {
         line("input", format!("`{}` {shape:?} {}", port.name(), port.element));
     }

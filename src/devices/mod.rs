@@ -1,12 +1,14 @@
 //! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
 //! (a compiled model), `request.rs` (the device's part of one request).
 //!
-//! A device knows `runtime` and `tensor`, and nothing of the other devices. Two helpers are shared: [`find`] looks for
-//! libraries that are loaded at run time, [`denormals`] keeps engines from computing with numbers that are next to nothing.
+//! A device knows `runtime` and `tensor`, and nothing of the other devices. Three helpers are shared: [`find`] looks for
+//! libraries that are loaded at run time, [`engine`] puts a run's tensors before them, [`denormals`] keeps engines from computing
+//! with numbers that are next to nothing.
 
 pub mod auto;
 pub mod cpu;
 pub mod denormals;
+pub mod engine;
 pub mod find;
 pub mod null;
 pub mod onnxruntime;

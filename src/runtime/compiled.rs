@@ -137,7 +137,7 @@ impl CompiledModel {
         let mut steps = vec![Step { name: "fill".into(), executor: first, task: StepTask::Inputs, duration: Duration::ZERO }];
         steps.extend(shared.steps.iter().enumerate().map(|(step_idx, step)| Step {
             name: step.name.into(),
-            executor: step.executor.clone(),
+            executor: device.executor(step_idx).unwrap_or_else(|| step.executor.clone()),
             task: StepTask::Device(step_idx),
             duration: Duration::ZERO,
         }));
@@ -164,6 +164,7 @@ impl CompiledModel {
             device: self.device().to_owned(),
             optimal_number_of_requests: self.optimal_number_of_requests(),
             config: self.shared.config.clone(),
+            ignored: self.shared.model.ignored(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result};
+use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result, batching};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -83,12 +83,20 @@ impl Core {
 
     /// Makes a model ready to run on the device with this name.
     ///
+    /// With a [`Config::batch_size`] above 1 the first axis of every input must be a batch: 1, or open, the other extents known.
+    /// Where it is open, lone runs and gathered ones are runs of one compiled model. Where the file says 1, the model is compiled
+    /// once more with that axis open from 1 to the batch size, so it takes its memory twice; a run by itself then costs what it
+    /// costs without batching. Whether the rows are independent is tried out, on numbers drawn by chance, unless the device knows.
+    ///
     /// # Errors
-    /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine; what the device says if it can't
-    /// run the model.
+    /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine, or the model can't be gathered;
+    /// `Config` for options out of their range; what the device says if it can't run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         let compiled = self.compile_device_model(model, device, config)?;
         let device = compiled.device().unwrap_or(device).to_owned();
+        for ignored in compiled.ignored() {
+            tracing::info!("device {device} does not use the option `{}`: {}", ignored.option, ignored.why);
+        }
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
@@ -110,7 +118,16 @@ impl Core {
 
     /// As [`Core::compile_model`], for a device that stands for others.
     pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
-        self.device(device)?.compile(model, config, &self.executors)
+        batching::check(config)?;
+        let device = self.device(device)?;
+        let alone = device.compile(model, config, &self.executors)?;
+        // A device that stands for others gathers already.
+        if config.batch_size == 1 || alone.batch_size() > 1 {
+            return Ok(alone);
+        }
+        let name = alone.device().unwrap_or(device.name()).to_owned();
+        batching::gathering(&*device, &name, model, &alone, config, &self.executors)
+            .map_err(|error| error.context(format!("batch size {} of `{}` on device {name}", config.batch_size, model.name())))
     }
 
     fn device(&self, name: &str) -> Result<Arc<dyn Device>> {

@@ -5,11 +5,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
 use super::steps::CancelToken;
-use super::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, NodeTime, RemoteContext, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -123,11 +124,27 @@ pub trait DeviceModel: Send + Sync {
         None
     }
 
+    /// The options that the caller gave and that change nothing here.
+    fn ignored(&self) -> Vec<Ignored> {
+        Vec::new()
+    }
+
     /// The steps of a run, in order; at least one.
     fn steps(&self) -> Vec<DeviceStep>;
 
     /// How many requests keep the device busy.
     fn optimal_number_of_requests(&self) -> usize;
+
+    /// Whether each row of a batch is computed as if it were alone, where the device knows that by itself. With `None`, the
+    /// default, the runtime tries it out where it matters.
+    fn rows_are_independent(&self) -> Option<bool> {
+        None
+    }
+
+    /// The most runs that it gathers into one call, see [`Config::batch_size`].
+    fn batch_size(&self) -> usize {
+        1
+    }
 
     /// The state of one request.
     ///
@@ -144,11 +161,34 @@ pub trait DeviceRequest: Send {
     /// If the shape overflows.
     fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor>;
 
+    /// Asked after each step: whether the device's other steps have nothing left to do in this run. Then they are skipped, and
+    /// these are their times.
+    fn ended_early(&self) -> Option<&[Duration]> {
+        None
+    }
+
+    /// The run is over, in whatever way; said also where it ended before the device's first step, or between two of them.
+    fn end_run(&mut self) {}
+
     /// Runs the step with this index of [`DeviceModel::steps`].
     ///
     /// # Errors
     /// `Canceled` where the device notices `cancel`, `Device` where it fails.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
+
+    /// Who runs the step with this index for this request, where that is not who runs it for all: an engine that calls back when it
+    /// has computed holds the run's next step until then.
+    fn executor(&self, _step_idx: usize) -> Option<Arc<dyn Executor>> {
+        None
+    }
+
+    /// Whether the engine uses the tensors of a run now, between two steps: such a run can't be ended by taking it off its queue.
+    fn is_computing(&self) -> bool {
+        false
+    }
+
+    /// A run was canceled between two of the device's steps. Returns once the engine has let go of its tensors.
+    fn abandon(&mut self) {}
 
     /// Whether the device runs on this tensor in a device's memory ([`Tensor::is_remote`]): in general, if it is its own. Such a
     /// tensor has no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].

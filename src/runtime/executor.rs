@@ -31,6 +31,14 @@ pub trait Executor: Send + Sync + fmt::Debug {
     fn is_inline(&self) -> bool {
         false
     }
+
+    /// Where its tasks run in the end, if it only lets them wait: steps on that one are neighbors of theirs.
+    fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
+        None
+    }
+
+    /// The run whose task waits here is to end: a task that would wait for something else than a thread goes on now.
+    fn recall(&self) {}
 }
 
 /// Runs tasks on the caller's thread.

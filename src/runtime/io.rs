@@ -105,6 +105,13 @@ impl InputSlot {
         std::mem::replace(&mut self.source, source)
     }
 
+    /// Lets go of the slices of a batch, not of the list.
+    pub(super) fn forget_slices(&mut self) {
+        if let Source::Batch(slices) = &mut self.source {
+            slices.clear();
+        }
+    }
+
     /// The tensor that the device reads in a run.
     fn read(&self) -> &Tensor {
         match &self.source {
@@ -571,6 +578,12 @@ impl DeviceIo<'_> {
     /// Number of outputs.
     pub fn n_outputs(&self) -> usize {
         self.io.outputs.len()
+    }
+
+    /// Whether the host can see all inputs and outputs.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
+            && self.io.outputs.iter().all(|slot| slot.lease.is_some())
     }
 
     /// The tensor of an input: for devices that know it by its memory.

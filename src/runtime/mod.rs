@@ -25,7 +25,7 @@
 //!
 //! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`variable`], [`device`], [`config`], [`profile`], [`remote`].
+//! [`variable`], [`device`], [`config`], [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The whole story, with snippets to copy, is in the [`guide`].
 //!
@@ -33,6 +33,8 @@
 
 #![forbid(unsafe_code)]
 
+mod batching;
+mod collector;
 pub mod compiled;
 pub mod config;
 pub mod core;
@@ -60,7 +62,7 @@ pub mod variable;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
-pub use config::{Config, Performance, Precision, Properties};
+pub use config::{Config, Ignored, MAX_BATCH_SIZE, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
 pub use inputs::{Input, Inputs};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Axes, Error, ErrorKind, PartialShape, Port, PortKey, Result};
+use super::{Axes, Dim, Error, ErrorKind, PartialShape, Port, PortKey, Result};
 
 /// What a model says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,6 +97,25 @@ impl Model {
             info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
         Ok(Self { info: Arc::new(info), ..self.clone() })
+    }
+
+    /// The same model with the first axis open from 1 to `max` wherever it is fixed at 1: a batch.
+    pub(super) fn with_open_batch(&self, max: usize) -> Result<Self> {
+        let open = |port: &Port| {
+            let dims = port.shape.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
+                (0, Dim::Fixed(1)) => Dim::Range { min: 1, max },
+                (_, dim) => *dim,
+            });
+            PartialShape::new(dims.collect())
+        };
+        let inputs = self.info.inputs.iter().enumerate().map(|(input_idx, port)| Ok((input_idx, open(port)?)));
+        let mut model = self.reshape(inputs.collect::<Result<Vec<_>>>()?)?;
+        if let ModelSource::Ports = *self.source {
+            // Nobody computes their shapes.
+            let info = Arc::make_mut(&mut model.info);
+            info.outputs.iter_mut().try_for_each(|port| open(port).map(|shape| port.shape = shape))?;
+        }
+        Ok(model)
     }
 
     /// The same model with the meaning of an input's axes said, for

@@ -30,7 +30,7 @@ pub struct StepTime {
     pub duration: Duration,
 }
 
-/// What one node of the model did in the latest run.
+/// What one node of the model did in the latest run; `OPENVINO.CPU` knows only the mean of all runs so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTime {
     /// The node's name in the model file, or the device's own where the file gives it none (`Conv_12`); what the engine made of one
@@ -42,8 +42,8 @@ pub struct NodeTime {
     pub status: NodeStatus,
     /// Time between its begin and its end, in all rows of a batch.
     pub real: Duration,
-    /// Time of the processor that it took.
-    pub cpu: Duration,
+    /// Time of the processor that it took; `None` where the engine does not tell (ONNX Runtime).
+    pub cpu: Option<Duration>,
 }
 
 /// Whether a node ran.

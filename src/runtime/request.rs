@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::compiled::CompiledShared;
 use super::executor::{Executor, Ticket};
-use super::io::{RunContext, Source, check_fits, check_memory};
+use super::io::{InputSlot, RunContext, Source, check_fits, check_memory};
 use super::run::{Handle, OnQuiet, Shared};
 use super::steps::{Body, CustomStep, Step, StepTask};
 use super::{
@@ -112,8 +112,13 @@ impl InferRequest {
     /// `Canceled`, or as if nothing had been asked if it was over first. Harmless on an idle request.
     pub fn cancel(&self) {
         let guarded = self.shared().guarded.lock().unwrap();
-        if guarded.state.is_running() {
+        let is_running = guarded.state.is_running();
+        if is_running {
             self.shared().cancel.cancel();
+        }
+        drop(guarded);
+        if is_running {
+            self.shared().recall();
         }
     }
 
@@ -361,6 +366,14 @@ impl InferRequest {
     pub fn clear_inputs(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.io.inputs.iter_mut().for_each(|slot| drop(slot.replace_source(Source::Own)));
+            Ok(())
+        })
+    }
+
+    /// Lets go of the slices of batches that were set; the inputs then want others before the next run.
+    pub(super) fn forget_slices(&self) -> Result<()> {
+        self.shared().edit(|body| {
+            body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
             Ok(())
         })
     }

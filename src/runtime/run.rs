@@ -232,11 +232,24 @@ impl Shared {
         let executor = body.next_executor().clone();
         *self.in_flight.lock().unwrap() = Some(body);
         executor.execute(self.clone());
+        // A cancel that came before the run was there found nobody to recall.
+        if self.cancel.is_canceled() {
+            executor.recall();
+        }
+    }
+
+    /// After a cancel, and without any lock: a run that waits for something else than a thread goes on, to its end.
+    pub(super) fn recall(&self) {
+        let waits_at = self.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
+        if let Some(executor) = waits_at {
+            executor.recall();
+        }
     }
 
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.io.release();
+        body.device.end_run();
         body.span = tracing::Span::none(); // Ends it.
         if body.outcome.is_ok() {
             body.io.commit_variables();
@@ -367,6 +380,10 @@ impl Shared {
             self.cancel.cancel();
         }
         drop(guarded.end_to_wait(run));
+        drop(guarded);
+        if self.cancel.is_canceled() {
+            self.recall();
+        }
     }
 
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
@@ -386,6 +403,7 @@ impl Task for Shared {
         let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
         if !body.is_over() {
             let executor = body.next_executor().clone();
+            let executor = executor.goes_on_at().unwrap_or(executor);
             // Neighbors on this executor, and inline ones, go on without a hop.
             self.step(|| {
                 loop {
@@ -419,9 +437,10 @@ impl Drop for Handle {
         shared.cancel.cancel();
         let of_the_user = (guarded.callback.take(), guarded.on_quiet.take(), guarded.user_data.take());
         if !shared.is_inside(&guarded) {
-            // A run that still waits in a queue ends here and now; its place in the queue will find nothing to do.
+            // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
+            // nothing to do.
             drop(guarded);
-            let queued = shared.in_flight.lock().unwrap().take();
+            let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.device.is_computing());
             if let Some(mut body) = queued {
                 body.outcome = shared.cancel.check();
                 shared.end(body);
@@ -443,6 +462,7 @@ impl Drop for Handle {
             }
         }
         drop(guarded);
+        shared.recall();
         drop(of_the_user);
     }
 }

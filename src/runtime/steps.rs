@@ -58,6 +58,20 @@ impl CancelToken {
         action()
     }
 
+    /// From now on a cancel calls `interrupt`, and so does one that came before: for an engine that computes beyond the step that
+    /// started it. Ends with [`CancelToken::forget`].
+    pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
+        *self.running.lock().unwrap() = Some(interrupt.clone());
+        if self.is_canceled() {
+            interrupt.interrupt();
+        }
+    }
+
+    /// The engine has computed; a cancel is none of its concern any more.
+    pub fn forget(&self) {
+        let _told = self.running.lock().unwrap().take();
+    }
+
     pub(super) fn cancel(&self) {
         self.canceled.store(true, Ordering::Release);
         if let Some(interrupt) = &*self.running.lock().unwrap() {
@@ -95,6 +109,12 @@ pub(super) struct Step {
     pub(super) duration: Duration,
 }
 
+impl Step {
+    fn is_of_device(&self) -> bool {
+        matches!(self.task, StepTask::Device(_))
+    }
+}
+
 /// Everything that a run owns: moved out of the request when it starts, and back when it ends.
 pub(super) struct Body {
     pub(super) device: Box<dyn DeviceRequest>,
@@ -130,6 +150,7 @@ impl Body {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
         if let Err(error) = cancel.check() {
+            self.device.abandon();
             self.outcome = Err(error);
             return;
         }
@@ -148,6 +169,14 @@ impl Body {
         }));
         step.duration = begin.elapsed();
         self.outcome = done.unwrap_or_else(|panic| Err(panic_error(&format!("step `{}`", step.name), &*panic)));
+        if step.is_of_device()
+            && let Some(times) = self.device.ended_early()
+        {
+            for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
+                step.duration = *time;
+                self.next_step_idx += 1;
+            }
+        }
     }
 
     /// The executor of the next step, or of the run's end.

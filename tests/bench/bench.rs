@@ -9,6 +9,7 @@
 mod allocations;
 #[path = "../support/allocator.rs"]
 mod allocator;
+mod batching;
 mod budgets;
 mod engines;
 mod harness;
@@ -36,6 +37,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("wake-up", requests::wake_up),
     ("regions", |_engines, effort, report| tensors::regions(effort, report)),
     ("gather", |_engines, effort, report| tensors::gather(effort, report)),
+    ("batching", batching::batching),
     ("allocations", allocations::allocations),
 ];
 

@@ -27,6 +27,11 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// A model of an engine that nobody calls by itself.
+    pub fn new(name: &'static str, model: CompiledModel, bare: Box<dyn Fn() -> BareCall>, input: Option<Tensor>) -> Self {
+        Self { name, model, is_computed: true, bare, input }
+    }
+
     /// A bare call with an engine state of its own.
     pub fn bare(&self) -> BareCall {
         (self.bare)()
@@ -59,6 +64,8 @@ pub struct Engines {
     pub millisecond: Subject,
     /// Those of the demo that are there.
     pub models: Vec<Subject>,
+    /// What [`compute`] does in a millisecond.
+    pub rounds_per_ms: u64,
 }
 
 impl Engines {
@@ -82,7 +89,7 @@ impl Engines {
                 None => println!("{name}: skipped, `{file}` is not there; `make demo` fetches it, or set ROIFLOW_MODELS"),
             }
         }
-        Ok(Self { core, noop, short, millisecond, models: found })
+        Ok(Self { core, noop, short, millisecond, models: found, rounds_per_ms })
     }
 
     /// The number of threads on which models run.
@@ -108,7 +115,7 @@ fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subje
 
 /// A chain of arithmetic that keeps one core busy and touches no memory: its length is fixed, so that its processor time is.
 #[inline(never)]
-fn compute(n_rounds: u64) {
+pub fn compute(n_rounds: u64) {
     let mut state = black_box(0x9E37_79B9_7F4A_7C15_u64);
     for _ in 0..n_rounds {
         state ^= state << 13;

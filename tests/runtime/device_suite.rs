@@ -1,17 +1,25 @@
 //! Behavior that every device must have, written once; a device joins with one line at the end. Doc comments name the OpenVINO
 //! behavior test of which a test is the equivalent.
 
+mod gathering;
+mod nodes;
+mod states;
+
 use std::sync::Arc;
 
+use gathering::*;
+use nodes::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
-use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Result};
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Precision, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 
-use crate::request::{compile_ports, double, doubling, kind, port, read, write};
-use crate::support::{compile_on, in_time, row, tiny, values};
+use states::*;
 
-/// A device, and how it gets the three models of the suite.
+use crate::request::{compile_ports, double, doubling, kind, port, read, write};
+use crate::support::{Scratch, compile_on, in_time, row, tiny, values};
+
+/// A device, and how it gets the models of the suite.
 struct UnderTest {
     name: &'static str,
     /// `a` [1, 4], `b` [1, 4] -> `sum` [1, 4], `difference` [1, 4].
@@ -22,12 +30,27 @@ struct UnderTest {
     identity: fn() -> CompiledModel,
     /// A core of its own, the device's name, and `double` before it is compiled.
     source: fn() -> (Core, &'static str, Model),
-    /// The engine can compute a model at other extents than its file fixes. ONNX Runtime can't: it checks inputs against the
-    /// file's own (`ValidateInputsOutputs` in `inference_session.cc`), and overrides only extents that are open.
-    changes_fixed_extents: bool,
+    /// `identity`, whose file fixes one row, with these options.
+    identity_with: fn(&Config) -> Result<CompiledModel>,
+    /// `x` [?, 4] -> `y` [?, 4], each row less the mean of all, with these options.
+    center_with: fn(&Config) -> Result<CompiledModel>,
+    /// The same for `x` [1, 4], `total_in` [1, 4] -> `y` = `total_out` = x + total_in.
+    sum: fn() -> (Core, &'static str, Model),
 }
 
 impl UnderTest {
+    /// `double` with these options.
+    fn with(&self, config: &Config) -> CompiledModel {
+        let (core, name, model) = (self.source)();
+        core.compile_model(&model, name, config).unwrap()
+    }
+
+    /// `sum` that keeps its total from run to run.
+    fn summing(&self) -> CompiledModel {
+        let (core, name, model) = (self.sum)();
+        core.compile_model(&model.make_stateful([("total_in", "total_out")]).unwrap(), name, &Config::default()).unwrap()
+    }
+
     /// `double` for these shapes, and with its axes said.
     fn reshaped(&self, shape: impl Into<PartialShape>, axes: &str) -> Result<CompiledModel> {
         let (core, name, model) = (self.source)();
@@ -35,30 +58,16 @@ impl UnderTest {
         core.compile_model(&model, name, &Config::default())
     }
 
-    /// `double` open without bounds, open within bounds, and open in both axes where the engine can.
-    fn open_models(&self) -> Vec<CompiledModel> {
+    /// `double` open without bounds, open within bounds, and open in both axes.
+    fn open_models(&self) -> [CompiledModel; 3] {
         let bounded = self.reshaped([Dim::from(1..=12), 4.into()], "N?").unwrap();
-        let mut models = vec![(self.double)(), bounded];
-        models.extend(self.with_other_extents([Dim::Dynamic; 2]));
-        models
-    }
-
-    /// `double` with its second extent changed; `None`, and a sentence, where the engine can't.
-    fn with_other_extents(&self, shape: impl Into<PartialShape>) -> Option<CompiledModel> {
-        let compiled = self.reshaped(shape, "N?");
-        if self.changes_fixed_extents {
-            return Some(compiled.unwrap());
-        }
-        let error = compiled.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Model);
-        assert!(error.to_string().contains("the file fixes an extent at 4"), "{error}");
-        None
+        [(self.double)(), bounded, self.reshaped([Dim::Dynamic; 2], "N?").unwrap()]
     }
 }
 
 /// A device that reads the tiny models.
 macro_rules! engine {
-    ($name:literal, $changes_fixed_extents:literal) => {
+    ($name:literal) => {
         UnderTest {
             name: $name,
             add: || compile_on($name, &tiny("add.onnx")),
@@ -69,14 +78,27 @@ macro_rules! engine {
                 let model = core.read_model(tiny("double.onnx")).unwrap();
                 (core.clone(), $name, model)
             },
-            changes_fixed_extents: $changes_fixed_extents,
+            identity_with: |config| tiny_with($name, "identity.onnx", config),
+            center_with: |config| tiny_with($name, "center.onnx", config),
+            sum: || {
+                let core = devices::core();
+                let model = core.read_model(tiny("sum.onnx")).unwrap();
+                (core.clone(), $name, model)
+            },
         }
     };
 }
 
-const CPU: UnderTest = engine!("CPU", true);
-const ORT_CPU: UnderTest = engine!("ORT.CPU", false);
-const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU", true);
+fn tiny_with(device: &str, name: &str, config: &Config) -> Result<CompiledModel> {
+    let core = devices::core();
+    core.compile_model(&core.read_model(tiny(name))?, device, config)
+}
+
+const CPU: UnderTest = engine!("CPU");
+const ORT_CPU: UnderTest = engine!("ORT.CPU");
+const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
+/// What is no processor for us takes the way of accelerators: the engine calls back.
+const OPENVINO_HETERO: UnderTest = engine!("OPENVINO.HETERO:CPU");
 
 const NULL: UnderTest = UnderTest {
     name: "NULL",
@@ -103,8 +125,38 @@ const NULL: UnderTest = UnderTest {
         let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
         (core, "NULL", Model::from_ports(info))
     },
-    changes_fixed_extents: true,
+    identity_with: |config| {
+        let script = Script::computing(|io, _| {
+            let (shape, same) = (*io.input(0).layout().shape(), read(io.input(0)));
+            write(io, 0, &shape, same)
+        });
+        null_with(script, 1, config)
+    },
+    center_with: |config| null_with(Script { mixes_rows: true, ..doubling() }, 0, config),
+    sum: || {
+        let script = Script::computing(|io, _| {
+            let sum: Vec<f32> = read(io.input(0)).iter().zip(read(io.input(1))).map(|(x, total)| x + total).collect();
+            write(io, 0, &[1, 4], sum.clone())?;
+            write(io, 1, &[1, 4], sum)
+        });
+        let mut core = Core::new();
+        core.register(Arc::new(NullDevice::new(Arc::new(script))));
+        let info = ModelInfo {
+            inputs: vec![port("x", &[1, 4]), port("total_in", &[1, 4])],
+            outputs: vec![port("y", &[1, 4]), port("total_out", &[1, 4])],
+            ..ModelInfo::default()
+        };
+        (core, "NULL", Model::from_ports(info))
+    },
 };
+
+/// `x` [?, 4] -> `y` [?, 4], or with one row.
+fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(script))));
+    let info = ModelInfo { inputs: vec![port("x", &[n_rows, 4])], outputs: vec![port("y", &[n_rows, 4])], ..ModelInfo::default() };
+    core.compile_model(&Model::from_ports(info), "NULL", config)
+}
 
 /// `n` rows of four different numbers; `first` tells one batch from another.
 fn batch(first: usize, n_rows: usize) -> Tensor {
@@ -583,9 +635,12 @@ fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     assert_eq!(kind(request.infer(batch(0, 2))), Some(ErrorKind::Tensor));
     request.infer(batch(0, 3)).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
-    if let Some(wide) = device.with_other_extents([Dim::Dynamic, 6.into()]) {
-        let six = Tensor::from_slice([1, 6], &[1.5_f32; 6]).unwrap();
-        assert_eq!(values(&wide.infer(&six).unwrap()[0]), [3.0; 6]);
+    // The file fixes the second extent at 4.
+    for (shape, n_columns) in [([Dim::Dynamic, 6.into()], 6), ([1.into(), Dim::from(5..=7)], 5), ([1.into(), 3.into()], 3)] {
+        let other = device.reshaped(shape, "N?").unwrap();
+        let input = Tensor::from_slice([1, n_columns], &vec![1.5_f32; n_columns]).unwrap();
+        let output = other.infer(&input).unwrap().into_tensors().remove(0);
+        assert_eq!((&output.shape()[..], values(&output)), (&[1, n_columns][..], vec![3.0; n_columns]));
     }
     for (shape, key, expected) in
         [(vec![4], "x", ErrorKind::Tensor), (vec![1, 4, 1], "x", ErrorKind::Tensor), (vec![1, 4], "y", ErrorKind::NotFound)]
@@ -717,6 +772,18 @@ fn a_canceled_request_runs_again(device: &UnderTest) {
     }
 }
 
+/// Nothing is ignored that was not asked for; what is ignored is named as in `Config`, with a reason.
+fn options_that_change_nothing_are_told(device: &UnderTest) {
+    assert_eq!(device.with(&Config::default()).properties().ignored, []);
+    let scratch = Scratch::new(&format!("ignored-{}", device.name));
+    let (precision, cache_folder) = (Precision::Bf16, Some(scratch.path().to_owned()));
+    let model = device.with(&Config { precision, cache_folder, n_threads: Some(2), ..Config::default() });
+    for ignored in model.properties().ignored {
+        assert!(["precision", "cache_folder", "n_threads"].contains(&ignored.option) && !ignored.why.is_empty(), "{ignored:?}");
+    }
+    assert_eq!(values(&model.infer(batch(0, 2)).unwrap()[0]), doubled(&numbers(0, 2)));
+}
+
 /// canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 fn the_callback_may_restart_the_request(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
@@ -793,6 +860,25 @@ macro_rules! joins {
             a_canceled_request_runs_again,
             the_callback_may_restart_the_request,
             requests_may_be_dropped_while_they_run,
+            gathered_runs_get_each_its_own_row,
+            a_batch_that_is_not_full_goes_when_its_time_is_over,
+            a_model_of_one_row_is_gathered,
+            a_model_that_mixes_its_rows_is_not_gathered,
+            a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone,
+            a_variable_has_a_name_and_its_ports_are_no_ports_of_the_model,
+            a_model_without_variables_has_an_empty_list,
+            what_a_run_leaves_is_what_the_next_one_reads,
+            a_state_that_is_set_is_read_back_and_used,
+            a_state_that_is_reset_is_zeros_again,
+            requests_never_see_each_others_state_under_load,
+            a_run_that_fails_leaves_the_state_as_it_was,
+            direct_inference_keeps_no_state,
+            nodes_are_told_after_synchronous_and_asynchronous_runs,
+            before_the_first_run_no_node_is_told_to_have_run,
+            the_nodes_are_those_of_the_requests_own_run,
+            options_that_change_nothing_are_told,
+            profiling_that_was_not_enabled_is_an_error,
+            profiling_changes_no_result,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {
@@ -813,6 +899,7 @@ joins!(CPU as cpu);
 joins!(NULL as null);
 joins!(ORT_CPU as ort_cpu);
 joins!(OPENVINO_CPU as openvino_cpu);
+joins!(OPENVINO_HETERO as openvino_hetero);
 
 /// Without a script the null device writes zeros, also into the regions of somebody's tensor, and nowhere else.
 #[test]

@@ -1,11 +1,25 @@
 //! Real ONNX files through the embedded engine.
 
+use std::sync::Arc;
+
 use ndarray::Axis;
 use roiflow::devices;
-use roiflow::runtime::{Config, Dim, ErrorKind, PartialShape};
+use roiflow::runtime::{Config, Core, Dim, ErrorKind, PartialShape};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
+use crate::request::drop::check_that_tensors_outlive;
 use crate::support::{compile, real, tiny};
+
+/// Its input tensors are the engine's own memory.
+#[test]
+fn tensors_of_the_embedded_engine_outlive_request_model_and_core() {
+    let compiled = {
+        let mut core = Core::new();
+        core.register(Arc::new(devices::cpu::CpuDevice));
+        core.compile_model(&core.read_model(tiny("double.onnx")).unwrap(), "CPU", &Config::default()).unwrap()
+    };
+    check_that_tensors_outlive(compiled);
+}
 
 #[test]
 fn every_float_model_of_the_development_set_loads_and_runs() {

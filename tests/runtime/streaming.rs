@@ -6,7 +6,7 @@ use roiflow::devices;
 use roiflow::runtime::{Config, InferRequest};
 use roiflow::tensor::Tensor;
 
-use crate::support::fetched;
+use crate::support::{fetched, is_here};
 
 const CHUNK: usize = 512;
 const CONTEXT: usize = 64;
@@ -32,16 +32,22 @@ fn a_voice_activity_model_hears_the_sentence_as_its_reference_does() {
     let samples: Vec<f32> = bytes.as_chunks::<2>().0.iter().map(|pair| f32::from(i16::from_le_bytes(*pair)) / 32768.0).collect();
     let expected: Vec<f32> = serde_json::from_slice(&std::fs::read(golden.join("probabilities.json")).unwrap()).unwrap();
 
+    for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| is_here(device)) {
+        check(device, &path, &samples, &expected);
+    }
+}
+
+fn check(device: &str, path: &Path, samples: &[f32], expected: &[f32]) {
     let core = devices::core();
     let model = core.read_model(path).unwrap().make_stateful([("state", "stateN")]).unwrap();
-    let model = core.compile_model(&model, "CPU", &Config::default()).unwrap();
+    let model = core.compile_model(&model, device, &Config::default()).unwrap();
     let (request, other) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
     for _ in 0..2 {
-        let got = probabilities(&request, &samples);
-        let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
-        eprintln!("{} chunks, largest difference {worst:.6}", got.len());
+        let got = probabilities(&request, samples);
+        let worst = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+        eprintln!("{device}: {} chunks, largest difference {worst:.6}", got.len());
         assert_eq!(got.len(), expected.len());
-        assert!(worst < 1e-3, "{got:?}");
+        assert!(worst < 1e-3, "{device}: {got:?}");
         // Another stream in between, on another request, and from the start again.
         probabilities(&other, &samples[..4 * CHUNK]);
         request.reset_state().unwrap();

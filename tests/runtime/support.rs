@@ -59,7 +59,12 @@ pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
 pub fn is_here(device: &str) -> bool {
     static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
     let devices = DEVICES.get_or_init(|| devices::core().devices());
-    let info = devices.iter().find_map(|(name, info)| (name == device).then_some(info));
+    // What combines devices, `OPENVINO.HETERO:CPU`, is there where these are.
+    let listed = match (device.split_once('.'), device.rsplit_once(':')) {
+        (Some((engine, _)), Some((_, of))) => format!("{engine}.{of}"),
+        _ => device.to_owned(),
+    };
+    let info = devices.iter().find_map(|(name, info)| (*name == listed).then_some(info));
     let why = match info.map(|info| &info.missing) {
         Some(None) => return true,
         Some(Some(missing)) => missing.error(device).to_string(),

@@ -1,30 +1,13 @@
-//! Variables: the state that a recurrent model keeps in each request.
+//! Variables: what concerns no device. What every device must do is in `device_suite::states`.
 
 use std::sync::Arc;
 
 use roiflow::devices::{self, null::Script};
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, InferRequest, Model, ModelInfo, PartialShape, Port, VariableState};
-use roiflow::tensor::{ElementType, Tensor};
+use roiflow::tensor::ElementType;
 
 use crate::request::{port, read, write};
 use crate::support::{row, tiny, values};
-
-/// `x`, `total_in` -> `y` = `total_out` = x + total_in, stateful, on each device.
-fn summing() -> [CompiledModel; 2] {
-    let model = devices::core().read_model(tiny("sum.onnx")).unwrap().make_stateful([("total_in", "total_out")]).unwrap();
-    let cpu = devices::core().compile_model(&model, "CPU", &Config::default()).unwrap();
-    let script = Script::computing(|io, _| {
-        let sum: Vec<f32> = read(io.input(0)).iter().zip(read(io.input(1))).map(|(x, total)| x + total).collect();
-        write(io, 0, &[1, 4], sum.clone())?;
-        write(io, 1, &[1, 4], sum)
-    });
-    let info = ModelInfo {
-        inputs: vec![port("x", &[1, 4]), port("total_in", &[1, 4])],
-        outputs: vec![port("y", &[1, 4]), port("total_out", &[1, 4])],
-        ..ModelInfo::default()
-    };
-    [cpu, on_null(script, &Model::from_ports(info).make_stateful([("total_in", "total_out")]).unwrap())]
-}
 
 fn on_null(script: Script, model: &Model) -> CompiledModel {
     let mut core = Core::new();
@@ -34,61 +17,6 @@ fn on_null(script: Script, model: &Model) -> CompiledModel {
 
 fn only_state(request: &InferRequest) -> VariableState {
     request.query_state().unwrap().remove(0)
-}
-
-fn add(request: &InferRequest, value: f32) -> f32 {
-    request.infer(row([value; 4])).unwrap();
-    values(&request.output_tensor(()).unwrap())[3]
-}
-
-/// QueryState: variables by name; their ports are gone from the model.
-#[test]
-fn a_variable_has_a_name_and_its_ports_are_no_ports_of_the_model() {
-    for model in summing() {
-        let names = |ports: &[Port]| ports.iter().map(|port| port.name().to_owned()).collect::<Vec<_>>();
-        assert_eq!((names(model.inputs()), names(model.outputs())), (vec!["x".to_owned()], vec!["y".to_owned()]));
-        let request = model.create_infer_request().unwrap();
-        assert_eq!(only_state(&request).name(), "total_in");
-        assert_eq!((request.input_tensors().unwrap().len(), request.results().unwrap().len()), (1, 1));
-        assert!(request.tensor("total_in").is_err() && request.tensor("total_out").is_err());
-    }
-}
-
-/// infer_querystate: a model without variables has none, and resetting them does nothing.
-#[test]
-fn a_model_without_variables_has_an_empty_list() {
-    let request = crate::support::compile(&tiny("double.onnx")).create_infer_request().unwrap();
-    assert!(request.query_state().unwrap().is_empty());
-    request.reset_state().unwrap();
-}
-
-#[test]
-fn what_a_run_leaves_is_what_the_next_one_reads() {
-    for model in summing() {
-        let request = model.create_infer_request().unwrap();
-        assert_eq!([1.0, 2.0, 4.0].map(|value| add(&request, value)), [1.0, 3.0, 7.0]);
-        request.start_async(row([1.0; 4])).unwrap();
-        request.wait().unwrap();
-        assert_eq!(values(&request.output_tensor(()).unwrap()), [8.0; 4]);
-        assert_eq!(values(&only_state(&request).state().unwrap()), [8.0; 4]);
-    }
-}
-
-/// SetState: read back equal, and used by the next run.
-#[test]
-fn a_state_that_is_set_is_read_back_and_used() {
-    for model in summing() {
-        let request = model.create_infer_request().unwrap();
-        let state = only_state(&request);
-        let users = row([1.0, 2.0, 3.0, 4.0]);
-        state.set_state(&users).unwrap();
-        users.view_mut::<f32>().unwrap().fill(99.0);
-        assert_eq!(values(&state.state().unwrap()), [1.0, 2.0, 3.0, 4.0]);
-        request.infer(row([10.0; 4])).unwrap();
-        assert_eq!(values(&request.output_tensor(()).unwrap()), [11.0, 12.0, 13.0, 14.0]);
-        let error = state.set_state(&Tensor::new(ElementType::F32, [4]).unwrap()).unwrap_err();
-        assert_eq!(error.to_string(), "variable `total_in`: expected [1, 4] f32, got [4] f32");
-    }
 }
 
 /// Reset: only the one that is reset has its default again.
@@ -118,40 +46,6 @@ fn a_reset_is_of_one_variable_or_of_all() {
     assert_eq!(both(), [0.0, 0.0]);
 }
 
-/// 2infers_set, 2infers: running one request leaves the state of another alone; here many, at once.
-#[test]
-fn requests_never_see_each_others_state_under_load() {
-    for model in summing() {
-        let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
-        for round in 1..=100 {
-            for (request_idx, request) in requests.iter().enumerate() {
-                request.start_async(row([request_idx as f32; 4])).unwrap();
-            }
-            for (request_idx, request) in requests.iter().enumerate() {
-                request.wait().unwrap();
-                assert_eq!(values(&request.output_tensor(()).unwrap()), [(round * request_idx) as f32; 4]);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_run_that_fails_leaves_the_state_as_it_was() {
-    for model in summing() {
-        let request = model.create_infer_request().unwrap();
-        add(&request, 5.0);
-        request
-            .append_step("refuse", |run| match run.run() {
-                2 => Err(roiflow::runtime::Error::new(ErrorKind::Device, "the second run")),
-                _ => Ok(()),
-            })
-            .unwrap();
-        assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Device);
-        assert_eq!(values(&only_state(&request).state().unwrap()), [5.0; 4]);
-        assert_eq!(add(&request, 1.0), 6.0);
-    }
-}
-
 #[test]
 fn the_state_is_busy_while_the_request_runs() {
     let gate = devices::null::Gate::closed();
@@ -167,16 +61,6 @@ fn the_state_is_busy_while_the_request_runs() {
     gate.open();
     request.wait().unwrap();
     state.state().unwrap();
-}
-
-/// Each call of direct inference begins anew: the request that it keeps is anybody's.
-#[test]
-fn direct_inference_keeps_no_state() {
-    for model in summing() {
-        for _ in 0..3 {
-            assert_eq!(values(&model.infer(row([2.0; 4])).unwrap()["y"]), [2.0; 4]);
-        }
-    }
 }
 
 /// A state whose shape is open grows with what the runs write.

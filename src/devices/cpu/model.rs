@@ -13,7 +13,7 @@ use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
-use crate::runtime::{Config, Dim, Error, ErrorKind, ModelInfo, PartialShape, Port, Result};
+use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
 use crate::tensor::{ElementType, Shape};
 
 /// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
@@ -176,6 +176,7 @@ pub(super) struct CpuModel {
     pool: Arc<Pool>,
     plans: Arc<Plans>,
     profiling: bool,
+    ignored: Vec<Ignored>,
 }
 
 /// Plans by input shapes, made on demand.
@@ -238,7 +239,12 @@ impl CpuModel {
                     .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
             }
         }
-        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling })
+        let ignored = Ignored::of([
+            (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
+            (config.n_threads.is_some_and(|n_threads| n_threads > 1), "n_threads", "it computes a run on one thread"),
+            (config.cache_folder.is_some(), "cache_folder", "its plans can't be kept in files"),
+        ]);
+        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling, ignored })
     }
 }
 
@@ -288,6 +294,10 @@ impl DeviceModel for CpuModel {
 
     fn device(&self) -> Option<&str> {
         Some("CPU")
+    }
+
+    fn ignored(&self) -> Vec<Ignored> {
+        self.ignored.clone()
     }
 
     fn steps(&self) -> Vec<DeviceStep> {

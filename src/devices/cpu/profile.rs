@@ -59,7 +59,7 @@ impl Profile {
             let times = self.times[node.id];
             let Times { real, cpu } = times.unwrap_or_default();
             let status = if times.is_some() { NodeStatus::Executed } else { NodeStatus::NotRun };
-            nodes.push(NodeTime { name: node.name.clone(), kind: kind.into_owned(), status, real, cpu });
+            nodes.push(NodeTime { name: node.name.clone(), kind: kind.into_owned(), status, real, cpu: Some(cpu) });
         }
         let n_of_plan = nodes.len();
         for (name, kind) in of_file {
@@ -67,7 +67,7 @@ impl Profile {
                 continue;
             }
             let status = if self.plan.is_some() { NodeStatus::OptimizedOut } else { NodeStatus::NotRun };
-            let (real, cpu) = (Duration::ZERO, Duration::ZERO);
+            let (real, cpu) = (Duration::ZERO, Some(Duration::ZERO));
             nodes.push(NodeTime { name: name.clone(), kind: kind.clone(), status, real, cpu });
         }
         nodes

@@ -63,7 +63,7 @@ impl Device for NullDevice {
             true => Some(executors.named(&format!("roiflow-{}-waiter", self.name), 1)?),
             false => None,
         };
-        Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), cpu, waiter)))
+        Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), config.clone(), cpu, waiter)))
     }
 
     fn default_context(&self) -> Result<RemoteContext> {

@@ -3,21 +3,28 @@
 use std::sync::Arc;
 
 use super::Script;
-use super::request::NullRequest;
+use super::request::{NullRequest, Times};
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executor;
-use crate::runtime::{ModelInfo, Result};
+use crate::runtime::{Config, Ignored, ModelInfo, Precision, Result};
 
 pub(super) struct NullModel {
     info: ModelInfo,
     script: Arc<Script>,
     steps: Vec<DeviceStep>,
+    config: Config,
 }
 
 impl NullModel {
     /// With a waiter, a run is handed to the device by the processor, waited for, and finished by the processor, as on an
     /// accelerator; without one it is computed in one step.
-    pub(super) fn new(info: ModelInfo, script: Arc<Script>, cpu: Arc<dyn Executor>, waiter: Option<Arc<dyn Executor>>) -> Self {
+    pub(super) fn new(
+        info: ModelInfo,
+        script: Arc<Script>,
+        config: Config,
+        cpu: Arc<dyn Executor>,
+        waiter: Option<Arc<dyn Executor>>,
+    ) -> Self {
         let mut steps = match waiter {
             Some(waiter) => vec![
                 DeviceStep { name: "submit", executor: cpu.clone() },
@@ -27,13 +34,22 @@ impl NullModel {
             None => vec![DeviceStep { name: "infer", executor: cpu }],
         };
         steps.extend(script.more_steps.iter().map(|(name, executor)| DeviceStep { name, executor: executor.clone() }));
-        Self { info, script, steps }
+        Self { info, script, steps, config }
     }
 }
 
 impl DeviceModel for NullModel {
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn ignored(&self) -> Vec<Ignored> {
+        let (config, why) = (&self.config, "nothing is computed");
+        Ignored::of([
+            (config.precision != Precision::F32, "precision", why),
+            (config.n_threads.is_some(), "n_threads", why),
+            (config.cache_folder.is_some(), "cache_folder", why),
+        ])
     }
 
     fn steps(&self) -> Vec<DeviceStep> {
@@ -44,8 +60,13 @@ impl DeviceModel for NullModel {
         2
     }
 
+    fn rows_are_independent(&self) -> Option<bool> {
+        Some(!self.script.mixes_rows)
+    }
+
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
         let steps = self.steps.iter().map(|step| step.name).collect();
-        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps }))
+        let times: Option<Times> = self.config.profiling.then(Times::default);
+        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps, times }))
     }
 }

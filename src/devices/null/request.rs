@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::{Gate, NullMemory, Script};
-use crate::runtime::device::DeviceRequest;
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, Result};
+use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeStatus, NodeTime, Result};
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct NullRequest {
@@ -14,6 +15,15 @@ pub(super) struct NullRequest {
     pub(super) script: Arc<Script>,
     /// The names of the model's steps.
     pub(super) steps: Vec<&'static str>,
+    /// If the user wants to know the times of nodes.
+    pub(super) times: Option<Times>,
+}
+
+/// What is known of the one node that there is: the script.
+#[derive(Default)]
+pub(super) struct Times {
+    n_steps: usize,
+    real: Duration,
 }
 
 impl DeviceRequest for NullRequest {
@@ -22,6 +32,32 @@ impl DeviceRequest for NullRequest {
     }
 
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let Some(times) = &mut self.times else { return self.follow_script(step_idx, io, cancel) };
+        if step_idx == 0 {
+            *times = Times::default();
+        }
+        let begin = Instant::now();
+        let followed = self.follow_script(step_idx, io, cancel);
+        if let (Some(times), Ok(())) = (&mut self.times, &followed) {
+            (times.n_steps, times.real) = (times.n_steps + 1, times.real + begin.elapsed());
+        }
+        followed
+    }
+
+    fn accepts_remote(&self, tensor: &Tensor) -> bool {
+        tensor.in_remote::<NullMemory>().is_some()
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        let times = self.times.as_ref().ok_or_else(profiling_is_off)?;
+        let status = if times.n_steps == self.steps.len() { NodeStatus::Executed } else { NodeStatus::NotRun };
+        let real = if status == NodeStatus::Executed { times.real } else { Duration::ZERO };
+        Ok(vec![NodeTime { name: "script".to_owned(), kind: "Null".to_owned(), status, real, cpu: None }])
+    }
+}
+
+impl NullRequest {
+    fn follow_script(&self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let pass_gate = || self.script.gate.as_deref().map_or((), Gate::pass);
         match self.steps[step_idx] {
             "infer" => {
@@ -64,9 +100,5 @@ impl DeviceRequest for NullRequest {
             }
         }
         Ok(())
-    }
-
-    fn accepts_remote(&self, tensor: &Tensor) -> bool {
-        tensor.in_remote::<NullMemory>().is_some()
     }
 }

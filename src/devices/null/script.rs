@@ -24,7 +24,9 @@ pub struct Script {
     pub has_own_waiter: bool,
     /// Steps after the first, each on an executor of its own, such as the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
-    /// How often the device was called.
+    /// Rows of a batch are computed from each other; without it each is as if it were alone.
+    pub mixes_rows: bool,
+    /// How often the device was called. Runs that were gathered into one call count once.
     pub n_calls: AtomicUsize,
 }
 

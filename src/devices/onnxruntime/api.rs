@@ -1,7 +1,7 @@
 //! The library's table of functions, and owners of what it gives out. Everything that names a function of the library is here
 //! and in `model`, `request`.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
@@ -10,16 +10,31 @@ use ort_sys::{
     OrtValue,
 };
 
+use crate::devices::engine::{Extent, Said, c_string};
 use crate::devices::find;
-use crate::runtime::{Dim, Error, ErrorKind, Interrupt, PartialShape};
-use crate::tensor::{ElementType, MAX_RANK, Shape};
+use crate::runtime::{Dim, Interrupt, PartialShape};
+use crate::tensor::{ElementType, MAX_RANK};
 
-/// What can go wrong in a call: the library's own words.
-pub(super) type Said<T> = Result<T, String>;
+/// The first version that tells the times of nodes run by run.
+const PROFILES_RUNS: u32 = 25;
+
+/// The table of that version, which later ones only lengthen.
+#[repr(C)]
+struct ApiOf25 {
+    of_17: OrtApi,
+    of_18_to_24: [*const c_void; 139],
+    run_options_enable_profiling: unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr,
+    run_options_disable_profiling: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
+}
+
+// The library's own header says that the first of the two is function 415, and that those of 1.17 are 276.
+const _: () = assert!(size_of::<OrtApi>() == 276 * size_of::<usize>());
+const _: () = assert!(std::mem::offset_of!(ApiOf25, run_options_enable_profiling) == 415 * size_of::<usize>());
 
 /// The loaded library. Lives as long as the process.
 pub(super) struct Api {
     table: &'static OrtApi,
+    enable_profiling: Option<unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr>,
     env: NonNull<OrtEnv>,
     cpu_memory: NonNull<OrtMemoryInfo>,
     pub(super) version: String,
@@ -73,7 +88,12 @@ impl Api {
         let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
             return Err("it gave no environment".to_owned());
         };
-        Ok(Self { table, env, cpu_memory, version, providers: providers(table)?, path: path.to_owned() })
+        // Asked for only where it is there: the library complains on the error output.
+        let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
+        // SAFETY: gives a static table of at least that version's functions, or null.
+        let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
+        let enable_profiling = newer.map(|newer| newer.run_options_enable_profiling);
+        Ok(Self { table, enable_profiling, env, cpu_memory, version, providers: providers(table)?, path: path.to_owned() })
     }
 
     pub(super) fn table(&self) -> &'static OrtApi {
@@ -88,8 +108,14 @@ impl Api {
         check(self.table, status)
     }
 
+    /// Whether the library tells the times of nodes run by run.
+    pub(super) fn profiles_runs(&self) -> bool {
+        self.enable_profiling.is_some()
+    }
+
     /// A value over somebody's memory, which must outlive its use.
-    pub(super) fn value_over(&self, ptr: *mut u8, n_bytes: usize, shape: &Shape, element: ElementType) -> Said<Value> {
+    pub(super) fn value_over(&self, extent: &Extent) -> Said<Value> {
+        let &Extent { ptr, n_bytes, shape, element } = extent;
         let mut dims = [0_i64; MAX_RANK];
         for (dim, &extent) in dims.iter_mut().zip(shape.iter()) {
             *dim = extent as i64;
@@ -304,6 +330,14 @@ impl RunOptions {
         self.ptr.as_ptr()
     }
 
+    /// For each run, a file with the times of its nodes is written whose path begins with `prefix`.
+    pub(super) fn profile(&self, api: &Api, prefix: &Path) -> Said<()> {
+        let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not tell the times of a run", api.version))?;
+        let prefix = c_string(prefix.to_str().ok_or("the path of temporary files is not UTF-8")?)?;
+        // SAFETY: the options live, and no run uses them now; a C string that is copied.
+        api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
+    }
+
     /// Forgets an earlier interruption.
     pub(super) fn rearm(&self) -> Said<()> {
         // SAFETY: the options live, and no run uses them now.
@@ -359,14 +393,4 @@ element_types! {
     Bf16 = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
     F32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
     F64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
-}
-
-/// A text for the library.
-pub(super) fn c_string(text: &str) -> Said<CString> {
-    CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
-}
-
-/// What the library says of a run, as an error.
-pub(super) fn device_error(device: &str) -> impl Fn(String) -> Error {
-    move |said| Error::new(ErrorKind::Device, format!("device {device}: {said}"))
 }

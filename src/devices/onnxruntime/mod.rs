@@ -6,11 +6,18 @@
 //!   computes on the thread that asked for it, so that requests times threads are the cores; see `Config`.
 //! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps, and
 //!   outputs whose shape the model leaves open.
-//! - Cancel ends a run between two nodes.
+//! - The library takes the input shapes of the file at their word: where the caller wants others, the file's bytes are changed
+//!   before the library gets them.
+//! - On the processor, optimized models are kept in `Config::cache_folder`.
+//! - Cancel ends a run between two nodes. Their times are told by 1.25 or newer.
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
+mod cache;
 mod model;
+mod nodes;
+mod onnx;
+mod options;
 mod request;
 
 use std::path::{Path, PathBuf};

@@ -6,14 +6,16 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use ort_sys::{OrtSession, OrtSessionOptions};
-
-use super::api::{Api, Said, Session, c_string, device_error};
+use super::api::{Api, Session};
+use super::cache::Kept;
+use super::onnx;
+use super::options::Options;
 use super::request::OrtRequest;
 use crate::devices::denormals::FlushDenormals;
-use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors};
-use crate::runtime::{Config, Error, ErrorKind, ModelInfo, Performance, Port, Result};
+use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::runtime::device::{DeviceRequest, DeviceStep};
+use crate::runtime::executor::Executors;
+use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, Result};
 
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
 const N_WAITERS: usize = 2;
@@ -22,18 +24,11 @@ const N_WAITERS: usize = 2;
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let said = || -> Said<ModelInfo> {
         let options = Options::new(api)?;
-        options.set(|table, options| {
-            // SAFETY: the options live.
-            unsafe { (table.SetSessionGraphOptimizationLevel)(options, ort_sys::GraphOptimizationLevel::ORT_DISABLE_ALL) }
-        })?;
+        options.no_optimization()?;
         options.threads(1)?;
         options.session(path)?.info(api)
     };
     said().map_err(|why| refused("ORT.CPU", path, &why))
-}
-
-fn refused(device: &str, path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Model, format!("device {device} cannot run `{}`: {why}", path.display()))
 }
 
 /// Where a model is to run, and how.
@@ -46,30 +41,112 @@ pub(super) struct Target<'a> {
     pub(super) executors: &'a Executors,
 }
 
-/// The ports of the file with the input shapes that the caller wants.
-fn reshaped(mut file: ModelInfo, wanted: &ModelInfo) -> Said<ModelInfo> {
-    if file.inputs.len() != wanted.inputs.len() {
-        return Err(format!(
-            "it changed since it was read: expected {} inputs, got {}; read it again",
-            wanted.inputs.len(),
-            file.inputs.len()
-        ));
+impl Target<'_> {
+    fn is_processor(&self) -> bool {
+        self.provider == "CPU"
     }
-    for (port, wanted) in file.inputs.iter_mut().zip(&wanted.inputs) {
-        if port.shape == wanted.shape {
-            continue;
+}
+
+/// A file, looked at before the library gets it.
+#[derive(Default)]
+struct Prepared {
+    /// The model's bytes, where they are other than the file's.
+    changed: Option<Vec<u8>>,
+    /// Where its optimized form is kept.
+    kept: Option<Kept>,
+    /// Names and operators of its nodes, if somebody wants to know.
+    nodes: Vec<(String, String)>,
+    ignored: Vec<Ignored>,
+}
+
+impl Prepared {
+    /// `read` has the input shapes that the caller wants.
+    fn new(api: &Api, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Said<Self> {
+        let config = target.config;
+        let elsewhere = !target.is_processor();
+        let mut prepared = Self {
+            ignored: Ignored::of([
+                (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
+                (elsewhere && config.n_threads.is_some(), "n_threads", "runs are not computed by threads of the processor"),
+                (elsewhere && config.cache_folder.is_some(), "cache_folder", "only models for the processor are kept"),
+            ]),
+            ..Self::default()
+        };
+        let mut not_kept = |why| prepared.ignored.extend(Ignored::of([(config.cache_folder.is_some(), "cache_folder", why)]));
+        if path.extension().is_some_and(|ending| ending == "ort") {
+            not_kept("an .ort file is optimized already");
+            return Ok(prepared);
         }
+        let bytes = std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?;
+        // What is wrong with the bytes is the library's to say.
+        prepared.changed = onnx::with_input_shapes(&bytes, &read.inputs).unwrap_or_default();
+        if config.profiling {
+            prepared.nodes = onnx::nodes(&bytes).unwrap_or_default();
+        }
+        if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
+            if onnx::may_have_other_files(&bytes) {
+                not_kept("weights of this model lie in files of their own, which may change");
+            } else {
+                match Kept::of(folder, prepared.changed.as_deref().unwrap_or(&bytes), &api.version) {
+                    Ok(kept) => prepared.kept = Some(kept),
+                    Err(error) => tracing::warn!("no compiled models are kept in `{}`: {error}", folder.display()),
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// The session, from the kept file if there is one; else one is kept, if it can be.
+    fn session<'a>(&self, path: &Path, options: impl Fn() -> Said<Options<'a>>) -> Said<Session> {
+        let compile = |options: Options<'a>| match &self.changed {
+            Some(model) => options.session_of(model, path.parent().unwrap_or(Path::new(""))),
+            None => options.session(path),
+        };
+        let Some(kept) = &self.kept else { return compile(options()?) };
+        if let Some(file) = kept.found() {
+            let options = options()?;
+            options.no_optimization()?;
+            match options.session(file) {
+                Ok(session) => return Ok(session),
+                Err(why) => {
+                    tracing::warn!("the kept model `{}` is not usable and is made anew: {why}", file.display());
+                    kept.remove();
+                }
+            }
+        }
+        let draft = kept.draft();
+        let writing = options()?;
+        writing.write_optimized(draft.path())?;
+        match compile(writing) {
+            Ok(session) => {
+                draft.keep();
+                Ok(session)
+            }
+            // The model may be at fault, or the folder: without it is known which.
+            Err(why) => {
+                let session = compile(options()?)?;
+                tracing::warn!("the compiled model of `{}` is not kept: {why}", path.display());
+                Ok(session)
+            }
+        }
+    }
+}
+
+/// The ports of the session with the input shapes that the caller wants.
+fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> Said<ModelInfo> {
+    check_unchanged(&session, wanted)?;
+    for (port, wanted) in session.inputs.iter_mut().zip(&wanted.inputs) {
         let fixed = port.shape.dims().iter().zip(wanted.shape.dims()).find(|(own, wanted)| !own.is_open() && own != wanted);
         if let Some((own, wanted)) = fixed {
             return Err(format!(
-                "input {port}: the file fixes an extent at {own}, so it can't become {wanted}; export the model with that extent open, or use a device that can change it (CPU, OPENVINO.CPU)"
+                "input {port}: the file fixes an extent at {own}, so it can't become {wanted}; use the .onnx file that it was made from"
             ));
         }
-        port.shape = wanted.shape.clone();
-        // What the file says of the outputs is for its own shapes.
-        file.outputs.iter_mut().for_each(|output| output.shape = output.shape.all_open());
+        if port.shape != wanted.shape {
+            port.shape = wanted.shape.clone();
+        }
     }
-    Ok(file)
+    Ok(session)
 }
 
 /// A model compiled for one provider.
@@ -80,25 +157,19 @@ pub(super) struct OrtModel {
     pub(super) info: ModelInfo,
     pub(super) input_names: Vec<CString>,
     pub(super) output_names: Vec<CString>,
-}
-
-/// What the runtime holds: the model and where its runs take place.
-pub(super) struct CompiledOrtModel {
-    model: Arc<OrtModel>,
-    executor: Arc<dyn Executor>,
-    n_requests: usize,
+    /// Names and operators of the file's nodes, if the times of nodes are wanted.
+    pub(super) profiling: Option<Arc<[(String, String)]>>,
 }
 
 impl OrtModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<CompiledOrtModel> {
+    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<Self>> {
         let &Target { device, provider, config, executors } = target;
         let pool = executors.for_model(device, config)?;
         let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
-        let on_processor = provider == "CPU";
-        let compile = || -> Said<Self> {
+        let options = || -> Said<Options<'_>> {
             let options = Options::new(api)?;
-            options.threads(if on_processor { n_threads } else { 1 })?;
+            options.threads(if target.is_processor() { n_threads } else { 1 })?;
             if n_threads > 1 && config.performance == Performance::Throughput {
                 // Threads that spin while they wait take the cores from the other requests.
                 options.entry(c"session.intra_op.allow_spinning", c"0")?;
@@ -106,43 +177,42 @@ impl OrtModel {
             // For the session's own threads; the caller's is looked after in `request`.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
             options.provider(provider)?;
+            Ok(options)
+        };
+        let compile = || -> Said<(Self, Vec<Ignored>)> {
+            let prepared = Prepared::new(api, target, path, read)?;
             // The library changes the first caller's thread for good; this puts it back.
             let _flushed = FlushDenormals::enter();
-            let session = options.session(path)?;
-            let info = reshaped(session.info(api)?, read)?;
+            let session = prepared.session(path, options)?;
+            let info = with_bounds(session.info(api)?, read)?;
             let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();
             let (input_names, output_names) = (names(&info.inputs)?, names(&info.outputs)?);
-            Ok(Self { device: device.to_owned(), api: api.clone(), session, info, input_names, output_names })
+            let profiling = config.profiling.then(|| prepared.nodes.into());
+            let (device, api) = (device.to_owned(), api.clone());
+            Ok((Self { device, api, session, info, input_names, output_names, profiling }, prepared.ignored))
         };
-        let model = Arc::new(compile().map_err(|why| refused(device, path, &why))?);
-        if on_processor {
-            return Ok(CompiledOrtModel { model, executor: pool, n_requests });
-        }
-        // A thread that waits for the accelerator is none of the processor's pool.
-        let executor = executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?;
-        Ok(CompiledOrtModel { model, executor, n_requests: N_WAITERS + 1 })
+        let (model, ignored) = compile().map_err(|why| refused(device, path, &why))?;
+        let model = Arc::new(model);
+        let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
+            true => (pool, n_requests),
+            // A thread that waits for the accelerator is none of the processor's pool.
+            false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),
+        };
+        Ok(Compiled { model, steps: vec![DeviceStep { name: "infer", executor }], n_requests, ignored })
     }
 }
 
-impl DeviceModel for CompiledOrtModel {
+impl EngineModel for OrtModel {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
     fn info(&self) -> &ModelInfo {
-        &self.model.info
+        &self.info
     }
 
-    fn device(&self) -> Option<&str> {
-        Some(&self.model.device)
-    }
-
-    fn steps(&self) -> Vec<DeviceStep> {
-        vec![DeviceStep { name: "infer", executor: self.executor.clone() }]
-    }
-
-    fn optimal_number_of_requests(&self) -> usize {
-        self.n_requests
-    }
-
-    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(OrtRequest::new(self.model.clone()).map_err(device_error(&self.model.device))?))
+    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+        Ok(Box::new(OrtRequest::new(self)?))
     }
 }
 
@@ -217,89 +287,5 @@ impl Session {
         // SAFETY: released once.
         unsafe { (table.ReleaseModelMetadata)(metadata) };
         listed.map(|()| found)
-    }
-}
-
-/// Options of a session that is to be made.
-struct Options<'a> {
-    api: &'a Arc<Api>,
-    ptr: NonNull<OrtSessionOptions>,
-}
-
-impl<'a> Options<'a> {
-    fn new(api: &'a Arc<Api>) -> Said<Self> {
-        let mut options = ptr::null_mut();
-        // SAFETY: a place for the answer.
-        api.check(unsafe { (api.table().CreateSessionOptions)(&raw mut options) })?;
-        Ok(Self { api, ptr: NonNull::new(options).ok_or("it gave no session options")? })
-    }
-
-    fn set(&self, set: impl FnOnce(&ort_sys::OrtApi, *mut OrtSessionOptions) -> ort_sys::OrtStatusPtr) -> Said<()> {
-        self.api.check(set(self.api.table(), self.ptr.as_ptr()))
-    }
-
-    fn threads(&self, n_threads: usize) -> Said<()> {
-        let n_threads = i32::try_from(n_threads).unwrap_or(i32::MAX);
-        // SAFETY: the options live.
-        self.set(|table, options| unsafe { (table.SetIntraOpNumThreads)(options, n_threads) })?;
-        // SAFETY: as above.
-        self.set(|table, options| unsafe { (table.SetInterOpNumThreads)(options, 1) })
-    }
-
-    fn entry(&self, key: &std::ffi::CStr, value: &std::ffi::CStr) -> Said<()> {
-        // SAFETY: the options live; both are C strings that are copied.
-        self.set(|table, options| unsafe { (table.AddSessionConfigEntry)(options, key.as_ptr(), value.as_ptr()) })
-    }
-
-    fn provider(&self, provider: &str) -> Said<()> {
-        match provider {
-            "CPU" => Ok(()),
-            "CUDA" => {
-                let table = self.api.table();
-                let mut cuda = ptr::null_mut();
-                // SAFETY: a place for the answer, released below.
-                self.api.check(unsafe { (table.CreateCUDAProviderOptions)(&raw mut cuda) })?;
-                // SAFETY: both live; what is needed of the options is copied.
-                let set = self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_CUDA_V2)(options, cuda) });
-                // SAFETY: released once.
-                unsafe { (table.ReleaseCUDAProviderOptions)(cuda) };
-                set
-            }
-            "Tensorrt" => {
-                let table = self.api.table();
-                let mut tensorrt = ptr::null_mut();
-                // SAFETY: a place for the answer, released below.
-                self.api.check(unsafe { (table.CreateTensorRTProviderOptions)(&raw mut tensorrt) })?;
-                // SAFETY: both live; what is needed of the options is copied.
-                let set =
-                    self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_TensorRT_V2)(options, tensorrt) });
-                // SAFETY: released once.
-                unsafe { (table.ReleaseTensorRTProviderOptions)(tensorrt) };
-                set
-            }
-            other => {
-                let name = c_string(other)?;
-                // SAFETY: the options live; the name is a C string, and there are no keys.
-                self.set(|table, options| unsafe {
-                    (table.SessionOptionsAppendExecutionProvider)(options, name.as_ptr(), ptr::null(), ptr::null(), 0)
-                })
-            }
-        }
-    }
-
-    fn session(&self, path: &Path) -> Said<Session> {
-        let name = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
-        let mut session: *mut OrtSession = ptr::null_mut();
-        let table = self.api.table();
-        // SAFETY: environment and options live; the path is a C string.
-        self.api.check(unsafe { (table.CreateSession)(self.api.env(), name.as_ptr(), self.ptr.as_ptr(), &raw mut session) })?;
-        Ok(Session { table, ptr: NonNull::new(session).ok_or("it gave no session")? })
-    }
-}
-
-impl Drop for Options<'_> {
-    fn drop(&mut self) {
-        // SAFETY: owned, released once; sessions keep copies.
-        unsafe { (self.api.table().ReleaseSessionOptions)(self.ptr.as_ptr()) };
     }
 }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use ort_sys::OrtValue;
 
-use super::api::{RunOptions, Said, Value, device_error};
+use super::api::{RunOptions, Value};
 use super::model::OrtModel;
+use super::nodes::NodeTimes;
 use crate::devices::denormals::FlushDenormals;
-use crate::runtime::device::DeviceRequest;
+use crate::devices::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, Result};
-use crate::tensor::{ElementType, Shape, Tensor};
+use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, NodeTime, Result};
+use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OrtRequest {
     model: Arc<OrtModel>,
@@ -20,11 +22,13 @@ pub(super) struct OrtRequest {
     interrupt: Arc<dyn Interrupt>,
     input_names: Pointers<*const c_char>,
     output_names: Pointers<*const c_char>,
-    inputs: Vec<Place>,
-    outputs: Vec<Place>,
+    inputs: Vec<Place<Value>>,
+    outputs: Vec<Place<Value>>,
     /// Handed to the engine; filled anew for every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
+    /// If the user wants to know the times of nodes, and the library tells them.
+    times: Option<NodeTimes>,
 }
 
 /// Lists of pointers into what the request owns.
@@ -33,70 +37,46 @@ struct Pointers<T>(Vec<T>);
 // SAFETY: the names live in the model, which the request holds; the values are looked at during a run only, on its thread.
 unsafe impl<T> Send for Pointers<T> {}
 
-/// What stands for one input or output.
-#[derive(Default)]
-struct Place {
-    /// Over memory that lay at this address with this shape in the last run.
-    value: Option<(usize, Shape, Value)>,
-    /// Without gaps, for tensors that have some.
-    dense: Option<Tensor>,
-}
-
 impl OrtRequest {
     pub(super) fn new(model: Arc<OrtModel>) -> Said<Self> {
         let options = Arc::new(RunOptions::new(&model.api)?);
-        let places = |n_ports: usize| (0..n_ports).map(|_| Place::default()).collect::<Vec<_>>();
+        let times = match &model.profiling {
+            Some(nodes) if model.api.profiles_runs() => Some(NodeTimes::new(nodes.clone())?),
+            _ => None,
+        };
+        if let Some(times) = &times {
+            options.profile(&model.api, &times.prefix())?;
+        }
         let (n_inputs, n_outputs) = (model.info.inputs.len(), model.info.outputs.len());
         Ok(Self {
             input_names: Pointers(model.input_names.iter().map(|name| name.as_ptr()).collect()),
             output_names: Pointers(model.output_names.iter().map(|name| name.as_ptr()).collect()),
-            inputs: places(n_inputs),
-            outputs: places(n_outputs),
+            inputs: Place::list(n_inputs),
+            outputs: Place::list(n_outputs),
             input_values: Pointers(Vec::with_capacity(n_inputs)),
             output_values: Pointers(Vec::with_capacity(n_outputs)),
             interrupt: options.clone(),
             options,
+            times,
             model,
         })
     }
 
-    fn place_inputs(&mut self, io: &DeviceIo<'_>) -> Result<()> {
+    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
+    fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let model = &self.model;
+        let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
         self.input_values.0.clear();
         for (input_idx, place) in self.inputs.iter_mut().enumerate() {
-            let bytes = io.input(input_idx);
-            let (element, shape) = (bytes.layout().element(), *bytes.layout().shape());
-            if bytes.layout().is_dense() {
-                let extent = bytes.extent();
-                // The engine takes pointers to write for inputs, too, but only reads them.
-                place.over(&self.model, extent.as_ptr().cast_mut(), extent.len(), &shape, element)?;
-            } else {
-                let mut dense = place.dense(element, &shape)?.bytes_mut()?;
-                bytes.copy_all_to_dense(dense.extent_mut())?;
-                place.over(&self.model, dense.extent_mut().as_mut_ptr(), dense.extent().len(), &shape, element)?;
-            }
-            self.input_values.0.push(place.as_ptr());
+            self.input_values.0.push(place.input(io, input_idx, make)?.as_ptr());
         }
-        Ok(())
-    }
-
-    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
-    fn place_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         self.output_values.0.clear();
-        for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&self.model.info.outputs).enumerate() {
-            let Some(shape) = port.shape.to_static() else {
-                self.output_values.0.push(ptr::null_mut());
-                continue;
+        for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {
+            let value = match port.shape.to_static() {
+                Some(shape) => place.output(io, output_idx, shape, make)?.as_ptr(),
+                None => ptr::null_mut(),
             };
-            let bytes = io.output(output_idx, &shape)?;
-            if bytes.layout().is_dense() {
-                let extent = bytes.extent_mut();
-                place.over(&self.model, extent.as_mut_ptr(), extent.len(), &shape, port.element)?;
-                place.dense = None;
-            } else {
-                let mut dense = place.dense(port.element, &shape)?.bytes_mut()?;
-                place.over(&self.model, dense.extent_mut().as_mut_ptr(), dense.extent().len(), &shape, port.element)?;
-            }
-            self.output_values.0.push(place.as_ptr());
+            self.output_values.0.push(value);
         }
         Ok(())
     }
@@ -130,10 +110,7 @@ impl OrtRequest {
         let failed = device_error(&model.device);
         for (output_idx, port) in model.info.outputs.iter().enumerate() {
             if port.shape.to_static().is_some() {
-                let place = &self.outputs[output_idx];
-                if let (Some(dense), Some((_, shape, _))) = (&place.dense, &place.value) {
-                    io.output(output_idx, shape)?.copy_all_from_dense(dense.bytes()?.extent())?;
-                }
+                self.outputs[output_idx].finish(io, output_idx)?;
                 continue;
             }
             let Some(value) = NonNull::new(self.output_values.0[output_idx]) else {
@@ -160,48 +137,22 @@ impl OrtRequest {
     }
 }
 
-impl Place {
-    fn over(&mut self, model: &OrtModel, ptr: *mut u8, n_bytes: usize, shape: &Shape, element: ElementType) -> Result<()> {
-        if !matches!(&self.value, Some((address, known, _)) if *address == ptr as usize && known == shape) {
-            self.value = None;
-            let value = model.api.value_over(ptr, n_bytes, shape, element).map_err(device_error(&model.device))?;
-            self.value = Some((ptr as usize, *shape, value));
-        }
-        Ok(())
-    }
-
-    fn as_ptr(&self) -> *mut OrtValue {
-        self.value.as_ref().map_or(ptr::null_mut(), |(_, _, value)| value.as_ptr())
-    }
-
-    fn dense(&mut self, element: ElementType, shape: &Shape) -> Result<Tensor> {
-        if let Some(dense) = &self.dense
-            && dense.shape() == *shape
-        {
-            return Ok(dense.clone());
-        }
-        let dense = Tensor::new(element, *shape)?;
-        self.dense = Some(dense.clone());
-        Ok(dense)
-    }
-}
-
 impl DeviceRequest for OrtRequest {
     fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::new(self.model.info.inputs[port_idx].element, shape)?)
     }
 
     fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        for (input_idx, port) in self.model.info.inputs.iter().enumerate() {
-            let shape = io.input(input_idx).layout().shape();
-            // Only where the shape was left open: there nothing was set yet.
-            if shape.contains(&0) && port.shape.to_static().is_none() {
-                return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
-            }
+        check_inputs(&self.model.info, io)?;
+        if let Some(times) = &mut self.times {
+            times.begin_run();
         }
-        self.place_inputs(io)?;
-        self.place_outputs(io)?;
-        let ran = self.run(cancel).and_then(|()| self.finish_outputs(io));
+        self.place(io)?;
+        let ran = self.run(cancel);
+        if let Some(times) = &mut self.times {
+            times.end_run();
+        }
+        let ran = ran.and_then(|()| self.finish_outputs(io));
         if ran.is_err() {
             // What a failed run left behind, where the engine was to allocate.
             for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
@@ -212,5 +163,17 @@ impl DeviceRequest for OrtRequest {
             }
         }
         ran
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        if self.model.profiling.is_none() {
+            return Err(profiling_is_off());
+        }
+        let (device, api) = (&self.model.device, &self.model.api);
+        let Some(times) = &self.times else {
+            let message = format!("device {device}: ONNX Runtime tells the times of a run's nodes from 1.25 on, this is {}", api.version);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        times.nodes().map_err(device_error(device))
     }
 }

@@ -3,17 +3,17 @@
 //! Declared here rather than taken from a crate of bindings: those keep the first library that they opened whatever it was,
 //! panic where a function is missing, and can't pass properties, which are variadic.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::completion::Completion;
+use crate::devices::engine::{Extent, Said, c_string};
 use crate::devices::find::{self, Library};
-use crate::runtime::{Dim, Error, ErrorKind, Interrupt, PartialShape};
+use crate::runtime::{Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
-
-/// What can go wrong in a call: the library's own words.
-pub(super) type Said<T> = Result<T, String>;
 
 /// The oldest release whose numbers of element types are those below.
 const OLDEST: (u32, u32) = (2025, 1);
@@ -77,6 +77,31 @@ pub(super) struct OvDimension {
 pub(super) struct OvPartialShape {
     rank: OvDimension,
     dims: *mut OvDimension,
+}
+
+/// `ov_callback_t`; the library keeps the pointer to it.
+#[repr(C)]
+pub(super) struct OvCallback {
+    called: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+
+/// `ov_profiling_info_t`; times in microseconds.
+#[repr(C)]
+pub(super) struct OvNode {
+    status: c_int,
+    real_us: i64,
+    cpu_us: i64,
+    name: *const c_char,
+    implementation: *const c_char,
+    kind: *const c_char,
+}
+
+/// `ov_profiling_info_list_t`
+#[repr(C)]
+pub(super) struct OvNodes {
+    nodes: *mut OvNode,
+    n_nodes: usize,
 }
 
 /// `ov_status_e`, a number: newer libraries may give others.
@@ -161,6 +186,7 @@ functions! {
     ov_compiled_model_outputs_size: fn(*const OvCompiledModel, *mut usize) -> Status;
     ov_compiled_model_input_by_index: fn(*const OvCompiledModel, usize, *mut *mut OvPort) -> Status;
     ov_compiled_model_output_by_index: fn(*const OvCompiledModel, usize, *mut *mut OvPort) -> Status;
+    ov_compiled_model_get_property: fn(*const OvCompiledModel, *const c_char, *mut *mut c_char) -> Status;
     ov_compiled_model_create_infer_request: fn(*const OvCompiledModel, *mut *mut OvInferRequest) -> Status;
     ov_output_const_port_free: fn(*mut OvPort);
     ov_port_get_any_name: fn(*const OvPort, *mut *mut c_char) -> Status;
@@ -177,7 +203,12 @@ functions! {
     ov_infer_request_set_output_tensor_by_index: fn(*mut OvInferRequest, usize, *const OvTensor) -> Status;
     ov_infer_request_get_output_tensor_by_index: fn(*const OvInferRequest, usize, *mut *mut OvTensor) -> Status;
     ov_infer_request_infer: fn(*mut OvInferRequest) -> Status;
+    ov_infer_request_set_callback: fn(*mut OvInferRequest, *const OvCallback) -> Status;
+    ov_infer_request_start_async: fn(*mut OvInferRequest) -> Status;
+    ov_infer_request_wait: fn(*mut OvInferRequest) -> Status;
     ov_infer_request_cancel: fn(*mut OvInferRequest) -> Status;
+    ov_infer_request_get_profiling_info: fn(*const OvInferRequest, *mut OvNodes) -> Status;
+    ov_profiling_info_list_free: fn(*mut OvNodes);
     ov_infer_request_free: fn(*mut OvInferRequest);
 }
 
@@ -247,16 +278,29 @@ impl Api {
         Ok(unsafe { self.functions.take_string(value) })
     }
 
+    /// A property of a compiled model.
+    ///
+    /// # Safety
+    /// `model` lives.
+    pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> Said<String> {
+        let mut value = ptr::null_mut();
+        // SAFETY: the caller's promise; a C string, and a place for the answer.
+        self.check(unsafe { (self.functions.ov_compiled_model_get_property)(model, key.as_ptr(), &raw mut value) })?;
+        // SAFETY: just given out, not used again.
+        Ok(unsafe { self.functions.take_string(value) })
+    }
+
     /// A tensor over somebody's memory, which must outlive its use.
-    pub(super) fn tensor_over(self: &Arc<Self>, ptr: *mut u8, shape: &Shape, element: ElementType) -> Said<TensorOver> {
+    pub(super) fn tensor_over(self: &Arc<Self>, extent: &Extent) -> Said<TensorOver> {
         let mut dims = [0_i64; MAX_RANK];
-        for (dim, &extent) in dims.iter_mut().zip(shape.iter()) {
+        for (dim, &extent) in dims.iter_mut().zip(extent.shape.iter()) {
             *dim = extent as i64;
         }
-        let shape = OvShape { rank: shape.len() as i64, dims: dims.as_mut_ptr() };
+        let shape = OvShape { rank: extent.shape.len() as i64, dims: dims.as_mut_ptr() };
+        let (code, data) = (code_of(extent.element), extent.ptr.cast());
         let mut tensor = ptr::null_mut();
         // SAFETY: the memory is only looked at when the tensor is used; the shape is copied.
-        self.check(unsafe { (self.functions.ov_tensor_create_from_host_ptr)(code_of(element), shape, ptr.cast(), &raw mut tensor) })?;
+        self.check(unsafe { (self.functions.ov_tensor_create_from_host_ptr)(code, shape, data, &raw mut tensor) })?;
         Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
     }
 }
@@ -433,6 +477,8 @@ impl Drop for TensorOver {
 pub(super) struct EngineRequest {
     api: Arc<Api>,
     ptr: NonNull<OvInferRequest>,
+    /// Who is told when a run has computed, and how the library knows it.
+    callback: Option<(Arc<Completion>, Box<OvCallback>)>,
 }
 
 // SAFETY: used by one run at a time; only `cancel` is called beside it, which the library allows from any thread.
@@ -447,7 +493,18 @@ impl EngineRequest {
         let mut request = ptr::null_mut();
         // SAFETY: the caller's promise; a place for the answer.
         api.check(unsafe { (api.functions.ov_compiled_model_create_infer_request)(model, &raw mut request) })?;
-        Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("it gave no request")? })
+        Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("it gave no request")?, callback: None })
+    }
+
+    /// From now on `completion` is told when a run that was started has computed.
+    pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> Said<()> {
+        let argument = Arc::as_ptr(&completion).cast_mut().cast();
+        let callback = Box::new(OvCallback { called: has_computed, argument });
+        // SAFETY: the request lives. What it keeps, the callback and behind it the completion, is freed after the request, which
+        // waits for a callback that is on.
+        self.api.check(unsafe { (self.api.functions.ov_infer_request_set_callback)(self.ptr.as_ptr(), &raw const *callback) })?;
+        self.callback = Some((completion, callback));
+        Ok(())
     }
 
     pub(super) fn set_input(&self, input_idx: usize, tensor: &TensorOver) -> Said<()> {
@@ -481,6 +538,56 @@ impl EngineRequest {
         // SAFETY: the caller's promise.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_infer)(self.ptr.as_ptr()) })
     }
+}
+
+impl EngineRequest {
+    /// Begins to compute; the completion is told of the end, however it ends.
+    ///
+    /// # Safety
+    /// As [`EngineRequest::infer`], until [`EngineRequest::wait`] has returned.
+    pub(super) unsafe fn start(&self) -> Said<()> {
+        // SAFETY: the caller's promise.
+        self.api.check(unsafe { (self.api.functions.ov_infer_request_start_async)(self.ptr.as_ptr()) })
+    }
+
+    /// Waits for the end of what was started, and says how it ended.
+    pub(super) fn wait(&self) -> Said<()> {
+        // SAFETY: the request lives.
+        self.api.check(unsafe { (self.api.functions.ov_infer_request_wait)(self.ptr.as_ptr()) })
+    }
+
+    /// What the nodes did in the latest run.
+    pub(super) fn nodes(&self) -> Said<Vec<NodeTime>> {
+        let mut list = OvNodes { nodes: ptr::null_mut(), n_nodes: 0 };
+        // SAFETY: the request lives; a place for the answer, freed below.
+        self.api.check(unsafe { (self.api.functions.ov_infer_request_get_profiling_info)(self.ptr.as_ptr(), &raw mut list) })?;
+        let node = |node_idx| {
+            // SAFETY: the list has so many nodes.
+            let node = unsafe { &*list.nodes.add(node_idx) };
+            let time = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
+            // SAFETY: C strings of the list.
+            let (name, kind, implementation) = unsafe { (text(node.name), text(node.kind), text(node.implementation)) };
+            let status = match node.status {
+                1 => NodeStatus::OptimizedOut,
+                2 => NodeStatus::Executed,
+                // What was folded into its neighbor has no implementation.
+                _ if implementation == "undef" => NodeStatus::OptimizedOut,
+                _ => NodeStatus::NotRun,
+            };
+            NodeTime { name, kind, status, real: time(node.real_us), cpu: Some(time(node.cpu_us)) }
+        };
+        let nodes = (0..list.n_nodes).map(node).collect();
+        // SAFETY: freed once.
+        unsafe { (self.api.functions.ov_profiling_info_list_free)(&raw mut list) };
+        Ok(nodes)
+    }
+}
+
+/// Called by the library on a thread of its own, which must not be kept.
+unsafe extern "C" fn has_computed(argument: *mut c_void) {
+    // SAFETY: the argument of `call_back`, which lives as long as the request that calls.
+    let completion = unsafe { &*argument.cast::<Completion>() };
+    completion.has_computed();
 }
 
 impl Interrupt for EngineRequest {
@@ -523,16 +630,6 @@ fn code_of(element: ElementType) -> u32 {
 
 fn element_of(code: u32) -> Option<ElementType> {
     ELEMENTS.iter().find(|(_, known)| *known == code).map(|(element, _)| *element)
-}
-
-/// A text for the library.
-pub(super) fn c_string(text: &str) -> Said<CString> {
-    CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
-}
-
-/// What the library says of a run, as an error.
-pub(super) fn device_error(device: &str) -> impl Fn(String) -> Error {
-    move |said| Error::new(ErrorKind::Device, format!("device {device}: {said}"))
 }
 
 #[cfg(test)]

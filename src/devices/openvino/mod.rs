@@ -6,12 +6,19 @@
 //! - Reads ONNX, OpenVINO IR (.xml with .bin) and what else its front ends read.
 //! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` says otherwise; OpenVINO's own default is bf16 where the
 //!   processor has it.
-//! - A run computes on the thread that asked for it, on one stream per request, so that requests times threads are the cores.
+//! - On the processor a run computes on the thread that asked for it, on one stream per request, so that requests times threads
+//!   are the cores. Other devices call back when a run has computed, and no thread waits for them.
 //! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps (the C
 //!   library has none), and outputs whose shape the model leaves open.
 //! - Cancel ends a run between two nodes.
+//! - The times of nodes are in whole microseconds. `OPENVINO.CPU` tells the mean of all runs since the model was compiled, those
+//!   of other requests included, and its time of the processor is the time between begin and end (`PerfCount::avg` of its
+//!   plugin); accelerators tell what they measure.
+//! - Variables are explicit inputs and outputs ([`Model::make_stateful`]). The C library has no access to variables inside a model
+//!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
+mod completion;
 mod model;
 mod request;
 

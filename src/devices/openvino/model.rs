@@ -1,22 +1,20 @@
 //! A compiled model, made of a file for one device, and its ports.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, Said, c_string, device_error};
+use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
 use super::request::OpenVinoRequest;
-use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
+use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
-use crate::runtime::{Config, Error, ErrorKind, ModelInfo, Performance, Port, Precision, Result};
-
-/// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
-const N_WAITERS: usize = 2;
+use crate::runtime::{Config, Error, ErrorKind, Ignored, ModelInfo, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
-const MAX_PROPERTIES: usize = 6;
+const MAX_PROPERTIES: usize = 8;
 
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
@@ -46,8 +44,15 @@ pub(super) struct Target<'a> {
 }
 
 /// Compiles a file. The input shapes are those of `read`, which the caller may have changed since the file was read.
-pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<CompiledOpenVinoModel> {
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<OpenVinoModel>> {
     let &Target { device: name, own_name, config, executors } = target;
+    if has_own_variables(path) {
+        let message = format!(
+            "device {name} cannot run `{}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let pool = executors.for_model(name, config)?;
     let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
     let on_processor = own_name == "CPU";
@@ -58,11 +63,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
             Performance::Latency => "LATENCY".to_owned(),
         },
     )];
-    let precision = match config.precision {
-        Precision::F32 => "f32",
-        Precision::Bf16 => "bf16",
-        Precision::F16 => "f16",
-    };
+    let precision = precision_name(config.precision);
     if on_processor {
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
         // More runs than the pool has workers are never on at once.
@@ -78,17 +79,14 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
     if let Some(folder) = config.cache_folder.as_ref().and_then(|folder| folder.to_str()) {
         properties.push(("CACHE_DIR", folder.to_owned()));
     }
+    if config.profiling {
+        properties.push(("PERF_COUNT", "YES".to_owned()));
+    }
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
         // From the file, because a kept model is then found without reading it.
         let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
         let info = compiled.info()?;
-        if info.inputs.len() != read.inputs.len() {
-            return Err(format!(
-                "it changed since it was read: expected {} inputs, got {}; read it again",
-                read.inputs.len(),
-                info.inputs.len()
-            ));
-        }
+        check_unchanged(&info, read)?;
         if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
             return Ok((compiled, info));
         }
@@ -99,15 +97,54 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
         let info = compiled.info()?;
         Ok((compiled, info))
     };
-    let (compiled, info) =
-        compile().map_err(|why| Error::new(ErrorKind::Model, format!("device {name} cannot run `{}`: {why}", path.display())))?;
-    let model = Arc::new(OpenVinoModel { device: name.to_owned(), api: api.clone(), compiled, info });
-    if on_processor {
-        return Ok(CompiledOpenVinoModel { model, executor: pool, n_requests });
+    let (compiled, info) = compile().map_err(|why| refused(name, path, &why))?;
+    let ignored = ignored(&compiled, config, on_processor);
+    let n_requests = match on_processor {
+        true => n_requests,
+        false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
+    };
+    // Runs that are to go one at a time hold their one worker; else an accelerator calls back, and no thread waits for it.
+    let calls_back_on: Option<Arc<dyn Executor>> = match on_processor || config.exclusive_requests {
+        true => None,
+        false => Some(pool.clone()),
+    };
+    let steps = match &calls_back_on {
+        None => vec![DeviceStep { name: "infer", executor: pool }],
+        Some(_) => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
+    };
+    let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
+    let rounds_to_not_run = own_name.contains("CPU");
+    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
+    Ok(Compiled { model, steps, n_requests, ignored })
+}
+
+/// Whether a file in OpenVINO's own format has state inside. No function of the library tells.
+fn has_own_variables(path: &Path) -> bool {
+    let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+    let text = if is_own_format { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
+    ["type=\"ReadValue\"", "type='ReadValue'"].iter().any(|layer| text.windows(layer.len()).any(|window| window == layer.as_bytes()))
+}
+
+fn precision_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+        Precision::F16 => "f16",
     }
-    // A thread that waits for the accelerator is none of the processor's pool.
-    let executor = executors.named(&format!("roiflow-{name}-waiter"), N_WAITERS)?;
-    Ok(CompiledOpenVinoModel { model, executor, n_requests: N_WAITERS + 1 })
+}
+
+/// What the library makes of the options is asked of the compiled model.
+fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<Ignored> {
+    let mut ignored = Vec::new();
+    let precision = precision_name(config.precision);
+    let used = compiled.property(c"INFERENCE_PRECISION_HINT").filter(|used| used != precision && config.precision != Precision::F32);
+    if let Some(used) = used {
+        ignored.push(Ignored { option: "precision", why: format!("this hardware has no {precision}; the model runs in {used}") });
+    }
+    if config.n_threads.is_some() && !on_processor {
+        ignored.push(Ignored { option: "n_threads", why: "runs are not computed by threads of the processor".to_owned() });
+    }
+    ignored
 }
 
 /// A model compiled for one device.
@@ -116,34 +153,24 @@ pub(super) struct OpenVinoModel {
     pub(super) api: Arc<Api>,
     pub(super) compiled: CompiledFile,
     pub(super) info: ModelInfo,
+    pub(super) profiling: bool,
+    /// The plugin of the processor says of nodes that took less than a microsecond that they did not run.
+    pub(super) rounds_to_not_run: bool,
+    /// Where the engine computes beside the processor: the pool on which a run goes on when it has.
+    pub(super) calls_back_on: Option<Arc<dyn Executor>>,
 }
 
-/// What the runtime holds: the model and where its runs take place.
-pub(super) struct CompiledOpenVinoModel {
-    model: Arc<OpenVinoModel>,
-    executor: Arc<dyn Executor>,
-    n_requests: usize,
-}
+impl EngineModel for OpenVinoModel {
+    fn device(&self) -> &str {
+        &self.device
+    }
 
-impl DeviceModel for CompiledOpenVinoModel {
     fn info(&self) -> &ModelInfo {
-        &self.model.info
+        &self.info
     }
 
-    fn device(&self) -> Option<&str> {
-        Some(&self.model.device)
-    }
-
-    fn steps(&self) -> Vec<DeviceStep> {
-        vec![DeviceStep { name: "infer", executor: self.executor.clone() }]
-    }
-
-    fn optimal_number_of_requests(&self) -> usize {
-        self.n_requests
-    }
-
-    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(OpenVinoRequest::new(self.model.clone()).map_err(device_error(&self.model.device))?))
+    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+        Ok(Box::new(OpenVinoRequest::new(self)?))
     }
 }
 
@@ -247,12 +274,34 @@ impl CompiledFile {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = api.functions.ov_core_compile_model_from_file;
         // SAFETY: the core lives; C strings throughout, as many as said.
         let status = unsafe {
-            compile(api.core(), path.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
+            compile(
+                api.core(),
+                path.as_ptr(),
+                device.as_ptr(),
+                texts.n_texts,
+                &raw mut compiled,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+            )
         };
         Self::made(api, status, compiled)
     }
@@ -260,12 +309,13 @@ impl CompiledFile {
     fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = model.api.functions.ov_core_compile_model;
         // SAFETY: core and model live; C strings throughout, as many as said.
         let status = unsafe {
-            compile(model.api.core(), model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l)
+            let core = model.api.core();
+            compile(core, model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
         };
         Self::made(model.api, status, compiled)
     }
@@ -277,6 +327,12 @@ impl CompiledFile {
 
     pub(super) fn as_ptr(&self) -> *const OvCompiledModel {
         self.ptr.as_ptr()
+    }
+
+    /// `None` where the device does not know the property.
+    fn property(&self, key: &CStr) -> Option<String> {
+        // SAFETY: the model lives.
+        unsafe { self.api.model_property(self.as_ptr(), key) }.ok()
     }
 
     fn info(&self) -> Said<ModelInfo> {

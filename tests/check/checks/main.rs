@@ -1,6 +1,7 @@
 //! Tries interleavings of the runtime's threads. `check-models` runs all checks, each in a process of its own;
 //! `check-models NAME...` only these; `--list` names them.
 
+mod batching;
 mod explore;
 mod futures;
 mod leases;
@@ -24,7 +25,7 @@ const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
     let checks: Vec<Check> =
-        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks()].into_iter().flatten().collect();
+        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks()].into_iter().flatten().collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--list") => {

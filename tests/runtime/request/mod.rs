@@ -1,13 +1,14 @@
 //! Requests on the null device: life, tensors, errors. One situation per file. Order is forced by gates, channels and executors
 //! that are turned by hand. Doc comments name the OpenVINO behavior test of which a test is the equivalent.
 
+mod batching;
 mod busy;
 mod callback;
 mod cancel;
 mod cascade;
 mod concurrent;
 mod direct;
-mod drop;
+pub mod drop;
 mod executors;
 mod futures;
 mod inputs;

@@ -1,0 +1,391 @@
+//! A model whose runs are gathered: what [`Config::batch_size`] asks for, checked, and put between the requests and the device.
+//!
+//! The requests are as they were: each has one row, its own tensors, steps and callback. Behind them are two compiled models, or
+//! one twice: `alone` is the model as asked for, for runs by themselves; `together` has its first axis open up to the batch size,
+//! for calls of several rows, full or not. A run joins the [`collector`](super::collector), which decides. A run that was gathered
+//! copies its row out of the call's outputs, and skips the device's steps; any other one takes them as without batching.
+//!
+//! Rows are gathered by one pass when a call starts, from the tensors of the requests: there they stay, for callbacks and steps to
+//! look at, and for a run by itself should the call fail. A run can't fill its row of the call at once, because until the call
+//! starts nobody knows whether there is one.
+//!
+//! Runs that can't be gathered run by themselves: those with a batch of their own, and those with a tensor in a device's memory.
+//! Synchronous runs do, too: they compute on their caller's thread, which need not wait for others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::collector::{Collector, Row, Terms};
+use super::config::MAX_BATCH_SIZE;
+use super::device::{Device, DeviceModel, DeviceRequest, DeviceStep};
+use super::executor::{Executor, Executors};
+use super::io::DeviceIo;
+use super::steps::CancelToken;
+use super::{CompiledModel, Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, Port, Precision, Result};
+use crate::tensor::{Element, ElementType, MAX_RANK, Shape, Tensor, Values, bf16, f16};
+
+/// The steps of a run before those of the device: it offers its inputs, and gets its row.
+const JOIN: &str = "join";
+const BATCH: &str = "batch";
+const N_STEPS_BEFORE: usize = 2;
+
+/// Whether the options are in their range.
+pub(super) fn check(config: &Config) -> Result<()> {
+    match config.batch_size {
+        1..=MAX_BATCH_SIZE => Ok(()),
+        other => Err(Error::new(ErrorKind::Config, format!("batch size: expected 1 (none) to {MAX_BATCH_SIZE}, got {other}"))),
+    }
+}
+
+/// The model with its runs gathered. `alone` is the model compiled as it is.
+pub(super) fn gathering(
+    device: &dyn Device,
+    name: &str,
+    model: &Model,
+    alone: &Arc<dyn DeviceModel>,
+    config: &Config,
+    executors: &Executors,
+) -> Result<Arc<dyn DeviceModel>> {
+    if !model.variables().is_empty() {
+        return Err(refused(
+            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
+        ));
+    }
+    let must_open = check_ports(alone.info(), model, config.batch_size)?;
+    let (opened, together) = if must_open {
+        let opened = model.with_open_batch(config.batch_size)?;
+        let together = device.compile(&opened, config, executors).map_err(|error| {
+            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {} rows: {error}", config.batch_size))
+        })?;
+        (opened, together)
+    } else {
+        (model.clone(), alone.clone())
+    };
+    // Its calls are nobody's runs: nobody is called back.
+    let of_calls = Config { callback_thread: false, ..config.clone() };
+    let compiled = |model: &Model, compiled: &Arc<dyn DeviceModel>| {
+        CompiledModel::new(name, model, compiled.clone(), of_calls.clone(), executors.clone())
+    };
+    let calls = compiled(&opened, &together);
+    match together.rows_are_independent() {
+        Some(true) => {}
+        Some(false) => return Err(refused(mixes_rows("the device says so"))),
+        None => try_rows(&compiled(model, alone), &calls, config)?,
+    }
+    let steps = alone.steps();
+    let resume = steps.first().map(|step| step.executor.clone()).ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
+    let lands_there = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
+    let terms =
+        Terms { size: config.batch_size, timeout: config.batch_timeout, resume: resume.clone(), lands_there, profiles: config.profiling };
+    let n_calls = together.optimal_number_of_requests().max(1);
+    let requests = (0..n_calls).map(|_| calls.create_infer_request()).collect::<Result<_>>()?;
+    let before = [JOIN, BATCH].map(|name| DeviceStep { name, executor: resume.clone() });
+    Ok(Arc::new(BatchingModel {
+        alone: alone.clone(),
+        collector: Arc::new(Collector::new(terms, requests)?),
+        steps: before.into_iter().chain(steps).collect(),
+        batch_size: config.batch_size,
+        n_calls,
+    }))
+}
+
+fn refused(why: impl AsRef<str>) -> Error {
+    Error::new(ErrorKind::Unsupported, why.as_ref())
+}
+
+fn mixes_rows(how: &str) -> String {
+    format!("its rows are not independent, so what one run gets would depend on the others ({how}); use batch size 1")
+}
+
+/// Whether the first axis is fixed at 1 somewhere and must be opened; an error if it can't be a batch.
+fn check_ports(info: &ModelInfo, model: &Model, size: usize) -> Result<bool> {
+    if info.inputs.is_empty() {
+        return Err(refused("it has no inputs that could be gathered; use batch size 1"));
+    }
+    for (port, said) in info.inputs.iter().zip(&model.info().inputs) {
+        let rank = port.shape.dims().len();
+        let fail = |what: &str| Err(refused(format!("input {port}: {what}")));
+        let batch_axis = match &said.axes {
+            Some(axes) => axes.batch_axis(rank).map_err(|error| error.context(format!("input {port}")))?,
+            None => (rank > 0).then_some(0),
+        };
+        if batch_axis != Some(0) {
+            let axes = said.axes.as_ref().map_or("none".to_owned(), |axes| format!("`{axes}`"));
+            return fail(&format!("expected the batch as its first axis, as in `NCHW`, got the axes {axes}; use batch size 1"));
+        }
+        let first = port.shape.dims()[0];
+        if first != Dim::Fixed(1) && !(first.admits(1) && first.admits(size)) {
+            return fail(&format!(
+                "expected a first axis of 1, or one that is open from 1 to {size}, got {first}; reshape the model, or use batch size 1"
+            ));
+        }
+        if port.shape.dims()[1..].iter().any(Dim::is_open) {
+            return fail("expected all extents but the first to be known, because only rows of one shape make a batch; reshape the model");
+        }
+    }
+    if let Some(port) = info.outputs.iter().find(|port| !port.shape.dims().first().is_some_and(|first| first.admits(1))) {
+        return Err(refused(format!("output {port}: expected a row for each run as its first axis; use batch size 1")));
+    }
+    Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
+}
+
+/// A compiled model that gathers the runs of its requests.
+struct BatchingModel {
+    alone: Arc<dyn DeviceModel>,
+    collector: Arc<Collector>,
+    steps: Vec<DeviceStep>,
+    batch_size: usize,
+    n_calls: usize,
+}
+
+impl DeviceModel for BatchingModel {
+    fn info(&self) -> &ModelInfo {
+        self.alone.info()
+    }
+
+    fn device(&self) -> Option<&str> {
+        self.alone.device()
+    }
+
+    fn ignored(&self) -> Vec<Ignored> {
+        self.alone.ignored()
+    }
+
+    fn steps(&self) -> Vec<DeviceStep> {
+        self.steps.clone()
+    }
+
+    fn optimal_number_of_requests(&self) -> usize {
+        self.n_calls * self.batch_size
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
+        let alone = self.alone.create_request()?;
+        let info = self.alone.info();
+        Ok(Box::new(BatchingRequest {
+            alone,
+            seat_idx: self.collector.take_seat(),
+            collector: self.collector.clone(),
+            n_inputs: info.inputs.len(),
+            n_outputs: info.outputs.len(),
+            n_steps: self.steps.len(),
+            inputs: Vec::new(),
+            is_gathered: false,
+            times: Vec::new(),
+            profile: None,
+        }))
+    }
+}
+
+/// The device's part of a request whose runs may be gathered.
+struct BatchingRequest {
+    alone: Box<dyn DeviceRequest>,
+    collector: Arc<Collector>,
+    seat_idx: usize,
+    n_inputs: usize,
+    n_outputs: usize,
+    n_steps: usize,
+    /// The list in which inputs are offered, empty between runs.
+    inputs: Vec<Tensor>,
+    /// The latest run was.
+    is_gathered: bool,
+    /// Of the call that it was gathered into.
+    times: Vec<Duration>,
+    profile: Option<Arc<[NodeTime]>>,
+}
+
+impl BatchingRequest {
+    fn join(&mut self, io: &DeviceIo<'_>) {
+        self.is_gathered = false;
+        let is_row = |input_idx| io.input_tensor(input_idx).shape().first() == Some(&1);
+        if !io.is_on_host() || !(0..self.n_inputs).all(is_row) {
+            return self.collector.pass(self.seat_idx);
+        }
+        let mut inputs = std::mem::take(&mut self.inputs);
+        inputs.extend((0..self.n_inputs).map(|input_idx| io.input_tensor(input_idx).clone()));
+        self.collector.offer(self.seat_idx, inputs);
+    }
+
+    fn take_row(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let Some(row) = self.collector.row(self.seat_idx) else { return Ok(()) };
+        self.is_gathered = true;
+        self.profile = self.collector.times(&row, &mut self.times);
+        let copied = (0..self.n_outputs).try_for_each(|output_idx| self.copy_row(&row, output_idx, io));
+        self.leave();
+        copied
+    }
+
+    fn copy_row(&self, row: &Row, output_idx: usize, io: &mut DeviceIo<'_>) -> Result<()> {
+        let row = row_of(&self.collector.output(row, output_idx), row.row_idx)?;
+        Ok(row.bytes()?.copy_to(io.output(output_idx, &row.shape())?)?)
+    }
+
+    fn leave(&mut self) {
+        if let Some(mut inputs) = self.collector.leave(self.seat_idx) {
+            inputs.clear();
+            self.inputs = inputs;
+        }
+    }
+}
+
+/// The region that is this row of the first axis.
+fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
+    let shape = batch.shape();
+    let (mut begin, mut end) = ([0; MAX_RANK], [0; MAX_RANK]);
+    end[..shape.len()].copy_from_slice(&shape);
+    (begin[0], end[0]) = (row_idx, row_idx + 1);
+    Ok(batch.roi(&begin[..shape.len()], &end[..shape.len()])?)
+}
+
+impl DeviceRequest for BatchingRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        self.alone.allocate_input(port_idx, shape)
+    }
+
+    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
+        match step_idx {
+            0 => None,
+            1 => Some(self.collector.waiting_room(self.seat_idx)),
+            _ => self.alone.executor(step_idx - N_STEPS_BEFORE),
+        }
+    }
+
+    fn is_computing(&self) -> bool {
+        self.alone.is_computing()
+    }
+
+    fn abandon(&mut self) {
+        self.alone.abandon();
+    }
+
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        match step_idx {
+            0 => {
+                self.join(io);
+                Ok(())
+            }
+            1 => self.take_row(io),
+            _ => {
+                let done = self.alone.run_step(step_idx - N_STEPS_BEFORE, io, cancel);
+                if step_idx + 1 == self.n_steps {
+                    self.leave();
+                }
+                done
+            }
+        }
+    }
+
+    fn ended_early(&self) -> Option<&[Duration]> {
+        self.is_gathered.then_some(&*self.times)
+    }
+
+    fn end_run(&mut self) {
+        self.leave();
+    }
+
+    fn accepts_remote(&self, tensor: &Tensor) -> bool {
+        self.alone.accepts_remote(tensor)
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        match &self.profile {
+            Some(profile) if self.is_gathered => Ok(profile.to_vec()),
+            _ => self.alone.profiling_info(),
+        }
+    }
+}
+
+impl Drop for BatchingRequest {
+    fn drop(&mut self) {
+        self.leave();
+        self.collector.give_seat_back(self.seat_idx);
+    }
+}
+
+/// Runs a few rows together and each alone, on numbers drawn by chance, and compares what comes.
+fn try_rows(alone: &CompiledModel, together: &CompiledModel, config: &Config) -> Result<()> {
+    let n_rows = config.batch_size.min(3);
+    let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
+    let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} rows in one call")))?.into_tensors();
+    for (port, output) in together.outputs().iter().zip(&whole) {
+        if output.shape().first() != Some(&n_rows) {
+            return Err(refused(format!("output {port}: expected {n_rows} rows of {n_rows}, got {}; use batch size 1", output.shape())));
+        }
+    }
+    for row_idx in 0..n_rows {
+        let rows = batches.iter().map(|batch| row_of(batch, row_idx)).collect::<Result<Vec<_>>>()?;
+        let results = alone.infer(&rows).map_err(|error| error.context("one row"))?.into_tensors();
+        for ((port, of_one), of_all) in together.outputs().iter().zip(&results).zip(&whole) {
+            if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, config.precision)? {
+                let how = format!("output {port}, row {row_idx}: {difference}");
+                return Err(refused(mixes_rows(&how)));
+            }
+        }
+    }
+    alone.release();
+    together.release();
+    Ok(())
+}
+
+/// Rows that differ. Numbers of things stay 0 or 1: an index must be in range.
+fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
+    let mut is_batch = true;
+    let mut extents = port.shape.dims().iter().map(|dim| match dim {
+        _ if std::mem::take(&mut is_batch) => n_rows,
+        Dim::Fixed(extent) => *extent,
+        _ => 0,
+    });
+    let dims: [usize; MAX_RANK] = std::array::from_fn(|_| extents.next().unwrap_or(0));
+    let tensor = Tensor::new(port.element, Shape::new(&dims[..port.shape.dims().len()]))?;
+    let mut state = 0x9e37_79b9_u32;
+    let mut draw = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 24
+    };
+    let mut bytes = tensor.bytes_mut()?;
+    let len = bytes.extent().len() / port.element.size();
+    let values: Vec<f32> = match port.element {
+        ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::Bf16 => (0..len).map(|_| draw() as f32 / 256.0).collect(),
+        ElementType::U8 => (0..len).map(|_| draw() as f32).collect(),
+        _ => (0..len).map(|_| (draw() >> 7) as f32).collect(),
+    };
+    let shape = tensor.shape();
+    let values = ndarray::ArrayD::from_shape_vec(&*shape, values).map_err(|error| Error::new(ErrorKind::Tensor, error.to_string()))?;
+    Values::copy_to(&values, &mut bytes)?;
+    drop(bytes);
+    Ok(tensor)
+}
+
+/// What differs, but for the order of sums; `None` if nothing does.
+fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
+    if one.shape() != of_all.shape() {
+        return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
+    }
+    let (mut a, mut b) = (vec![0; one.layout().dense_bytes()], vec![0; one.layout().dense_bytes()]);
+    one.bytes()?.copy_all_to_dense(&mut a)?;
+    of_all.bytes()?.copy_all_to_dense(&mut b)?;
+    let is_short = matches!(one.element(), ElementType::F16 | ElementType::Bf16) || precision != Precision::F32;
+    let tolerance = if is_short { 3e-2 } else { 1e-3 };
+    let numbers = match one.element() {
+        ElementType::F32 => (numbers::<f32>(one)?, numbers::<f32>(of_all)?),
+        ElementType::F64 => (numbers::<f64>(one)?, numbers::<f64>(of_all)?),
+        ElementType::F16 => (numbers::<f16>(one)?, numbers::<f16>(of_all)?),
+        ElementType::Bf16 => (numbers::<bf16>(one)?, numbers::<bf16>(of_all)?),
+        _ => return Ok((a != b).then(|| "its bytes differ".to_owned())),
+    };
+    let is_close = |a: f32, b: f32| (a - b).abs() <= tolerance * (1.0 + b.abs()) || a == b || (a.is_nan() && b.is_nan());
+    let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
+    Ok(differs.map(|(a, b)| format!("alone it is {a}, in a batch {b}")))
+}
+
+fn numbers<T: Element>(tensor: &Tensor) -> Result<Vec<f32>> {
+    let numbers = Tensor::new(ElementType::F32, tensor.shape())?;
+    let view = tensor.view::<T>()?;
+    Values::copy_to(&*view, &mut numbers.bytes_mut()?)?;
+    drop(view);
+    Ok(numbers.view::<f32>()?.to_vec())
+}

@@ -1,0 +1,11 @@
+//! The tests that need no engine, under the address sanitizer.
+
+#[path = "../runtime/golden_fill.rs"]
+mod golden_fill;
+#[path = "../runtime/request/mod.rs"]
+mod request;
+#[path = "../runtime/support.rs"]
+#[allow(dead_code, reason = "some of it is for the tests with engines")]
+mod support;
+#[path = "../runtime/tensors.rs"]
+mod tensors;

@@ -1,0 +1,109 @@
+//! The part of the suite about runs of several requests in one call of the engine.
+
+use std::time::Duration;
+
+use roiflow::runtime::{CompiledModel, Config, ErrorKind};
+
+use super::{UnderTest, batch, doubled, numbers};
+use crate::request::kind;
+use crate::support::{in_time, values};
+
+fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
+    Config { batch_size, batch_timeout, ..Config::default() }
+}
+
+fn double_in_batches(device: &UnderTest, batch_size: usize, batch_timeout: Duration) -> CompiledModel {
+    let (core, name, model) = (device.source)();
+    core.compile_model(&model, name, &batches(batch_size, batch_timeout)).unwrap()
+}
+
+const HOURS: Duration = Duration::from_secs(100 * 3600);
+
+/// Full batches, twice as many runs as fit in one; the number of calls is told by the null device: `request::batching`.
+pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
+    let model = double_in_batches(device, 4, HOURS);
+    assert_eq!(model.inputs()[0].shape.to_string(), "[?, 4]");
+    let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
+    let addresses = || requests.iter().map(|request| request.output_tensor(()).unwrap().address()).collect::<Vec<_>>();
+    let mut before = None;
+    for round in 0..10 {
+        for (idx, request) in requests.iter().enumerate() {
+            request.start_async(batch(100 * round + 4 * idx, 1)).unwrap();
+        }
+        for (idx, request) in requests.iter().enumerate() {
+            let running = request.clone();
+            in_time(move || running.wait()).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(100 * round + 4 * idx, 1)), "request {idx}");
+        }
+        assert_eq!(*before.get_or_insert_with(addresses), addresses(), "results lie where they lay");
+    }
+    // By themselves: on the caller's thread, and with a batch of their own.
+    requests[0].infer(batch(7, 1)).unwrap();
+    assert_eq!(values(&requests[0].output_tensor(()).unwrap()), doubled(&numbers(7, 1)));
+    requests[1].start_async(batch(9, 3)).unwrap();
+    requests[1].wait().unwrap();
+    assert_eq!(values(&requests[1].output_tensor(()).unwrap()), doubled(&numbers(9, 3)));
+}
+
+/// Fewer runs than a batch has rows: they go when the time limit is over.
+pub fn a_batch_that_is_not_full_goes_when_its_time_is_over(device: &UnderTest) {
+    let model = double_in_batches(device, 8, Duration::from_millis(1));
+    let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
+    for n_runs in [1, 2, 3, 1] {
+        for (idx, request) in requests[..n_runs].iter().enumerate() {
+            request.start_async(batch(4 * idx, 1)).unwrap();
+        }
+        for (idx, request) in requests[..n_runs].iter().enumerate() {
+            let running = request.clone();
+            in_time(move || running.wait()).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(4 * idx, 1)), "{n_runs} runs, request {idx}");
+        }
+    }
+}
+
+/// A file that fixes one row is compiled for more; a request still has one.
+pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
+    let model = (device.identity_with)(&batches(3, HOURS)).unwrap();
+    assert_eq!((model.inputs()[0].shape.to_string(), model.outputs()[0].shape.to_string()), ("[1, 4]".to_owned(), "[1, 4]".to_owned()));
+    let requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
+    for round in 0..3 {
+        for (idx, request) in requests.iter().enumerate() {
+            request.start_async(batch(10 * round + idx, 1)).unwrap();
+        }
+        for (idx, request) in requests.iter().enumerate() {
+            let running = request.clone();
+            in_time(move || running.wait()).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), numbers(10 * round + idx, 1));
+        }
+    }
+}
+
+/// An open first axis need not be a batch: gathered, each run would see the others.
+pub fn a_model_that_mixes_its_rows_is_not_gathered(device: &UnderTest) {
+    let error = (device.center_with)(&batches(4, HOURS)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("its rows are not independent"), "{error}");
+    (device.center_with)(&Config::default()).unwrap();
+}
+
+pub fn a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone(device: &UnderTest) {
+    let model = double_in_batches(device, 3, Duration::from_millis(1));
+    for round in 0..30 {
+        let mut requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
+        for (idx, request) in requests.iter().enumerate() {
+            request.start_async(batch(round + idx, 1)).unwrap();
+        }
+        let one = requests.remove(1);
+        if round % 2 == 0 {
+            one.cancel();
+            assert!(matches!(kind(in_time(move || one.wait())), None | Some(ErrorKind::Canceled)));
+        } else {
+            in_time(move || drop(one));
+        }
+        for (request, idx) in requests.iter().zip([0, 2]) {
+            let running = request.clone();
+            in_time(move || running.wait()).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(round + idx, 1)));
+        }
+    }
+}
