@@ -350,7 +350,10 @@ mod tests {
         for (axes, rank, expected) in cases {
             assert_eq!(batch_axis(axes, rank).unwrap(), expected, "{axes}");
         }
-        assert!(batch_axis("NCHW", 3).unwrap_err().to_string().contains("expected 3 of them, got 4"));
+        for rank in [3, 5] {
+            assert!(batch_axis("NCHW", rank).unwrap_err().to_string().contains(&format!("expected {rank} of them, got 4")));
+        }
+        assert_eq!(batch_axis("N...", 5).unwrap(), Some(0), "a gap stands for any number");
         for bad in ["NN", "nchw", "N.C", "N......C"] {
             assert_eq!(bad.parse::<Axes>().unwrap_err().kind(), ErrorKind::Config, "{bad}");
         }

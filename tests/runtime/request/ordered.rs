@@ -156,3 +156,17 @@ fn results_do_not_wait_for_the_next_input() {
         assert!(block_on(answers.next()).is_none());
     });
 }
+
+/// A stream of inputs that has none yet is no stream that has ended.
+#[test]
+fn a_stream_goes_on_after_its_inputs_paused() {
+    in_time(|| {
+        let queue = AsyncInferQueue::<()>::new(&compile(doubling()), 2).unwrap();
+        let (mut sender, receiver) = ::futures::channel::mpsc::channel(4);
+        let mut answers = queue.ordered_stream(receiver, read_first);
+        let nothing_yet = block_on(async { ::futures::poll!(answers.next()).is_pending() });
+        assert!(nothing_yet, "no input, nothing in flight");
+        sender.try_send(row([3.0; 4])).unwrap();
+        assert_eq!(block_on(answers.next()).unwrap().unwrap(), 6.0);
+    });
+}
