@@ -31,7 +31,7 @@ pub(super) enum SchedulingPolicy {
     #[default]
     #[enum_value(name = "First come, first served; a frame waits behind each inference, so that none is idle", nick = "throughput")]
     Throughput,
-    #[enum_value(name = "The oldest frame of all streams first; no frame waits inside the element", nick = "latency")]
+    #[enum_value(name = "The oldest frame first; no frame waits inside the element", nick = "latency")]
     Latency,
 }
 

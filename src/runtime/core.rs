@@ -50,7 +50,7 @@ impl Core {
             .and_then(|metadata| if metadata.is_file() { Ok(()) } else { Err(std::io::Error::other("it is not a file")) })
         {
             let message = format!("cannot read model `{}`: {error}; check the path", path.display());
-            return Err(Error::with_source(ErrorKind::Io, message, error));
+            return Err(Error::new(ErrorKind::Io, message));
         }
         let mut refused = None;
         let mut read = |result: Result<_>| match result {

@@ -205,6 +205,8 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     )));
     check_fails(&["run", &colors, "--input", &folder.file("sound.wav")], 1, &["sound.wav", "expected a file or stream with video"]);
     check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
+    // The reason stands in the sentence, and not once more behind it.
+    check_fails(&["bench", "no.onnx"], 1, &["cannot read model `no.onnx`", "check the path\n"]);
 }
 
 #[test]
