@@ -76,6 +76,7 @@ pub struct StepStats {
 /// The requests of one stage and the jobs that wait for them.
 pub(super) struct Dispatcher<J: Job> {
     queue: Arc<Queue<J>>,
+    patience: Duration,
 }
 
 struct Queue<J: Job> {
@@ -142,7 +143,7 @@ impl<J: Job> Dispatcher<J> {
                 }
             })?;
         }
-        Ok(Self { queue })
+        Ok(Self { queue, patience: model.properties().config.drop_patience })
     }
 
     /// Number of requests.
@@ -276,8 +277,15 @@ fn deliver<J: Job>(job: J, result: Result<J::Output>) {
 }
 
 impl<J: Job> Drop for Dispatcher<J> {
+    /// Ends the runs and waits for their callbacks, so that it is this thread that frees the requests and, with the last of them, the
+    /// model: one that a worker freed a moment later might meet the end of the process.
     fn drop(&mut self) {
         self.drop_pending();
+        self.queue.workers.iter().for_each(|worker| worker.request.cancel());
+        for worker in &self.queue.workers {
+            // Inside a callback of its own this is refused at once; the request stops when its last handle goes.
+            let _over = worker.request.wait_for(self.patience);
+        }
     }
 }
 
@@ -356,6 +364,33 @@ mod tests {
 
         fn deliver(self, result: Result<usize>) {
             self.1.send(result).unwrap();
+        }
+    }
+
+    /// The owner of the job may be the one who drops the stage: as soon as it has the result, while the worker is on its way out.
+    #[test]
+    fn the_model_is_freed_when_the_drop_returns() {
+        let core = devices::core();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        let model = core.compile_model(&core.read_model(path).unwrap(), "CPU", &Config::default()).unwrap();
+        let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
+        for _ in 0..200 {
+            let watched = Arc::new(());
+            let of_decoder = &watched;
+            let decode = || -> Decode<usize> {
+                let kept = of_decoder.clone();
+                Box::new(move |context, _| {
+                    let _kept = &kept;
+                    Ok(context.n_outputs())
+                })
+            };
+            let shape = Shape::from([1, 3, 8, 8]);
+            let dispatcher = Dispatcher::<Picture>::new(&model, 2, Scheduling::Throughput, shape, &Preprocess::default(), decode).unwrap();
+            let (sender, receiver) = mpsc::channel();
+            (0..2).for_each(|_| dispatcher.submit(Picture::new(&frame, &sender, Permit::new(Instant::now(), None))));
+            (0..2).for_each(|_| drop(receiver.recv_timeout(Duration::from_secs(60)).unwrap()));
+            drop(dispatcher);
+            assert_eq!(Arc::strong_count(&watched), 1, "a request is still there");
         }
     }
 
