@@ -28,6 +28,7 @@ struct Beside {
 /// What the engine was told.
 #[derive(Default)]
 struct Log {
+    n_allocated: AtomicUsize,
     n_submitted: AtomicUsize,
     n_abandoned: AtomicUsize,
     interrupted: Mutex<Option<mpsc::Sender<()>>>,
@@ -125,6 +126,7 @@ struct BesideRequest {
 
 impl DeviceRequest for BesideRequest {
     fn allocate_input(&mut self, _port_idx: usize, shape: Shape) -> Result<Tensor> {
+        self.log.n_allocated.fetch_add(1, Ordering::AcqRel);
         Ok(Tensor::new(ElementType::F32, shape)?)
     }
 
@@ -333,5 +335,22 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
         assert_eq!(device.n_submitted(), 0, "nothing is tried where nothing is gathered");
         let error = device.compile(x(), &batches(3)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("batch size 3 of `model of ports` on device BESIDE: {expected}")), "{error}");
+    }
+}
+
+/// The request's own tensor lies in memory of the device's choice, which is asked for more only when that is too small.
+#[test]
+fn an_input_that_is_copied_stays_in_the_memory_that_the_device_gave() {
+    let device = Beside::new(double);
+    let request = device.compile(x(), &Config::default()).unwrap().create_infer_request().unwrap();
+    let mut address = None;
+    for (n_rows, n_allocated) in [(0, 1), (3, 2), (1, 2), (2, 2), (3, 2), (0, 2), (4, 3), (3, 3)] {
+        request.set_inputs(ndarray::Array2::from_elem((n_rows, 4), 1.0_f32)).unwrap();
+        assert_eq!(device.log.n_allocated.load(Ordering::Acquire), n_allocated, "{n_rows} rows");
+        let tensor = request.input_tensor(()).unwrap();
+        assert_eq!(values(&tensor), vec![1.0; 4 * n_rows]);
+        if n_allocated == 2 {
+            assert_eq!(*address.get_or_insert_with(|| tensor.address()), tensor.address());
+        }
     }
 }
