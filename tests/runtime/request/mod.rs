@@ -12,6 +12,7 @@ mod direct;
 pub mod drop;
 mod executors;
 mod futures;
+mod gathering;
 mod inputs;
 mod memory;
 mod ordered;

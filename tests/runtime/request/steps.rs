@@ -245,7 +245,7 @@ fn steps_run_where_the_user_says() {
     let request = compile(script).create_infer_request().unwrap();
     let (first, last) = (log.clone(), log.clone());
     let step = |log: Log, line| {
-        X {
+        move |_: &RunContext<'_>| {
             write_to(&log, line);
             Ok(())
         }
