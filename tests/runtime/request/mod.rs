@@ -8,6 +8,7 @@ mod callback;
 mod cancel;
 mod cascade;
 mod concurrent;
+mod devices;
 mod direct;
 pub mod drop;
 mod executors;
