@@ -110,8 +110,11 @@ impl ElementImpl for RoiDetect {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let element = self.obj();
-        let load = |settings: &Settings| self.load(settings);
+        let element = self.obj().clone();
+        let load = {
+            let element = element.clone();
+            move |settings: &Settings| element.imp().load(settings)
+        };
         let parent = || self.parent_change_state(transition);
         self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
