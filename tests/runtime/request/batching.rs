@@ -2,10 +2,10 @@
 //! never the clock that decides; where it must, the test shows what happened, not when.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use roiflow::runtime::{AsyncInferQueue, Axes, ContextParams, MAX_BATCH_SIZE};
+use roiflow::runtime::{AsyncInferQueue, Axes, ContextParams, MAX_BATCH_SIZE, NodeStatus};
 use roiflow::tensor::Tensor;
 
 use super::*;
@@ -20,11 +20,13 @@ fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
 /// The rows of each call, in the order of the calls.
 type Calls = Arc<Mutex<Vec<usize>>>;
 
-/// Computes `y = 2 x`, writes down the rows of each call, and fails a call in which a row begins with -1; panics at -2.
+/// Computes `y = 2 x`, writes down the rows of each call, and fails a call that is canceled or in which a row begins with -1; panics
+/// at -2.
 fn counting(calls: &Calls) -> Script {
     let calls = calls.clone();
-    Script::computing(move |io, _| {
+    Script::computing(move |io, cancel| {
         calls.lock().unwrap().push(io.input(0).layout().shape()[0]);
+        cancel.check()?;
         let rows = read(io.input(0));
         assert!(rows.chunks(4).all(|row| row[0] != -2.0), "the device panics");
         match rows.chunks(4).any(|row| row[0] == -1.0) {
@@ -58,6 +60,22 @@ fn check(requests: &[InferRequest], first: f32) {
     for (idx, request) in requests.iter().enumerate() {
         wait(request).unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * (first + idx as f32); 4], "request {idx}");
+    }
+}
+
+/// Holds threads up until it is opened.
+#[derive(Clone, Default)]
+struct Latch(Arc<(Mutex<bool>, Condvar)>);
+
+impl Latch {
+    fn pass(&self) {
+        let is_open = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(is_open, |is_open| !*is_open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
     }
 }
 
@@ -647,4 +665,148 @@ fn a_stateful_model_is_refused_when_it_is_compiled() {
     let error = core.compile_model(&model, "NULL", &batches(2, HOURS)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("each request of a stateful model keeps its own state"), "{error}");
+}
+
+/// A lone run needs the engine until the device's last step, not for what the user does with the outputs.
+#[test]
+fn the_steps_of_the_user_keep_no_engine_from_others() {
+    let model = compile_with(doubling(), &batches(2, Duration::ZERO));
+    let (requests, hand) = (requests(&model, 3), Arc::new(Manual::default()));
+    // There are two engines.
+    for (idx, request) in requests.iter().enumerate() {
+        request.append_step_on(hand.clone(), "decode", |_| Ok(())).unwrap();
+        request.start_async(row([idx as f32; 4])).unwrap();
+        let hand = hand.clone();
+        eventually(move || hand.n_queued() == idx + 1);
+    }
+    while hand.run_one() {}
+    check(&requests, 0.0);
+}
+
+/// Where runs meet and part they go on without a hop: each turn of the hand is a task in the device's queue.
+#[test]
+fn a_gathered_run_takes_no_more_turns_than_it_must() {
+    let hand = Arc::new(Manual::default());
+    let queued = |n| {
+        let hand = hand.clone();
+        eventually(move || hand.n_queued() == n);
+    };
+    for timeout in [HOURS, Duration::ZERO] {
+        let model = compile_with(Script { executor: Some(hand.clone()), ..doubling() }, &batches(2, timeout));
+        let alone = requests(&model, 1);
+        start(&alone, 1.0);
+        queued(1);
+        assert!(hand.run_one());
+        if timeout.is_zero() {
+            // Others may stand in the queue: it is their turn first.
+            assert_eq!(hand.n_queued(), 1);
+            assert!(hand.run_one());
+        }
+        assert_eq!(hand.n_queued(), 0, "it arrives, is all there is, and computes");
+        check(&alone, 1.0);
+    }
+    let model = compile_with(Script { executor: Some(hand.clone()), ..doubling() }, &batches(2, HOURS));
+    let requests = requests(&model, 2);
+    start(&requests, 1.0);
+    queued(2);
+    assert!(hand.run_one() && hand.run_one());
+    queued(1);
+    assert!(hand.run_one());
+    assert_eq!(hand.n_queued(), 1, "the call computes, one of its runs goes on, and the other one next");
+    assert!(hand.run_one());
+    check(&requests, 1.0);
+}
+
+/// A call that ends elsewhere sends its runs back to where they go on.
+#[test]
+fn runs_go_on_where_the_device_computes_not_where_the_call_ends() {
+    let (there, end) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
+    let mut script = Script { executor: Some(there.clone()), ..doubling() };
+    script.more_steps.push(("end", end.clone()));
+    let model = compile_with(script, &batches(2, HOURS));
+    let requests = requests(&model, 2);
+    start(&requests, 1.0);
+    let queued = there.clone();
+    eventually(move || queued.n_queued() == 2);
+    assert!(there.run_one() && there.run_one());
+    let queued = there.clone();
+    eventually(move || queued.n_queued() == 1);
+    assert!(there.run_one());
+    assert_eq!((there.n_queued(), end.n_queued()), (0, 1));
+    assert!(end.run_one());
+    assert_eq!((there.n_queued(), end.n_queued()), (2, 0));
+    assert!(there.run_one() && there.run_one());
+    check(&requests, 1.0);
+}
+
+/// The next batch is computed although the one thread of callbacks is held up by the application.
+#[test]
+fn a_callback_that_takes_long_holds_up_no_batch() {
+    let model = compile_with(doubling(), &Config { callback_thread: true, ..batches(2, HOURS) });
+    let requests = requests(&model, 4);
+    let ((sender, receiver), gate) = (mpsc::channel(), Latch::default());
+    let (called, held) = (sender.clone(), gate.clone());
+    requests[0]
+        .set_callback(move |_, _| {
+            called.send(0).unwrap();
+            held.pass();
+        })
+        .unwrap();
+    let computed = move |_: &roiflow::runtime::RunContext<'_>| {
+        sender.send(2).unwrap();
+        Ok(())
+    };
+    requests[2].append_step("decode", computed).unwrap();
+    start(&requests[..2], 1.0);
+    assert_eq!(receive(&receiver), 0);
+    start(&requests[2..], 3.0);
+    assert_eq!(receive(&receiver), 2);
+    gate.open();
+    check(&requests, 1.0);
+}
+
+/// The times of nodes are those of the call that the run was gathered into, or of its own run.
+#[test]
+fn the_times_of_nodes_are_those_of_the_latest_call() {
+    let script = Script::computing(|io, _| {
+        let begin = std::time::Instant::now();
+        while read(io.input(0))[0] == 9.0 && begin.elapsed() < Duration::from_millis(20) {}
+        double(io)
+    });
+    let model = compile_with(script, &Config { profiling: true, ..batches(2, HOURS) });
+    let requests = requests(&model, 2);
+    let slow = Duration::from_millis(20);
+    let time = |request: &InferRequest| match &*request.profiling_info().unwrap() {
+        [node] => (node.status == NodeStatus::Executed).then_some(node.real),
+        nodes => panic!("{nodes:?}"),
+    };
+    assert_eq!(time(&requests[0]), None, "before the first run");
+    start(&requests, 9.0);
+    check(&requests, 9.0);
+    assert!(requests.iter().all(|request| time(request).unwrap() >= slow));
+    // The least of some: a run can be interrupted, but not every one.
+    let of_fast = (0..20).map(|_| requests[0].infer(row([1.0; 4])).map(|()| time(&requests[0]).unwrap()).unwrap()).min();
+    assert!(of_fast.unwrap() < slow, "{of_fast:?}");
+    assert!(time(&requests[1]).unwrap() >= slow, "of its own run");
+}
+
+#[test]
+fn what_the_device_ignores_is_told_of_a_gathering_model_too() {
+    let model = compile_with(doubling(), &Config { n_threads: Some(2), ..batches(2, HOURS) });
+    let ignored: Vec<_> = model.properties().ignored.iter().map(|ignored| ignored.option).collect();
+    assert_eq!(ignored, ["n_threads"]);
+}
+
+/// Also the thread that watches over its time limit, and what that holds.
+#[test]
+fn nothing_is_left_of_a_gathering_model_that_is_dropped() {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::default()));
+    let model = compile_on(&core, "NULL", &Config { exclusive_requests: true, ..batches(2, HOURS) });
+    let requests = requests(&model, 2);
+    start(&requests, 1.0);
+    requests.iter().for_each(|request| wait(request).unwrap());
+    assert_eq!(core.executors().n_named(), 1);
+    drop((model, requests));
+    eventually(move || core.executors().n_named() == 0);
 }

@@ -2,6 +2,7 @@
 //! that are turned by hand. Doc comments name the OpenVINO behavior test of which a test is the equivalent.
 
 mod batching;
+mod beside;
 mod busy;
 mod callback;
 mod cancel;
