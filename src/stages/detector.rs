@@ -1,13 +1,14 @@
 //! Frame in, detections in frame space out.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::dispatch::{Decode, Dispatcher, Job, stopped};
 use super::labels::Labels;
 use super::spec::load_model;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Detection, Frame, ObjectId};
+use crate::frame::{Detection, Frame, ObjectId, PixelRect};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{BoxDecoder, BoxThresholds, Output};
 
@@ -20,6 +21,19 @@ pub struct Detector {
 
 /// Takes the detections of one frame. Runs on a worker thread and must not block.
 pub type Detected = Box<dyn FnOnce(Result<Vec<Detection>>) + Send>;
+
+/// What was found in the regions of one frame.
+#[derive(Debug, Default)]
+pub struct DetectedInRegions {
+    /// The detections, in the frame's space and with the region's object as their parent: those of the first region first, and
+    /// of each region the best first, in whichever order the runs ended.
+    pub detections: Vec<Detection>,
+    /// The first error, and how many regions failed.
+    pub failed: Option<(Error, usize)>,
+}
+
+/// Takes what was found in the regions of one frame. Runs on a worker thread and must not block.
+pub type DetectedInRegionsFn = Box<dyn FnOnce(DetectedInRegions) + Send>;
 
 impl Detector {
     /// Loads and compiles the model.
@@ -54,6 +68,43 @@ impl Detector {
     pub fn submit_with(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) {
         let (frame, span) = (Some(frame), tracing::Span::current());
         self.dispatcher.submit(DetectJob { frame, frame_number, permit, span, done: Some(done) });
+    }
+
+    /// Detects in regions of `frame`, each the region of the object that is given with it, as requests become idle; never blocks.
+    /// `done` runs once, when the last region is done, after the stage let go of the frame's memory; at once if there is no
+    /// region.
+    ///
+    /// A region that does not lie in the frame counts as failed, and so does one that finds no permit when a request is idle.
+    pub fn submit_regions(
+        &self,
+        frame: Frame,
+        frame_number: u64,
+        regions: &[(ObjectId, PixelRect)],
+        permit: &Arc<Permit>,
+        done: DetectedInRegionsFn,
+    ) {
+        if regions.is_empty() {
+            drop(frame);
+            return done(DetectedInRegions::default());
+        }
+        let task = Arc::new(RegionsTask {
+            n_open: AtomicUsize::new(regions.len()),
+            state: Mutex::new((vec![Vec::new(); regions.len()], None, Some(done))),
+        });
+        let mut jobs = Vec::with_capacity(regions.len());
+        for (region_idx, &(parent, rect)) in regions.iter().enumerate() {
+            let task = task.clone();
+            let detected: Detected = Box::new(move |found| task.finish(region_idx, parent, rect, found));
+            match frame.region(rect) {
+                Ok(region) => jobs.push((region, detected)),
+                Err(error) => detected(Err(error.into())),
+            }
+        }
+        // Only the regions hold the memory from here on.
+        drop(frame);
+        for (region, detected) in jobs {
+            self.submit_with(region, frame_number, permit.clone(), detected);
+        }
     }
 
     /// As [`Detector::submit`], and waits for the result.
@@ -125,6 +176,44 @@ fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> D
         });
         Ok(detections.collect())
     })
+}
+
+/// The regions of one frame that are not done yet.
+struct RegionsTask {
+    n_open: AtomicUsize,
+    /// What was found in each region, the errors, and whom to tell.
+    state: Mutex<(Vec<Vec<Detection>>, Option<(Error, usize)>, Option<DetectedInRegionsFn>)>,
+}
+
+impl RegionsTask {
+    fn finish(&self, region_idx: usize, parent: ObjectId, region: PixelRect, found: Result<Vec<Detection>>) {
+        {
+            let mut state = self.state.lock().unwrap();
+            match found {
+                Ok(mut detections) => {
+                    for detection in &mut detections {
+                        detection.parent = Some(parent);
+                        // The region's space begins at its corner, and has the frame's scale.
+                        detection.rect.x += region.x as f32;
+                        detection.rect.y += region.y as f32;
+                    }
+                    state.0[region_idx] = detections;
+                }
+                Err(error) => {
+                    state.1 = match state.1.take() {
+                        None => Some((error, 1)),
+                        Some((first, n_failed)) => Some((first, n_failed + 1)),
+                    }
+                }
+            }
+        }
+        if self.n_open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let (found, failed, done) = std::mem::take(&mut *self.state.lock().unwrap());
+            if let Some(done) = done {
+                done(DetectedInRegions { detections: found.into_iter().flatten().collect(), failed });
+            }
+        }
+    }
 }
 
 struct DetectJob {
