@@ -148,11 +148,13 @@ impl Stage for DetectStage {
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        let frame = infer::black_frame(self.0.spec().input_size)?;
-        self.0.detect(&frame)?; // The first run pays for lazily made buffers.
-        let begin = Instant::now();
-        self.0.detect(&frame)?;
-        Ok(begin.elapsed())
+        self.0.warm_up(|| {
+            let frame = infer::black_frame(self.0.spec().input_size)?;
+            self.0.detect(&frame)?; // The first run pays for lazily made buffers.
+            let begin = Instant::now();
+            self.0.detect(&frame)?;
+            Ok(begin.elapsed())
+        })
     }
 
     fn drop_pending(&self) {
@@ -180,8 +182,8 @@ impl Stage for DetectStage {
         self.0.scheduling()
     }
 
-    fn n_requests(&self) -> usize {
-        self.0.n_requests()
+    fn n_frames_at_once(&self) -> usize {
+        self.0.n_frames_at_once()
     }
 
     fn stats(&self) -> StageStats {
