@@ -232,6 +232,10 @@ impl CompiledModel {
         }
     }
 
+    pub(super) fn device_model(&self) -> &Arc<dyn DeviceModel> {
+        &self.shared.model
+    }
+
     /// Frees the requests that [`CompiledModel::infer`] keeps.
     pub fn release(&self) {
         if let Some(direct) = self.direct.get() {

@@ -43,7 +43,7 @@ impl Classifier {
     /// If a file is missing or wrong, or the model is not a classifier.
     pub fn new(options: &StageOptions) -> Result<Self> {
         let instance = instance::<RegionJob>(options, "classifier", true)?;
-        let spec = Arc::new(describe(options, &instance.model)?);
+        let spec = Arc::new(describe(options, &instance.info)?);
         if !matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
                 "`{}` is described as {} in `{}`: a classifier needs `task = \"classification\"`",
@@ -88,7 +88,19 @@ impl Classifier {
         }
         let task = Arc::new(FrameTask { n_open: AtomicUsize::new(jobs.len()), results: Mutex::new((results, Some(done))) });
         let span = tracing::Span::current();
-        self.client.submit(jobs.into_iter().map(|(id, region)| RegionJob {
+        self.client.submit(jobs.into_iter().map(|(id, region)| self.job(id, region, frame_number, &permit, &span, &task)));
+    }
+
+    fn job(
+        &self,
+        id: ObjectId,
+        region: Frame,
+        frame_number: u64,
+        permit: &Arc<Permit>,
+        span: &tracing::Span,
+        task: &Arc<FrameTask>,
+    ) -> RegionJob {
+        RegionJob {
             id,
             frame_number,
             permit: permit.clone(),
@@ -97,16 +109,21 @@ impl Classifier {
             region: Some(region),
             said: None,
             task: Some(task.clone()),
-        }));
+        }
     }
 
-    /// Classifies one picture and waits for the answer; `None` if it was below the threshold.
+    /// Classifies one picture and waits for the answer; `None` if it was below the threshold. It runs by itself, whatever the batch
+    /// size.
     ///
     /// # Errors
     /// What the run says.
     pub fn classify(&self, frame: &Frame) -> Result<Option<Classification>> {
-        let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
-        let mut classified = wait_for(|done| self.submit(frame.clone(), 0, whole, Box::new(move |classified| done(Ok(classified)))))?;
+        let mut classified = wait_for(|done| {
+            let done: Done = Box::new(move |classified| done(Ok(classified)));
+            let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
+            let (permit, span) = (Permit::new(Instant::now(), None), tracing::Span::current());
+            self.client.submit_alone(self.job(ObjectId::next(), frame.clone(), 0, &permit, &span, &task));
+        })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
             None => Ok(classified.classifications.pop().map(|(_, classification)| classification)),

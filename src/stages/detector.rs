@@ -31,7 +31,7 @@ impl Detector {
     /// If a file is missing or wrong, or the model is not a detector.
     pub fn new(options: &StageOptions) -> Result<Self> {
         let instance = instance::<DetectJob>(options, "detector", false)?;
-        let spec = Arc::new(describe(options, &instance.model)?);
+        let spec = Arc::new(describe(options, &instance.info)?);
         if !matches!(spec.task, Task::Detection { .. }) {
             let message = format!(
                 "`{}` is described as {} in `{}`: a detector needs `task = \"detection\"`",
@@ -52,16 +52,21 @@ impl Detector {
 
     /// As [`Detector::submit`], if the permit is still there when a request is idle; else `done` gets an error.
     pub fn submit_with(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) {
-        let (frame, span, spec) = (Some(frame), tracing::Span::current(), self.spec.clone());
-        self.client.submit([DetectJob { frame, frame_number, permit, span, spec, found: Vec::new(), done: Some(done) }]);
+        self.client.submit([self.job(frame, frame_number, permit, done)]);
     }
 
-    /// As [`Detector::submit`], and waits for the result.
+    fn job(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) -> DetectJob {
+        let (frame, span, spec) = (Some(frame), tracing::Span::current(), self.spec.clone());
+        DetectJob { frame, frame_number, permit, span, spec, found: Vec::new(), done: Some(done) }
+    }
+
+    /// As [`Detector::submit`], and waits for the result. It runs by itself, whatever the batch size.
     ///
     /// # Errors
     /// What the run says.
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
-        super::classifier::wait_for(|done| self.submit(frame.clone(), 0, done))
+        let permit = Permit::new(Instant::now(), None);
+        super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit, done)))
     }
 
     /// Drops the frames whose run has not begun: they fail.

@@ -145,7 +145,7 @@ struct Pending<J> {
     /// Its place in the queue.
     order: Instant,
     submitted: Instant,
-    /// It runs in a call of its own, because one with others failed.
+    /// It runs in a call of its own: one with others failed, or somebody waits for it.
     alone: bool,
 }
 
@@ -195,6 +195,15 @@ impl<J: Job> Client<J> {
 
     /// Runs the jobs of one frame as soon as requests are idle. Never blocks.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = J>) {
+        self.put(jobs, false);
+    }
+
+    /// As [`Client::submit`], in a call of its own that waits for no others: for who waits for the result.
+    pub(super) fn submit_alone(&self, job: J) {
+        self.put([job], true);
+    }
+
+    fn put(&self, jobs: impl IntoIterator<Item = J>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.queue.state.lock().unwrap();
         state.n_groups += 1;
@@ -207,7 +216,7 @@ impl<J: Job> Client<J> {
             };
             // Those of one frame stay together.
             let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
-            state.pending.insert(at, Pending { job, client: self.tally.clone(), group, order, submitted, alone: false });
+            state.pending.insert(at, Pending { job, client: self.tally.clone(), group, order, submitted, alone });
             place = Some(at + 1);
         }
         drop(state);
@@ -462,7 +471,7 @@ impl<J: Job> State<J> {
     fn due_at(&self, rows: Rows) -> Option<Instant> {
         let first = self.pending.front()?;
         match rows.timeout {
-            Some(timeout) if rows.max > 1 && !first.alone && self.pending.len() < rows.max => {
+            Some(timeout) if self.pending.len() < rows.max && !self.pending.iter().any(|pending| pending.alone) => {
                 // Not the front's: who is first by age may have come last.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }

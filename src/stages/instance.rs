@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use super::StageOptions;
 use super::dispatch::{Job, Queue, Rows};
 use super::spec::{DEFAULT_DEVICE, core_for};
-use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, Result};
+use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Result};
 
 /// The most regions of one frame that run in one call where nobody says how many.
 const MAX_ROWS_OF_A_FRAME: usize = 32;
@@ -40,6 +40,8 @@ pub enum Sharing {
 pub(super) struct Instance<J: Job> {
     pub(super) queue: Arc<Queue<J>>,
     pub(super) model: CompiledModel,
+    /// What the file says of it, for one row.
+    pub(super) info: ModelInfo,
     made_of: Settings,
     warmed_up: Mutex<Option<Duration>>,
 }
@@ -192,29 +194,29 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = Config { n_requests: options.n_requests, ..Config::default() };
     let one_by_one = Rows { max: 1, timeout: None };
+    let alone = core.compile_model(&model, device, &config)?;
+    // As the file has it: of an axis that was opened the device may know less.
+    let info = alone.info().clone();
     let (compiled, rows) = match options.batch_size {
         Some(max @ 2..) => {
             let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
-            (core.compile_rows(&model, device, max, &config)?, Rows { max, timeout })
+            (core.open_rows(&model, device, &alone, max)?, Rows { max, timeout })
         }
-        Some(_) => (core.compile_model(&model, device, &config)?, one_by_one),
-        None => {
-            let compiled = core.compile_model(&model, device, &config)?;
-            let gains = runs_regions && has_open_batch(&compiled) && !compiled.computes_rows_in_turn();
-            let rows = match gains.then(|| compiled.check_rows(MAX_ROWS_OF_A_FRAME)) {
-                None => one_by_one,
-                Some(Ok(())) => Rows { max: MAX_ROWS_OF_A_FRAME, timeout: None },
-                Some(Err(error)) if error.kind() == ErrorKind::Unsupported => {
+        None if runs_regions && has_open_batch(&alone) && !alone.computes_rows_in_turn() => {
+            let rows = match alone.check_rows(MAX_ROWS_OF_A_FRAME) {
+                Ok(()) => Rows { max: MAX_ROWS_OF_A_FRAME, timeout: None },
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
                     tracing::info!(model = %options.model.display(), "the regions of a frame are run one by one: {error}");
                     one_by_one
                 }
-                Some(Err(error)) => return Err(error),
+                Err(error) => return Err(error),
             };
-            (compiled, rows)
+            (alone, rows)
         }
+        Some(_) | None => (alone, one_by_one),
     };
     let queue = Queue::new(&compiled, compiled.optimal_number_of_requests(), rows)?;
-    Ok(Instance { queue, model: compiled, made_of, warmed_up: Mutex::new(None) })
+    Ok(Instance { queue, model: compiled, info, made_of, warmed_up: Mutex::new(None) })
 }
 
 /// Whether the only input takes one row or as many as a frame may have, as it is.

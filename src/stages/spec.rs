@@ -184,16 +184,16 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     let config = Config { n_requests: options.n_requests, ..Config::default() };
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let compiled = core.compile_model(&core.read_model(&options.model)?, device, &config)?;
-    let spec = describe(options, &compiled)?;
+    let spec = describe(options, compiled.info())?;
     Ok((compiled, spec))
 }
 
-/// Reads the description of a compiled model, and says what it leaves open.
+/// Reads the description of a model with these ports, and says what it leaves open.
 ///
 /// # Errors
 /// As [`ModelSpec::load`].
-pub(super) fn describe(options: &StageOptions, model: &CompiledModel) -> Result<ModelSpec> {
-    let spec = ModelSpec::load(options, model.info())?;
+pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<ModelSpec> {
+    let spec = ModelSpec::load(options, info)?;
     for assumption in &spec.assumed {
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");
     }

@@ -13,6 +13,7 @@ use super::options::Options;
 use super::request::OrtRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, Result};
@@ -22,13 +23,16 @@ const N_WAITERS: usize = 2;
 
 /// Ports and metadata of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
     let said = || -> Said<ModelInfo> {
         let options = Options::new(api)?;
         options.no_optimization()?;
         options.threads(1)?;
         options.session(path)?.info(api)
     };
-    said().map_err(|why| refused("ORT.CPU", path, &why))
+    let said = said();
+    exit::guard();
+    said.map_err(|why| refused("ORT.CPU", path, &why))
 }
 
 /// Where a model is to run, and how.
@@ -191,7 +195,10 @@ impl OrtModel {
             let (device, api) = (device.to_owned(), api.clone());
             Ok((Self { device, api, session, info, input_names, output_names, profiling }, prepared.ignored))
         };
-        let (model, ignored) = compile().map_err(|why| refused(device, path, &why))?;
+        let _inside = exit::try_enter()?;
+        let compiled = compile();
+        exit::guard();
+        let (model, ignored) = compiled.map_err(|why| refused(device, path, &why))?;
         let model = Arc::new(model);
         let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
 use super::request::OpenVinoRequest;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, ModelInfo, Performance, Port, Precision, Result};
@@ -18,6 +19,7 @@ const MAX_PROPERTIES: usize = 8;
 
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> Said<ModelInfo> {
         let model = ReadModel::new(api, path)?;
@@ -30,7 +32,9 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
             |port_idx, port| unsafe { (functions.ov_model_const_output_by_index)(model.as_ptr(), port_idx, port) },
         )
     };
-    said().map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
+    let said = said();
+    exit::guard();
+    said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
 }
 
 /// Where a model is to run, and how.
@@ -97,7 +101,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
         let info = compiled.info()?;
         Ok((compiled, info))
     };
-    let (compiled, info) = compile().map_err(|why| refused(name, path, &why))?;
+    let _inside = exit::try_enter()?;
+    let compiled = compile();
+    exit::guard();
+    let (compiled, info) = compiled.map_err(|why| refused(name, path, &why))?;
     let ignored = ignored(&compiled, config, on_processor);
     let n_requests = match on_processor {
         true => n_requests,
@@ -350,6 +357,7 @@ impl CompiledFile {
 
 impl Drop for CompiledFile {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, freed once; requests hold the model while they exist.
         unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
     }
