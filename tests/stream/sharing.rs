@@ -178,7 +178,9 @@ fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() 
     }
     let rigs: Vec<Rig> = (0..8).map(|_| Rig::begun(&line(1000))).collect();
     let n_calls = device.script.n_calls();
-    rigs.iter().for_each(|rig| rig.frame(0).unwrap());
+    for rig in &rigs {
+        rig.frame(0).unwrap();
+    }
     rigs.iter().for_each(|rig| assert_eq!(rig.next(), "frame 0 of 64x48"));
     let n_calls = device.script.n_calls() - n_calls;
     // A machine that stands still for a second between two of them makes it two.
