@@ -483,7 +483,8 @@ impl<J: Job> State<J> {
     fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
         slot.input_shape = None;
-        if !self.due_at(rows).is_some_and(|due| due <= Instant::now()) {
+        let is_due = self.due_at(rows).is_some_and(|due| due <= Instant::now());
+        if !is_due {
             return false;
         }
         while let Some(next) = self.pending.front() {
