@@ -79,6 +79,20 @@ pub(super) trait Stage: Send + Sync {
     fn reads_results(&self) -> bool;
 }
 
+/// A stage that has run, so that what is made lazily is there.
+#[derive(Clone)]
+pub(super) struct WarmStage {
+    stage: Arc<dyn Stage>,
+    /// What a frame takes.
+    run_time: Duration,
+}
+
+impl WarmStage {
+    pub(super) fn new(stage: Arc<dyn Stage>) -> stages::Result<Self> {
+        Ok(Self { run_time: stage.warm_up()?, stage })
+    }
+}
+
 /// Takes the results of a frame.
 pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;
 
@@ -180,9 +194,8 @@ impl Driver {
         })
     }
 
-    /// Puts a stage to work: warms it up and sizes the window.
-    pub(super) fn prepare(&self, element: &gst::Element, stage: Arc<dyn Stage>) -> stages::Result<()> {
-        let run_time = stage.warm_up()?;
+    /// Puts a stage to work: sizes the window.
+    pub(super) fn prepare(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
         let n_at_once = stage.n_frames_at_once();
         let capacity = match stage.scheduling() {
             Scheduling::Throughput => {
@@ -209,7 +222,6 @@ impl Driver {
         }
         *self.stream.lock().unwrap() = Stream { n_at_once, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
         *self.stage.lock().unwrap() = Some(stage);
-        Ok(())
     }
 
     /// Ends the stream; the stage stays for the next one.
@@ -528,6 +540,10 @@ impl Driver {
             Item::Event(event) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
                 gst::log!(self.cat, obj = pad, "pushing {event:?}");
+                if is_eos {
+                    // Before anybody downstream knows: who asks then finds what stays.
+                    self.counts.end();
+                }
                 if !pad.push_event(event.clone()) && is_kept(&event) {
                     let mut stream = self.stream.lock().unwrap();
                     if stream.n_flushes != n_flushes {
@@ -537,7 +553,6 @@ impl Driver {
                 }
                 self.window.taken();
                 if is_eos {
-                    self.counts.end();
                     self.log_totals(element);
                 }
             }

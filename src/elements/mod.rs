@@ -4,7 +4,7 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
-//! a frame), `infer` with `pads`, `settings` and `lifecycle` (the driver of the inference elements), `frames` with `policy` and `stats`
+//! a frame), `infer` with `pads`, `settings`, `regions` and `lifecycle` (the driver of the inference elements), `frames` with `policy` and `stats`
 //! (what becomes of each frame, and the count of it), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
@@ -21,6 +21,7 @@ pub mod overlay;
 mod pads;
 mod policy;
 pub mod publish;
+mod regions;
 mod settings;
 mod stats;
 

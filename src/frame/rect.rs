@@ -99,6 +99,14 @@ impl Rect {
         let (sx, sy) = (to.width as f32 / from.width as f32, to.height as f32 / from.height as f32);
         Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
     }
+
+    /// The rectangle at the same place in another one, after that moved and grew from `was` to `is`; it only moves if `was` has
+    /// no extent.
+    pub fn moved_with(&self, was: Rect, is: Rect) -> Rect {
+        let scale = |was: f32, is: f32| if was > 0.0 { is / was } else { 1.0 };
+        let (sx, sy) = (scale(was.width, is.width), scale(was.height, is.height));
+        Rect { x: is.x + (self.x - was.x) * sx, y: is.y + (self.y - was.y) * sy, width: self.width * sx, height: self.height * sy }
+    }
 }
 
 /// A rectangle of whole pixels.
@@ -144,6 +152,16 @@ mod tests {
         assert_eq!(a.iou(&Rect::from_corners(5.0, 0.0, 15.0, 4.0)), 20.0 / 60.0);
         assert_eq!(a.iou(&Rect::from_corners(10.0, 0.0, 20.0, 4.0)), 0.0);
         assert_eq!(Rect::default().iou(&Rect::default()), 0.0);
+    }
+
+    #[test]
+    fn a_part_follows_the_whole() {
+        let (was, is) = (Rect { x: 10.0, y: 20.0, width: 40.0, height: 10.0 }, Rect { x: 100.0, y: 0.0, width: 80.0, height: 10.0 });
+        let part = Rect { x: 20.0, y: 22.0, width: 8.0, height: 5.0 };
+        assert_eq!(part.moved_with(was, is), Rect { x: 120.0, y: 2.0, width: 16.0, height: 5.0 });
+        assert_eq!(was.moved_with(was, is), is);
+        let point = Rect { width: 0.0, height: 0.0, ..was };
+        assert_eq!(part.moved_with(point, is), Rect { x: 110.0, y: 2.0, ..part });
     }
 
     #[test]

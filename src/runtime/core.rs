@@ -136,6 +136,7 @@ impl Core {
     /// As [`Core::compile_model`], for a device that stands for others.
     pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
+        config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile(model, config, &self.executors)?;
         // A device that stands for others gathers already.

@@ -1,13 +1,14 @@
 //! Frame in, detections in frame space out.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Detection, Frame, ObjectId, Transform};
+use crate::frame::{Detection, Frame, ObjectId, PixelRect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{Output, RawDetection};
 
@@ -23,6 +24,19 @@ pub struct Detector {
 
 /// Takes the detections of one frame. Runs on a worker thread and must not block.
 pub type Detected = Box<dyn FnOnce(Result<Vec<Detection>>) + Send>;
+
+/// What was found in the regions of one frame.
+#[derive(Debug, Default)]
+pub struct DetectedInRegions {
+    /// The detections, in the frame's space and with the region's object as their parent: those of the first region first, and
+    /// of each region the best first, in whichever order the runs ended.
+    pub detections: Vec<Detection>,
+    /// The first error, and how many regions failed.
+    pub failed: Option<(Error, usize)>,
+}
+
+/// Takes what was found in the regions of one frame. Runs on a worker thread and must not block.
+pub type DetectedInRegionsFn = Box<dyn FnOnce(DetectedInRegions) + Send>;
 
 impl Detector {
     /// Loads and compiles the model, or joins those who share it.
@@ -53,6 +67,41 @@ impl Detector {
     /// As [`Detector::submit`], if the permit is still there when a request is idle; else `done` gets an error.
     pub fn submit_with(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) {
         self.client.submit([self.job(frame, frame_number, permit, done)]);
+    }
+
+    /// Detects in regions of `frame`, each the region of the object that is given with it, as requests become idle; never blocks.
+    /// `done` runs once, when the last region is done, after the stage let go of the frame's memory; at once if there is no
+    /// region.
+    ///
+    /// A region that does not lie in the frame counts as failed, and so does one that finds no permit when a request is idle.
+    pub fn submit_regions(
+        &self,
+        frame: Frame,
+        frame_number: u64,
+        regions: &[(ObjectId, PixelRect)],
+        permit: &Arc<Permit>,
+        done: DetectedInRegionsFn,
+    ) {
+        if regions.is_empty() {
+            drop(frame);
+            return done(DetectedInRegions::default());
+        }
+        let task = Arc::new(RegionsTask {
+            n_open: AtomicUsize::new(regions.len()),
+            state: Mutex::new(RegionsState { found: vec![Vec::new(); regions.len()], failed: None, done: Some(done) }),
+        });
+        let mut jobs = Vec::with_capacity(regions.len());
+        for (region_idx, &(parent, rect)) in regions.iter().enumerate() {
+            let task = task.clone();
+            let detected: Detected = Box::new(move |found| task.finish(region_idx, parent, rect, found));
+            match frame.region(rect) {
+                Ok(region) => jobs.push(self.job(region, frame_number, permit.clone(), detected)),
+                Err(error) => detected(Err(error.into())),
+            }
+        }
+        // Only the regions hold the memory from here on.
+        drop(frame);
+        self.client.submit(jobs);
     }
 
     fn job(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) -> DetectJob {
@@ -115,6 +164,53 @@ impl Detector {
     /// Runs and times so far.
     pub fn stats(&self) -> StageStats {
         self.client.stats()
+    }
+}
+
+/// The regions of one frame that are not done yet.
+struct RegionsTask {
+    n_open: AtomicUsize,
+    state: Mutex<RegionsState>,
+}
+
+#[derive(Default)]
+struct RegionsState {
+    /// By region.
+    found: Vec<Vec<Detection>>,
+    /// The first error, and how many there were.
+    failed: Option<(Error, usize)>,
+    /// Whom to tell.
+    done: Option<DetectedInRegionsFn>,
+}
+
+impl RegionsTask {
+    fn finish(&self, region_idx: usize, parent: ObjectId, region: PixelRect, found: Result<Vec<Detection>>) {
+        {
+            let mut state = self.state.lock().unwrap();
+            match found {
+                Ok(mut detections) => {
+                    for detection in &mut detections {
+                        detection.parent = Some(parent);
+                        // The region's space begins at its corner, and has the frame's scale.
+                        detection.rect.x += region.x as f32;
+                        detection.rect.y += region.y as f32;
+                    }
+                    state.found[region_idx] = detections;
+                }
+                Err(error) => {
+                    state.failed = match state.failed.take() {
+                        None => Some((error, 1)),
+                        Some((first, n_failed)) => Some((first, n_failed + 1)),
+                    }
+                }
+            }
+        }
+        if self.n_open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let RegionsState { found, failed, done } = std::mem::take(&mut *self.state.lock().unwrap());
+            if let Some(done) = done {
+                done(DetectedInRegions { detections: found.into_iter().flatten().collect(), failed });
+            }
+        }
     }
 }
 

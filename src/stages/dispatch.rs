@@ -483,8 +483,7 @@ impl<J: Job> State<J> {
     fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
         slot.input_shape = None;
-        let is_due = self.due_at(rows).is_some_and(|due| due <= Instant::now());
-        if !is_due {
+        if self.due_at(rows).is_none_or(|due| due > Instant::now()) {
             return false;
         }
         while let Some(next) = self.pending.front() {

@@ -320,7 +320,7 @@ fn ends_the_process_amid_compiling() {
         // Once the process ends, compiling is an error, and nobody needs to hear of it.
         std::thread::spawn(move || {
             while let Ok(model) = core.compile_model(&file, &device, &Config::default()) {
-                let _ran = model.infer(&row([1.0; 4]));
+                let _ran = model.infer(row([1.0; 4]));
                 drop(model);
                 let _first = sender.send(());
             }
@@ -371,6 +371,33 @@ fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
     if is_here("OPENVINO.CPU") {
         assert!(std::fs::read_dir(scratch.path()).unwrap().count() > 0, "a compiled model was kept");
     }
+}
+
+#[test]
+fn options_of_an_engine_are_passed_on_to_it_alone() {
+    let core = devices::core();
+    let model = core.read_model(tiny("double.onnx")).unwrap();
+    let compile = |device: &str, options: &str| {
+        let mut config = Config::default();
+        config.set_all(options).unwrap();
+        core.compile_model(&model, device, &config)
+    };
+    // Each is refused by its engine: a property that there is not, and a format that the file does not have.
+    let refused =
+        [("OPENVINO.CPU", "OPENVINO.NO_SUCH_PROPERTY=1", "NO_SUCH_PROPERTY"), ("ORT.CPU", "ORT.session.load_model_format=ORT", "ORT.CPU")];
+    for (device, options, says) in refused.into_iter().filter(|(device, ..)| is_here(device)) {
+        let error = compile(device, options).unwrap_err();
+        assert!(error.to_string().contains(says), "{device}: {error}");
+        for other in ["CPU", "OPENVINO.CPU", "ORT.CPU"].into_iter().filter(|other| *other != device && is_here(other)) {
+            let model = compile(other, options).unwrap();
+            assert_eq!(model.infer(row([1.0; 4])).unwrap().array::<f32>(()).unwrap().as_slice(), Some(&[2.0; 4][..]), "{other}");
+        }
+    }
+    if is_here("OPENVINO.CPU") {
+        compile("OPENVINO.CPU", "OPENVINO.NUM_STREAMS=1,OPENVINO.ENABLE_HYPER_THREADING=NO,OPENVINO.ENABLE_CPU_PINNING=NO").unwrap();
+    }
+    let error = compile("CPU", "TPU.x=1").unwrap_err();
+    assert!(error.kind() == ErrorKind::Config && error.to_string().contains("one of OPENVINO, ORT"), "{error}");
 }
 
 #[test]

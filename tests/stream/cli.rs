@@ -59,6 +59,42 @@ fn lines(path: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
+fn a_cascade_names_parents_on_every_line() {
+    let folder = Folder::new("cascade");
+    // A red area with a white cell in it: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
+    let mut picture = image::RgbImage::new(320, 240);
+    for (x, y, pixel) in picture.enumerate_pixels_mut() {
+        let is_in =
+            |x_min: u32, y_min: u32, width: u32, height: u32| (x_min..x_min + width).contains(&x) && (y_min..y_min + height).contains(&y);
+        if is_in(80, 60, 160, 120) {
+            *pixel = image::Rgb(if is_in(80 + 3 * 8, 60 + 2 * 8, 8, 8) { [255; 3] } else { [255, 0, 0] });
+        }
+    }
+    picture.save(folder.file("area.png")).unwrap();
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
+    let description = format!(
+        "# Cells in areas.\nversion = 1\nname = \"cells\"\ndescription = \"Bright cells in colored areas.\"\n\
+         [pipeline]\ngraph = \"{{source}} ! roidetect model={tiny}/rectangle.onnx ! roidetect model={tiny}/stripes.onnx \
+         inference-region=roi-list object-class=rectangle ! roiclassify model={tiny}/color.onnx object-class=rectangle \
+         ! roiclassify model={tiny}/brightness.onnx object-class=cell ! {{json}} ! {{video}}\"\n",
+        tiny = tiny.display()
+    );
+    std::fs::write(folder.file("cells.toml"), description).unwrap();
+    let json = folder.file("cells.jsonl");
+    let output = roiflow(&["run", &folder.file("cells.toml"), "-q", "--input", &folder.file("area.png"), "--json", &json]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = lines(&json);
+    let [line] = &*lines else { panic!("{lines:?}") };
+    let objects = line["objects"].as_array().unwrap();
+    let [area, cell] = &**objects else { panic!("{line}") };
+    let place = |object: &serde_json::Value| ["x", "y", "w", "h"].map(|key| object[key].as_u64().unwrap());
+    assert_eq!((place(area), place(cell)), ([80, 60, 160, 120], [104, 76, 8, 8]), "{line}");
+    assert!(area["parent_id"].is_null() && cell["parent_id"] == area["id"] && cell["id"] != area["id"], "{line}");
+    assert_eq!((&area["color"]["label"], &area["brightness"]), (&"red".into(), &serde_json::Value::Null));
+    assert_eq!((cell["brightness"]["value"].as_f64().unwrap().round(), &cell["color"]), (100.0, &serde_json::Value::Null));
+}
+
+#[test]
 fn a_run_writes_json_and_video_and_sums_up() {
     let folder = Folder::new("run");
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));

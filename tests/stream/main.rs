@@ -5,6 +5,7 @@ mod cli;
 mod harness;
 
 mod bad_input;
+mod cascade;
 mod classify;
 mod detect;
 mod flow;

@@ -91,7 +91,10 @@ impl Prepared {
             if onnx::may_have_other_files(&bytes) {
                 not_kept("weights of this model lie in files of their own, which may change");
             } else {
-                match Kept::of(folder, prepared.changed.as_deref().unwrap_or(&bytes), &api.version) {
+                // What else changes the form in which the model is kept.
+                let options =
+                    config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
+                match Kept::of(folder, prepared.changed.as_deref().unwrap_or(&bytes), &options) {
                     Ok(kept) => prepared.kept = Some(kept),
                     Err(error) => tracing::warn!("no compiled models are kept in `{}`: {error}", folder.display()),
                 }
@@ -180,6 +183,9 @@ impl OrtModel {
             }
             // For the session's own threads; the caller's is looked after in `request`.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
+            for (key, value) in config.options_of(super::PREFIX) {
+                options.entry(&c_string(key)?, &c_string(value)?)?;
+            }
             options.provider(provider)?;
             Ok(options)
         };

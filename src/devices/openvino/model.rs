@@ -15,7 +15,7 @@ use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, ModelInfo, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
-const MAX_PROPERTIES: usize = 8;
+const MAX_PROPERTIES: usize = 12;
 
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
@@ -85,6 +85,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
     }
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
+    }
+    for (key, value) in config.options_of(super::PREFIX) {
+        properties.retain(|(known, _)| *known != key);
+        properties.push((key, value.to_owned()));
     }
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
         // From the file, because a kept model is then found without reading it.
@@ -281,7 +285,7 @@ impl CompiledFile {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = api.functions.ov_core_compile_model_from_file;
         // SAFETY: the core lives; C strings throughout, as many as said.
@@ -308,6 +312,14 @@ impl CompiledFile {
                 n,
                 o,
                 p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
             )
         };
         Self::made(api, status, compiled)
@@ -316,13 +328,43 @@ impl CompiledFile {
     fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = model.api.functions.ov_core_compile_model;
         // SAFETY: core and model live; C strings throughout, as many as said.
         let status = unsafe {
             let core = model.api.core();
-            compile(core, model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
+            compile(
+                core,
+                model.as_ptr(),
+                device.as_ptr(),
+                texts.n_texts,
+                &raw mut compiled,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
+            )
         };
         Self::made(model.api, status, compiled)
     }

@@ -12,8 +12,9 @@ use crate::elements::infer::{self, Done, Driver, Stage};
 use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
+use crate::elements::regions::ObjectClasses;
 use crate::elements::settings::ModelSettings;
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, PixelRect};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
 use crate::stages::classifier::Classified;
 use crate::stages::{Classifier, Permit, Scheduling, StageStats};
@@ -26,7 +27,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Settings {
     model: ModelSettings,
-    object_classes: Vec<String>,
+    object_classes: ObjectClasses,
 }
 
 /// The element's inside.
@@ -62,13 +63,8 @@ impl ObjectImpl for RoiClassify {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let mut properties = ModelSettings::properties();
             properties.extend(Policy::properties());
-            properties.push(
-                glib::ParamSpecString::builder("object-class")
-                    .nick("Object class")
-                    .blurb("Only objects with one of these labels are classified, separated by commas; default: all")
-                    .mutable_ready()
-                    .build(),
-            );
+            properties
+                .push(ObjectClasses::property("Only objects with one of these labels are classified, separated by commas; default: all"));
             properties
         });
         &PROPERTIES
@@ -80,8 +76,7 @@ impl ObjectImpl for RoiClassify {
         }
         let mut settings = self.settings.lock().unwrap();
         if !settings.model.set(pspec.name(), value) && pspec.name() == "object-class" {
-            let text = value.get::<Option<String>>().expect("a string property").unwrap_or_default();
-            settings.object_classes = text.split(',').map(|class| class.trim().to_owned()).filter(|class| !class.is_empty()).collect();
+            settings.object_classes = ObjectClasses::from_value(value);
         }
     }
 
@@ -89,7 +84,7 @@ impl ObjectImpl for RoiClassify {
         let settings = self.settings.lock().unwrap();
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
-            "object-class" => settings.object_classes.join(",").to_value(),
+            "object-class" => settings.object_classes.to_value(),
             name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
         }
     }
@@ -116,8 +111,11 @@ impl ElementImpl for RoiClassify {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let element = self.obj();
-        let load = |settings: &Settings| self.load(settings);
+        let element = self.obj().clone();
+        let load = {
+            let element = element.clone();
+            move |settings: &Settings| element.imp().load(settings)
+        };
         let parent = || self.parent_change_state(transition);
         self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
@@ -140,24 +138,12 @@ impl RoiClassify {
 /// The classifier as the driver sees it.
 struct ClassifyStage {
     classifier: Classifier,
-    /// Only detections with one of these labels; empty: all.
-    object_classes: Vec<String>,
+    object_classes: ObjectClasses,
 }
 
 impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
-        let size = frame.size();
-        let wanted = |detection: &&Detection| {
-            let label = detection.label.as_deref().unwrap_or_default();
-            self.object_classes.is_empty() || self.object_classes.iter().any(|class| class == label)
-        };
-        let regions: Vec<(ObjectId, PixelRect)> = results
-            .detections
-            .iter()
-            .filter(wanted)
-            // A box without a pixel in the frame has nothing to classify.
-            .filter_map(|detection| Some((detection.id, detection.rect.to_pixels(size)?)))
-            .collect();
+        let regions = self.object_classes.regions(&results);
         let frame_number = results.frame_number;
         let finish = move |classified: Classified| {
             for (id, classification) in classified.classifications {

@@ -12,9 +12,11 @@ use crate::elements::infer::{self, Done, Driver, Stage};
 use crate::elements::lifecycle::KeptStage;
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
+use crate::elements::regions::{InferenceRegion, ObjectClasses};
 use crate::elements::settings::ModelSettings;
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
+use crate::stages::detector::DetectedInRegions;
 use crate::stages::{Detector, Permit, Scheduling, StageStats};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -25,6 +27,8 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Settings {
     model: ModelSettings,
+    region: InferenceRegion,
+    object_classes: ObjectClasses,
 }
 
 /// The element's inside.
@@ -70,20 +74,42 @@ impl ObjectImpl for RoiDetect {
                     .mutable_ready()
                     .build(),
             );
+            properties.push(
+                glib::ParamSpecEnum::builder_with_default("inference-region", InferenceRegion::default())
+                    .nick("Inference region")
+                    .blurb("Where to look: in the frame, or in every object that was found before, such as for the plate of a vehicle")
+                    .mutable_ready()
+                    .build(),
+            );
+            properties.push(ObjectClasses::property(
+                "With inference-region=roi-list only objects with one of these labels are looked at, separated by commas; default: all",
+            ));
             properties
         });
         &PROPERTIES
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
-        let known = self.driver.set_policy(pspec.name(), value) || self.settings.lock().unwrap().model.set(pspec.name(), value);
-        debug_assert!(known, "GObject passes on known properties only");
+        if self.driver.set_policy(pspec.name(), value) {
+            return;
+        }
+        let mut settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "inference-region" => settings.region = value.get().expect("an enum property"),
+            "object-class" => settings.object_classes = ObjectClasses::from_value(value),
+            name => {
+                let known = settings.model.set(name, value);
+                debug_assert!(known, "GObject passes on known properties only");
+            }
+        }
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         let settings = self.settings.lock().unwrap();
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
+            "inference-region" => settings.region.to_value(),
+            "object-class" => settings.object_classes.to_value(),
             name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
         }
     }
@@ -110,8 +136,11 @@ impl ElementImpl for RoiDetect {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let element = self.obj();
-        let load = |settings: &Settings| self.load(settings);
+        let element = self.obj().clone();
+        let load = {
+            let element = element.clone();
+            move |settings: &Settings| element.imp().load(settings)
+        };
         let parent = || self.parent_change_state(transition);
         self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
@@ -126,71 +155,114 @@ impl InferenceElement for RoiDetect {
 impl RoiDetect {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
-        Ok(Arc::new(DetectStage(Detector::new(options)?)))
+        let detector = Detector::new(options)?;
+        let Settings { region, object_classes, .. } = settings.clone();
+        match region {
+            InferenceRegion::RoiList => Ok(Arc::new(DetectStage { detector, parents: Some(object_classes) })),
+            InferenceRegion::FullFrame => {
+                if !object_classes.is_all() {
+                    gst::element_warning!(
+                        self.obj(),
+                        gst::ResourceError::Settings,
+                        ("object-class is not used: the whole frame is searched; set inference-region=roi-list to search in those objects")
+                    );
+                }
+                Ok(Arc::new(DetectStage { detector, parents: None }))
+            }
+        }
     }
 }
 
 /// The detector as the driver sees it.
-struct DetectStage(Detector);
+struct DetectStage {
+    detector: Detector,
+    /// In which objects it looks; `None`: in the frame.
+    parents: Option<ObjectClasses>,
+}
 
 impl Stage for DetectStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
-        let finish = move |detected: stages::Result<Vec<Detection>>| {
-            match detected {
-                // Beside what detectors before this one found.
-                Ok(detections) => results.detections.extend(detections),
-                Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
+        // What is found stands behind what detectors before this one found.
+        let Some(parents) = &self.parents else {
+            let finish = move |detected: stages::Result<Vec<Detection>>| {
+                match detected {
+                    Ok(detections) => results.detections.extend(detections),
+                    Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
+                }
+                done(results);
+            };
+            return self.detector.submit_with(frame, frame_number, permit, Box::new(finish));
+        };
+        let regions = parents.regions(&results);
+        let finish = move |detected: DetectedInRegions| {
+            results.detections.extend(detected.detections);
+            if let Some((error, n_failed)) = detected.failed {
+                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
             }
             done(results);
         };
-        self.0.submit_with(frame, frame_number, permit, Box::new(finish));
+        self.detector.submit_regions(frame, frame_number, &regions, &permit, Box::new(finish));
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        self.0.warm_up(|| {
-            let frame = infer::black_frame(self.0.spec().input_size)?;
-            self.0.detect(&frame)?; // The first run pays for lazily made buffers.
+        self.detector.warm_up(|| {
+            let frame = infer::black_frame(self.detector.spec().input_size)?;
+            self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
             let begin = Instant::now();
-            self.0.detect(&frame)?;
+            self.detector.detect(&frame)?;
             Ok(begin.elapsed())
         })
     }
 
     fn drop_pending(&self) {
-        self.0.drop_pending();
+        self.detector.drop_pending();
     }
 
     fn drop_withdrawn(&self) {
-        self.0.drop_withdrawn();
+        self.detector.drop_withdrawn();
     }
 
+    /// Beside what was found, the objects in which it was found, without parents of their own: where they were is needed to carry
+    /// their children on.
     fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults {
-        let detections = results.detections.get(n_before..).unwrap_or_default().to_vec();
-        FrameResults { size: results.size, detections, ..FrameResults::default() }
+        let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
+        let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));
+        let parents = before.iter().filter(is_parent).map(|parent| Detection { parent: None, ..parent.clone() });
+        FrameResults { size: results.size, detections: parents.chain(found.iter().cloned()).collect(), ..FrameResults::default() }
     }
 
+    /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
-        results.detections.extend(found.detections.iter().map(|detection| Detection {
-            rect: if found.size == size { detection.rect } else { detection.rect.rescaled(found.size, size) },
-            ..detection.clone()
-        }));
+        let in_this_size = |rect: Rect| if found.size == size { rect } else { rect.rescaled(found.size, size) };
+        if self.parents.is_none() {
+            let carried = found.detections.iter().map(|earlier| Detection { rect: in_this_size(earlier.rect), ..earlier.clone() });
+            results.detections.extend(carried);
+            return;
+        }
+        let children = found.detections.iter().filter_map(|child| {
+            let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
+            let is = results.detections.iter().find(|parent| child.parent == Some(parent.id))?;
+            Some(Detection { rect: in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect), ..child.clone() })
+        });
+        let children: Vec<Detection> = children.collect();
+        results.detections.extend(children);
     }
 
     fn scheduling(&self) -> Scheduling {
-        self.0.scheduling()
+        self.detector.scheduling()
     }
 
     fn n_frames_at_once(&self) -> usize {
-        self.0.n_frames_at_once()
+        self.detector.n_frames_at_once()
     }
 
     fn stats(&self) -> StageStats {
-        self.0.stats()
+        self.detector.stats()
     }
 
     fn reads_results(&self) -> bool {
-        false
+        self.parents.is_some()
     }
 }

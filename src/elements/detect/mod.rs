@@ -8,6 +8,15 @@
 //! The model needs a description (`face.toml` beside it, or `description=`). Frames pass in order; several are in flight at
 //! once, so no `queue` is needed around the element. Boxes travel as `GstVideoRegionOfInterestMeta` too, for other readers.
 //!
+//! A detector can look in the objects that another one found; here for the plates of cars and trucks, whose `parent_id` is then that
+//! of the vehicle:
+//!
+//! ```text
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
+//!     ! roidetect model=vehicle.onnx ! roidetect model=plate.onnx inference-region=roi-list object-class=car,truck
+//!     ! roiclassify model=color.onnx object-class=car,truck ! roipublish address=plates.jsonl ! fakesink
+//! ```
+//!
 //! With a camera that is faster than the machine, the frame that has waited longest passes without inference; here a result that
 //! would be older than 200 ms is given up as well, and what became of the frames is said once a second on the bus:
 //!
