@@ -51,7 +51,7 @@ pub(super) trait Stage: Send + Sync {
     /// only while `permit` allows it.
     fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
 
-    /// Runs once on a black frame, to warm up, and tells how long a frame takes then.
+    /// Runs on a black frame, to warm up, unless somebody who shares the model has; and tells how long a frame took.
     fn warm_up(&self) -> stages::Result<Duration>;
 
     /// Drops the frames whose run has not begun; their `done` is called.
@@ -66,8 +66,8 @@ pub(super) trait Stage: Send + Sync {
     /// Adds what was found in an earlier frame to the results of one that was not inferred.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults);
 
-    /// How many frames can run at once.
-    fn n_requests(&self) -> usize;
+    /// How many frames can run at once, where nobody else does on a model that is shared.
+    fn n_frames_at_once(&self) -> usize;
 
     /// Which frame is next.
     fn scheduling(&self) -> Scheduling;
@@ -131,8 +131,9 @@ pub(super) struct Stream {
     kept: Vec<gst::Event>,
     /// The thread of the source pad's task.
     task_thread: Option<ThreadId>,
-    pub(super) n_requests: usize,
-    /// Frames that are to be in flight so that all requests are busy.
+    /// Frames that can run at once.
+    pub(super) n_at_once: usize,
+    /// Frames that are to be in flight so that no request is idle.
     pub(super) wanted: usize,
     /// Frames that may be in flight.
     pub(super) capacity: usize,
@@ -163,7 +164,7 @@ impl Default for Stream {
             n_flushes: 0,
             kept: Vec::new(),
             task_thread: None,
-            n_requests: 1,
+            n_at_once: 1,
             wanted: 1,
             capacity: 1,
             is_live: None,
@@ -195,18 +196,18 @@ impl Driver {
 
     /// Puts a stage to work: sizes the window.
     pub(super) fn prepare(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
-        let n_requests = stage.n_requests();
+        let n_at_once = stage.n_frames_at_once();
         let capacity = match stage.scheduling() {
             Scheduling::Throughput => {
-                n_requests // one running on each
+                n_at_once // one running on each request, or as many as run in a call
                     + 1    // one being mapped by the streaming thread, or waiting for a request
                     + 1 // one finished, on its way downstream
             }
-            Scheduling::Latency => n_requests,
+            Scheduling::Latency => n_at_once,
         };
         self.window.set_capacity(capacity, MAX_PASSING);
         let latency = run_time * capacity as u32;
-        gst::info!(self.cat, obj = element, "{n_requests} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
+        gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
         let max_latency = self.policy.lock().unwrap().max_latency;
         if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
             gst::element_warning!(
@@ -219,7 +220,7 @@ impl Driver {
                 )
             );
         }
-        *self.stream.lock().unwrap() = Stream { n_requests, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
+        *self.stream.lock().unwrap() = Stream { n_at_once, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
         *self.stage.lock().unwrap() = Some(stage);
     }
 

@@ -46,32 +46,9 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    if !model.variables().is_empty() {
-        return Err(refused(
-            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
-        ));
-    }
-    let must_open = check_ports(alone.info(), model, config.batch_size)?;
-    let (opened, together) = if must_open {
-        let opened = model.with_open_batch(config.batch_size)?;
-        let together = device.compile(&opened, config, executors).map_err(|error| {
-            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {} rows: {error}", config.batch_size))
-        })?;
-        (opened, together)
-    } else {
-        (model.clone(), alone.clone())
-    };
     // Its calls are nobody's runs: nobody is called back.
     let of_calls = Config { callback_thread: false, ..config.clone() };
-    let compiled = |model: &Model, compiled: &Arc<dyn DeviceModel>| {
-        CompiledModel::new(name, model, compiled.clone(), of_calls.clone(), executors.clone())
-    };
-    let calls = compiled(&opened, &together);
-    match together.rows_are_independent() {
-        Some(true) => {}
-        Some(false) => return Err(refused(mixes_rows("the device says so"))),
-        None => try_rows(&compiled(model, alone), &calls, config)?,
-    }
+    let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let steps = alone.steps();
     let resume = steps.first().map(|step| step.executor.clone()).ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
     let lands_there = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
@@ -89,6 +66,61 @@ pub(super) fn gathering(
     }))
 }
 
+/// A model that takes several rows in a call.
+pub(super) struct Opened {
+    pub(super) device_model: Arc<dyn DeviceModel>,
+    pub(super) model: CompiledModel,
+}
+
+/// The model with its first axis open up to `max_rows`, where it is not open already. Its rows are independent.
+pub(super) fn open_rows(
+    device: &dyn Device,
+    name: &str,
+    model: &Model,
+    alone: &Arc<dyn DeviceModel>,
+    max_rows: usize,
+    config: &Config,
+    executors: &Executors,
+) -> Result<Opened> {
+    if !model.variables().is_empty() {
+        return Err(refused(
+            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
+        ));
+    }
+    let must_open = check_ports(alone.info(), model.info(), max_rows)?;
+    let (opened, together) = if must_open {
+        let opened = model.with_open_batch(max_rows)?;
+        let together = device.compile(&opened, config, executors).map_err(|error| {
+            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {max_rows} rows: {error}"))
+        })?;
+        (opened, together)
+    } else {
+        (model.clone(), alone.clone())
+    };
+    let compiled = |model: &Model, compiled: &Arc<dyn DeviceModel>| {
+        CompiledModel::new(name, model, compiled.clone(), config.clone(), executors.clone())
+    };
+    let calls = compiled(&opened, &together);
+    check_independent(&compiled(model, alone), &calls, &*together, max_rows)?;
+    Ok(Opened { device_model: together, model: calls })
+}
+
+/// Whether a model takes up to `max_rows` independent rows as it is.
+pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
+    if check_ports(model.info(), model.info(), max_rows)? {
+        return Err(refused("it fixes its first axis at 1"));
+    }
+    check_independent(model, model, device_model, max_rows)
+}
+
+fn check_independent(alone: &CompiledModel, together: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
+    match device_model.rows_are_independent() {
+        Some(true) => Ok(()),
+        Some(false) => Err(refused(mixes_rows("the device says so"))),
+        None => try_rows(alone, together, max_rows.min(3)),
+    }
+}
+
 fn refused(why: impl AsRef<str>) -> Error {
     Error::new(ErrorKind::Unsupported, why.as_ref())
 }
@@ -98,11 +130,11 @@ fn mixes_rows(how: &str) -> String {
 }
 
 /// Whether the first axis is fixed at 1 somewhere and must be opened; an error if it can't be a batch.
-fn check_ports(info: &ModelInfo, model: &Model, size: usize) -> Result<bool> {
+fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
         return Err(refused("it has no inputs that could be gathered; use batch size 1"));
     }
-    for (port, said) in info.inputs.iter().zip(&model.info().inputs) {
+    for (port, said) in info.inputs.iter().zip(&said.inputs) {
         let rank = port.shape.dims().len();
         let fail = |what: &str| Err(refused(format!("input {port}: {what}")));
         let batch_axis = match &said.axes {
@@ -307,8 +339,8 @@ impl Drop for BatchingRequest {
 }
 
 /// Runs a few rows together and each alone, on numbers drawn by chance, and compares what comes.
-fn try_rows(alone: &CompiledModel, together: &CompiledModel, config: &Config) -> Result<()> {
-    let n_rows = config.batch_size.min(3);
+fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
+    let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
     let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} rows in one call")))?.into_tensors();
     for (port, output) in together.outputs().iter().zip(&whole) {
@@ -320,7 +352,7 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, config: &Config) ->
         let rows = batches.iter().map(|batch| row_of(batch, row_idx)).collect::<Result<Vec<_>>>()?;
         let results = alone.infer(&rows).map_err(|error| error.context("one row"))?.into_tensors();
         for ((port, of_one), of_all) in together.outputs().iter().zip(&results).zip(&whole) {
-            if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, config.precision)? {
+            if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, precision)? {
                 let how = format!("output {port}, row {row_idx}: {difference}");
                 return Err(refused(mixes_rows(&how)));
             }
