@@ -89,7 +89,7 @@ impl Detector {
         }
         let task = Arc::new(RegionsTask {
             n_open: AtomicUsize::new(regions.len()),
-            state: Mutex::new((vec![Vec::new(); regions.len()], None, Some(done))),
+            state: Mutex::new(RegionsState { found: vec![Vec::new(); regions.len()], failed: None, done: Some(done) }),
         });
         let mut jobs = Vec::with_capacity(regions.len());
         for (region_idx, &(parent, rect)) in regions.iter().enumerate() {
@@ -181,8 +181,15 @@ fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> D
 /// The regions of one frame that are not done yet.
 struct RegionsTask {
     n_open: AtomicUsize,
-    /// What was found in each region, the errors, and whom to tell.
-    state: Mutex<(Vec<Vec<Detection>>, Option<(Error, usize)>, Option<DetectedInRegionsFn>)>,
+    state: Mutex<RegionsState>,
+}
+
+#[derive(Default)]
+struct RegionsState {
+    /// By region.
+    found: Vec<Vec<Detection>>,
+    failed: Option<(Error, usize)>,
+    done: Option<DetectedInRegionsFn>,
 }
 
 impl RegionsTask {
@@ -197,10 +204,10 @@ impl RegionsTask {
                         detection.rect.x += region.x as f32;
                         detection.rect.y += region.y as f32;
                     }
-                    state.0[region_idx] = detections;
+                    state.found[region_idx] = detections;
                 }
                 Err(error) => {
-                    state.1 = match state.1.take() {
+                    state.failed = match state.failed.take() {
                         None => Some((error, 1)),
                         Some((first, n_failed)) => Some((first, n_failed + 1)),
                     }
@@ -208,7 +215,7 @@ impl RegionsTask {
             }
         }
         if self.n_open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let (found, failed, done) = std::mem::take(&mut *self.state.lock().unwrap());
+            let RegionsState { found, failed, done } = std::mem::take(&mut *self.state.lock().unwrap());
             if let Some(done) = done {
                 done(DetectedInRegions { detections: found.into_iter().flatten().collect(), failed });
             }

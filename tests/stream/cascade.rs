@@ -164,7 +164,8 @@ fn results_keep_their_place_when_elements_are_reordered() {
 
 #[test]
 fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() {
-    let frames: Vec<_> = (0..9).map(|n| if n % 3 == 0 { paint(&[(plate(n), WHITE)]) } else { pictures(9).swap_remove(n as usize) }).collect();
+    let frames: Vec<_> =
+        (0..9).map(|n| if n % 3 == 0 { paint(&[(plate(n), WHITE)]) } else { pictures(9).swap_remove(n as usize) }).collect();
     let line = format!("appsrc name=source ! {} ! {} ! fakesink name=sink", vehicles(), plates("name=plates object-class=vehicle"));
     let pipeline = pipeline(&line);
     let arrived = collect(&pipeline, "sink", "sink");
