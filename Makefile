@@ -12,7 +12,7 @@ BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup demo test bench install uninstall clean-demo
+.PHONY: build help setup demo test test-analytics bench install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -34,6 +34,9 @@ demo: build ## Faces, gender and age on a clip: builds, fetches the models, runs
 
 test: setup ## Format, lints, tests, documentation, package
 	@scripts/check
+
+test-analytics: build ## GStreamer 1.26 in a Debian 13 root: its analytics elements and ours (root, network)
+	@scripts/test-analytics $(PLUGIN) $(TARGET)
 
 bench: ## What roiflow costs beyond the bare engine: a table, and target/bench/summary.json
 	@cargo bench --quiet --locked --no-default-features --bench requests

@@ -433,7 +433,8 @@ impl Driver {
         if std::mem::take(&mut self.stream.lock().unwrap().has_gap) {
             writable.set_flags(gst::BufferFlags::DISCONT);
         }
-        meta::attach(writable, results);
+        let with_analytics = self.policy.lock().unwrap().analytics_meta;
+        meta::attach_to(writable, results, with_analytics);
         drop(held);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         pad.push(buffer)

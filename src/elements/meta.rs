@@ -1,13 +1,18 @@
-//! How results travel with a buffer: one meta of our own, and the ROI metas beside it. The only place that knows either.
+//! How results travel with a buffer: one meta of our own, and beside it those that GStreamer knows. The only place that knows all.
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
-//! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us; the two are
-//! joined by the detection's id. GStreamer rescales the geometry of ROI metas where a frame is scaled, and drops their parameters;
-//! so the geometry is read from the ROI meta if it has changed, and everything else from ours.
+//! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, joined by the
+//! detection's id, and, where the process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` ([`super::analytics`]),
+//! joined by the entry's id, which our meta keeps. GStreamer rescales the geometry of both where a frame is scaled, and drops the
+//! parameters of ROI metas; so the geometry is read from there if it has changed, and everything else from ours.
+//!
+//! What other elements wrote into such metas is read as results too, once: what is joined to ours, or says the same of the same
+//! place in both, is no second object.
 //!
 //! Where an element drops the ROI metas (videocrop does), our rectangles are all there is: see [`has_lost_rois`].
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,53 +21,65 @@ use gst::buffer::BufferMetaForeachAction;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Size};
+use super::analytics::{self, Written};
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Size};
 
 /// The name of the parameter of a ROI meta that says what a detector said; DL Streamer's.
 const DETECTION: &str = "detection";
 /// The type of a ROI meta whose detection has no label.
 const UNLABELED: &str = "object";
 
-/// Makes `results` the results of this buffer, in place of those it has, and updates the ROI metas beside them.
+/// As [`attach_to`], with analytics metas where GStreamer has them.
+pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
+    attach_to(buffer, results, true);
+}
+
+/// Makes `results` the results of this buffer, in place of those it has, and updates the ROI metas beside them; and the
+/// analytics meta, `with_analytics`.
 ///
 /// A detection whose id has no ROI meta gets one, unless it has no pixel in the frame. A ROI meta that is there keeps its
 /// geometry and gets the parameters that it lacks. ROI metas of detections that were in the earlier results and are not in
 /// these are removed; those of others stay.
-pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
-    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.results().clone());
-    if let Some(earlier) = earlier {
-        remove_left_out(buffer, &earlier, &results);
+pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
+    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone());
+    if let Some(earlier) = &earlier {
+        remove_left_out(buffer, &earlier.results, &results);
     }
-    let has_rois = buffer.meta::<RoiMeta>().is_some();
-    for detection in &results.detections {
-        let pixels = pixels_in(detection, results.size);
-        if !(has_rois && update_roi(buffer, detection, pixels, results.size))
-            && let Some(pixels) = pixels
-        {
+    let has_roi = update_rois(buffer, &results);
+    for (detection, _) in results.detections.iter().zip(has_roi).filter(|(_, has_roi)| !has_roi) {
+        if let Some(pixels) = pixels_in(detection, results.size) {
             add_roi(buffer, detection, pixels, results.size);
         }
     }
-    put(buffer, Arc::new(results));
+    let mut written = earlier.map(|earlier| earlier.written.clone()).unwrap_or_default();
+    if with_analytics {
+        analytics::write(buffer, &results, &mut written);
+    }
+    put(buffer, Arc::new(Payload { results, written }));
 }
 
 /// The results of this buffer, in a frame of `size`, which is what the caps say now.
 ///
-/// The geometry of a detection is our own if its ROI meta still says the same, that of the ROI meta if it says otherwise, and our
-/// own in proportion if there is no ROI meta and the frame was of another size. A buffer that has only ROI metas, from
-/// another detector, gives results made of them.
+/// The geometry of a detection is our own if its ROI meta still says the same, that of the ROI meta if it says otherwise, or else of
+/// the analytics meta, and our own in proportion if there is neither and the frame was of another size. What other detectors
+/// found, and wrote into ROI metas or the analytics meta, comes behind ours; ids that are not there (0 or less) are given, anew on
+/// each call.
 ///
-/// `None` if there is neither.
+/// `None` if there is nothing of all that.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
-    let Some(meta) = buffer.meta::<ResultsMeta>() else {
-        return read_foreign(buffer, size);
+    let own = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone());
+    let (mut results, written) = match own.as_deref() {
+        Some(Payload { results, written }) => (results.clone(), Cow::Borrowed(written)),
+        None => (FrameResults::default(), Cow::Owned(Written::default())),
     };
-    let mut results = FrameResults::clone(meta.0.results());
+    let read = analytics::read(buffer, &written, || unused_id(buffer));
     let attached_size = results.size;
+    let rois = rois_by_id(buffer);
     for detection in &mut results.detections {
-        let roi = roi_of(buffer, detection.id).map(|roi| pixel_rect(&roi));
-        match roi {
-            Some(roi) if size == attached_size && pixels_in(detection, size) == Some(roi) => {}
-            Some(roi) => detection.rect = roi.to_rect(),
+        let now = rois.get(&detection.id.0).copied().or_else(|| read.ours.get(&detection.id)?.to_pixels(size));
+        match now {
+            Some(now) if size == attached_size && pixels_in(detection, size) == Some(now) => {}
+            Some(now) => detection.rect = now.to_rect(),
             None if size != attached_size && attached_size.width > 0 && attached_size.height > 0 => {
                 detection.rect = detection.rect.rescaled(attached_size, size);
             }
@@ -70,17 +87,30 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
         }
     }
     results.size = size;
-    Some(results)
+    add_foreign_rois(buffer, &mut results);
+    for found in read.foreign {
+        let is_same = |other: &Detection| other.label == found.label && pixels_in(other, size) == pixels_in(&found, size);
+        if !results.detections.iter().any(is_same) {
+            results.detections.push(found);
+        }
+    }
+    for (id, said) in read.said {
+        let detection = results.detection_mut(id);
+        if let Some(detection) = detection.filter(|detection| !detection.classifications.contains(&said)) {
+            detection.classifications.push(said);
+        }
+    }
+    (own.is_some() || !results.detections.is_empty()).then_some(results)
 }
 
 /// Whether [`read`] would find anything.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
-    buffer.meta::<ResultsMeta>().is_some() || buffer.meta::<RoiMeta>().is_some()
+    buffer.meta::<ResultsMeta>().is_some() || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
 }
 
 /// The size of the frame when our results were attached; `None` if the buffer has none of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
-    buffer.meta::<ResultsMeta>().map(|meta| meta.0.results().size)
+    buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().results.size)
 }
 
 /// Whether detections of ours that lie in the frame have no ROI meta any more: an element between dropped them, and may have
@@ -88,37 +118,45 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
 ///
 /// `results` are those that [`read`] gave.
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
-    buffer.meta::<ResultsMeta>().is_some()
-        && results.detections.iter().any(|detection| pixels_in(detection, results.size).is_some() && roi_of(buffer, detection.id).is_none())
+    let Some(meta) = buffer.meta::<ResultsMeta>() else { return false };
+    let Payload { results: attached, written } = &**meta.0.payload();
+    let (ours, rois) = (ids(attached), rois_by_id(buffer));
+    let has_pixels = |detection: &&Detection| pixels_in(detection, results.size).is_some();
+    let is_lost = |id: &ObjectId| ours.contains(&id.0) && !rois.contains_key(&id.0);
+    let mut lost = results.detections.iter().filter(has_pixels).map(|detection| detection.id).filter(is_lost).peekable();
+    if lost.peek().is_none() {
+        return false;
+    }
+    // The analytics meta tells where they are as well.
+    let placed = analytics::read(buffer, written, || unused_id(buffer)).ours;
+    lost.any(|id| !placed.contains_key(&id))
 }
 
-/// Another detector's ROI metas as results of ours. Ids that are not there (0 or less) are given, anew on each call.
-fn read_foreign(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
-    let detections: Vec<Detection> = buffer
-        .iter_meta::<RoiMeta>()
-        .map(|roi| {
-            let detection = roi.param(DETECTION);
-            let number = |name: &str| detection.and_then(|structure| structure.get::<f64>(name).ok());
-            let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
-            Detection {
-                id: if roi.id() > 0 { ObjectId(roi.id()) } else { unused_id(buffer) },
-                parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
-                rect: pixel_rect(&roi).to_rect(),
-                confidence: number("confidence").unwrap_or(1.0) as f32,
-                label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
-                label: Some(roi.roi_type().into()),
-                classifications: Vec::new(),
-            }
-        })
-        .collect();
-    (!detections.is_empty()).then_some(FrameResults { size, frame_number: 0, status: InferenceStatus::Inferred, detections })
+/// Adds what ROI metas of other detectors say: those whose id is none of ours.
+fn add_foreign_rois(buffer: &gst::BufferRef, results: &mut FrameResults) {
+    let ours = ids(results);
+    for roi in buffer.iter_meta::<RoiMeta>().filter(|roi| !ours.contains(&roi.id())) {
+        let id = ObjectId(roi.id());
+        let detection = roi.param(DETECTION);
+        let number = |name: &str| detection.and_then(|structure| structure.get::<f64>(name).ok());
+        let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
+        results.detections.push(Detection {
+            id: if id.0 > 0 { id } else { unused_id(buffer) },
+            parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
+            rect: pixel_rect(&roi).to_rect(),
+            confidence: number("confidence").unwrap_or(1.0) as f32,
+            label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
+            label: Some(roi.roi_type().into()),
+            classifications: Vec::new(),
+        });
+    }
 }
 
 /// A new id that no ROI meta of the buffer has: another detector numbers its objects as it likes.
 fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     loop {
         let id = ObjectId::next();
-        if roi_of(buffer, id).is_none() {
+        if buffer.iter_meta::<RoiMeta>().all(|roi| roi.id() != id.0) {
             return id;
         }
     }
@@ -133,30 +171,60 @@ fn pixel_rect(roi: &RoiMeta) -> PixelRect {
     PixelRect { x, y, width, height }
 }
 
-fn roi_of(buffer: &gst::BufferRef, id: ObjectId) -> Option<gst::MetaRef<'_, RoiMeta>> {
-    buffer.iter_meta::<RoiMeta>().find(|roi| roi.id() == id.0)
+/// Where the ROI metas are, by their id; of several with one id the first.
+fn rois_by_id(buffer: &gst::BufferRef) -> HashMap<i32, PixelRect> {
+    let mut rois = HashMap::new();
+    for roi in buffer.iter_meta::<RoiMeta>() {
+        rois.entry(roi.id()).or_insert_with(|| pixel_rect(&roi));
+    }
+    rois
+}
+
+fn ids(results: &FrameResults) -> HashSet<i32> {
+    results.detections.iter().map(|detection| detection.id.0).collect()
 }
 
 fn remove_left_out(buffer: &mut gst::BufferRef, earlier: &FrameResults, results: &FrameResults) {
-    let has = |results: &FrameResults, id: i32| results.detections.iter().any(|detection| detection.id.0 == id);
+    let left_out: HashSet<i32> = ids(earlier).difference(&ids(results)).copied().collect();
+    if left_out.is_empty() {
+        return;
+    }
     buffer.foreach_meta_mut(|mut meta| {
-        let left_out = meta.downcast_ref::<RoiMeta>().map(|roi| roi.id()).is_some_and(|id| has(earlier, id) && !has(results, id));
-        ControlFlow::Continue(if left_out { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
+        let is_left_out = meta.downcast_ref::<RoiMeta>().is_some_and(|roi| left_out.contains(&roi.id()));
+        ControlFlow::Continue(if is_left_out { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
     });
 }
 
-/// Completes the ROI meta of this detection; false if there is none.
-fn update_roi(buffer: &mut gst::BufferRef, detection: &Detection, pixels: Option<PixelRect>, size: Size) -> bool {
+/// Completes the ROI metas that are there, and tells which detections have one.
+///
+/// In one pass, as everywhere here: a frame may have thousands of objects.
+fn update_rois(buffer: &mut gst::BufferRef, results: &FrameResults) -> Vec<bool> {
+    let FrameResults { size, detections, .. } = results;
+    let index_of: HashMap<i32, usize> = detections.iter().enumerate().rev().map(|(idx, detection)| (detection.id.0, idx)).collect();
+    let mut has_roi = vec![false; detections.len()];
+    let mut has_unnamed = false;
+    for mut roi in buffer.iter_meta_mut::<RoiMeta>() {
+        has_unnamed |= roi.id() <= 0;
+        if let Some(&idx) = index_of.get(&roi.id())
+            && !std::mem::replace(&mut has_roi[idx], true)
+        {
+            add_missing_params(&mut roi, &detections[idx], *size);
+        }
+    }
+    if !has_unnamed {
+        return has_roi;
+    }
     // One that another detector wrote without an id is taken over by its place.
-    let unnamed = |roi: &RoiMeta| roi.id() <= 0 && Some(pixel_rect(roi)) == pixels;
-    let by_id = roi_of(buffer, detection.id).is_some();
-    let mut rois = buffer.iter_meta_mut::<RoiMeta>();
-    let Some(mut roi) = rois.find(|roi| if by_id { roi.id() == detection.id.0 } else { unnamed(roi) }) else {
-        return false;
-    };
-    roi.set_id(detection.id.0);
-    add_missing_params(&mut roi, detection, size);
-    true
+    for mut roi in buffer.iter_meta_mut::<RoiMeta>().filter(|roi| roi.id() <= 0) {
+        let place = pixel_rect(&roi);
+        let is_it = |(idx, detection): &(usize, &Detection)| !has_roi[*idx] && pixels_in(detection, *size) == Some(place);
+        if let Some((idx, detection)) = detections.iter().enumerate().find(is_it) {
+            has_roi[idx] = true;
+            roi.set_id(detection.id.0);
+            add_missing_params(&mut roi, detection, *size);
+        }
+    }
+    has_roi
 }
 
 fn add_roi(buffer: &mut gst::BufferRef, detection: &Detection, pixels: PixelRect, size: Size) {
@@ -226,13 +294,21 @@ fn structure_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(prefix.chars().chain(name.chars().map(|c| if legal(c) { c } else { '_' })).collect())
 }
 
+/// What our meta carries.
+#[derive(Debug, Default)]
+struct Payload {
+    results: FrameResults,
+    /// What of the analytics meta is ours.
+    written: Written,
+}
+
 /// Sets the payload; there is at most one meta of ours on a buffer.
-fn put(buffer: &mut gst::BufferRef, results: Arc<FrameResults>) {
+fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
     if let Some(mut meta) = buffer.meta_mut::<ResultsMeta>() {
-        meta.0.set_results(results);
+        meta.0.set_payload(payload);
         return;
     }
-    imp::add(buffer, results);
+    imp::add(buffer, payload);
 }
 
 /// Our meta, as gstreamer-rs sees it.
@@ -255,7 +331,7 @@ unsafe impl gst::MetaAPI for ResultsMeta {
 
 impl fmt::Debug for ResultsMeta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ResultsMeta").field(self.0.results()).finish()
+        f.debug_tuple("ResultsMeta").field(&self.0.payload().results).finish()
     }
 }
 
@@ -268,31 +344,31 @@ mod imp {
     use gst::glib::translate::*;
     use gstreamer as gst;
 
-    use crate::frame::FrameResults;
+    use super::Payload;
 
     /// Begins with GStreamer's header, as every meta does.
     #[repr(C)]
     pub struct ResultsMeta {
         parent: gst::ffi::GstMeta,
-        results: Arc<FrameResults>,
+        payload: Arc<Payload>,
     }
 
     impl ResultsMeta {
-        pub fn results(&self) -> &Arc<FrameResults> {
-            &self.results
+        pub(super) fn payload(&self) -> &Arc<Payload> {
+            &self.payload
         }
 
-        pub fn set_results(&mut self, results: Arc<FrameResults>) {
-            self.results = results;
+        pub(super) fn set_payload(&mut self, payload: Arc<Payload>) {
+            self.payload = payload;
         }
     }
 
     /// What [`add`] hands to [`init`]; taken out, so that it is freed exactly once whether or not `init` runs.
-    type Params = Option<Arc<FrameResults>>;
+    type Params = Option<Arc<Payload>>;
 
     /// Adds our meta to a buffer that has none.
-    pub fn add(buffer: &mut gst::BufferRef, results: Arc<FrameResults>) {
-        let mut params: Params = Some(results);
+    pub(super) fn add(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
+        let mut params: Params = Some(payload);
         // SAFETY: a `&mut BufferRef` is a writable buffer; the info lives for ever; `params` is what `init` expects and outlives the call.
         let meta =
             unsafe { gst::ffi::gst_buffer_add_meta(buffer.as_mut_ptr(), info(), ptr::from_mut(&mut params).cast::<std::ffi::c_void>()) };
@@ -344,9 +420,9 @@ mod imp {
     ) -> glib::ffi::gboolean {
         // SAFETY: the caller's promise; only `add` passes parameters.
         let params = unsafe { params.cast::<Params>().as_mut() };
-        let results = params.and_then(Option::take).unwrap_or_default();
+        let payload = params.and_then(Option::take).unwrap_or_default();
         // SAFETY: the caller's promise; the field is written without dropping what was there, which is not a value yet.
-        unsafe { ptr::write(&raw mut (*meta.cast::<ResultsMeta>()).results, results) };
+        unsafe { ptr::write(&raw mut (*meta.cast::<ResultsMeta>()).payload, payload) };
         glib::ffi::GTRUE
     }
 
@@ -354,7 +430,7 @@ mod imp {
     /// `meta` was initialized by [`init`] and is not used afterwards.
     unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
         // SAFETY: the caller's promise; the header is GStreamer's to free.
-        unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<ResultsMeta>()).results) };
+        unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<ResultsMeta>()).payload) };
     }
 
     /// Copies the payload whatever is done to the buffer: the results know the frame size that they refer to.
@@ -369,9 +445,9 @@ mod imp {
         _data: glib::ffi::gpointer,
     ) -> glib::ffi::gboolean {
         // SAFETY: the caller's promise.
-        let results = unsafe { (*meta.cast::<ResultsMeta>()).results.clone() };
+        let payload = unsafe { (*meta.cast::<ResultsMeta>()).payload.clone() };
         // SAFETY: the caller's promise; nobody else refers to `dest` during the call.
-        super::put(unsafe { gst::BufferRef::from_mut_ptr(dest) }, results);
+        super::put(unsafe { gst::BufferRef::from_mut_ptr(dest) }, payload);
         glib::ffi::GTRUE
     }
 }

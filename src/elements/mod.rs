@@ -3,12 +3,13 @@
 //! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
-//! Reading order: [`meta`] (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
+//! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions` and `lifecycle` (the driver of the inference elements), `frames` with `policy` and `stats`
 //! (what becomes of each frame, and the count of it), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
+mod analytics;
 pub mod buffer;
 pub mod caps;
 pub mod classify;

@@ -87,6 +87,8 @@ pub(super) struct Policy {
     pub(super) carry_results: bool,
     pub(super) qos: bool,
     pub(super) stats_interval: Option<Duration>,
+    /// Not what becomes of a frame, but what leaves with it.
+    pub(super) analytics_meta: bool,
 }
 
 impl Default for Policy {
@@ -99,6 +101,7 @@ impl Default for Policy {
             carry_results: false,
             qos: true,
             stats_interval: None,
+            analytics_meta: true,
         }
     }
 }
@@ -149,6 +152,12 @@ impl Policy {
                 "Statistics interval",
                 "Post the statistics as an element message on the bus, every so many milliseconds; 0: never",
             ),
+            boolean(
+                "analytics-meta",
+                "Analytics meta",
+                "Write a GstAnalyticsRelationMeta too, for GStreamer's own analytics elements, where GStreamer is 1.24 or newer",
+                default.analytics_meta,
+            ),
         ]
     }
 
@@ -165,6 +174,7 @@ impl Policy {
             "carry-results" => self.carry_results = flag(),
             "qos" => self.qos = flag(),
             "stats-interval" => self.stats_interval = duration(),
+            "analytics-meta" => self.analytics_meta = flag(),
             _ => return false,
         }
         true
@@ -181,6 +191,7 @@ impl Policy {
             "carry-results" => self.carry_results.to_value(),
             "qos" => self.qos.to_value(),
             "stats-interval" => milliseconds(self.stats_interval),
+            "analytics-meta" => self.analytics_meta.to_value(),
             _ => return None,
         })
     }

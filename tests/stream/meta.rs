@@ -168,6 +168,52 @@ fn regions_of_another_detector_are_read_and_taken_over() {
 }
 
 #[test]
+fn regions_of_another_detector_are_read_beside_ours_once() {
+    let mut buffer = buffer();
+    let buffer = buffer.get_mut().unwrap();
+    meta::attach(buffer, results(SIZE, 4, vec![face(7, BOX)]));
+    RoiMeta::add(buffer, "car", (1, 2, 3, 4)).set_id(9);
+    let mut dog = RoiMeta::add(buffer, "dog", (5, 6, 7, 8));
+    dog.set_parent_id(9);
+    for n_reads in 1..4 {
+        let read = meta::read(buffer, SIZE).unwrap();
+        let [ours, car, dog] = &*read.detections else { panic!("read {n_reads}: {read:?}") };
+        assert_eq!((read.frame_number, ours, car.id, car.label.as_deref()), (4, &face(7, BOX), ObjectId(9), Some("car")));
+        assert_eq!((dog.label.as_deref(), dog.parent), (Some("dog"), Some(ObjectId(9))));
+        meta::attach(buffer, read);
+        assert_eq!(rois(buffer).len(), 3, "they are taken over, not written again");
+    }
+}
+
+#[test]
+fn who_finds_the_regions_gone_says_so_once_and_names_the_order() {
+    let classify = crate::harness::classify("color", "");
+    let cells = crate::harness::detect("stripes", "inference-region=roi-list object-class=face");
+    let folder = crate::harness::Folder::new("lost regions");
+    let publish = format!("roipublish address=\"{}\"", folder.file("o.jsonl"));
+    for element in [&classify, &cells, &publish, "roioverlay"] {
+        for (between, n_warnings) in
+            [("videocrop left=40", 1), ("videobox right=20", 1), ("videoscale ! video/x-raw,width=160,height=120", 0)]
+        {
+            let line = format!(
+                "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {between} ! {element} ! \
+                 identity ! {element} ! fakesink"
+            );
+            // The two would write the same file.
+            let line = if element == publish { line.replacen(&format!("identity ! {element} !"), "", 1) } else { line };
+            let pipeline = pipeline(&line);
+            attach(&pipeline, |n| results(SIZE, n, vec![face(1, BOX)]));
+            let ending = run(&pipeline);
+            // What an inference element attaches is right again; a reader leaves all as it was.
+            let n_readers = if element == "roioverlay" { 2 } else { 1 };
+            assert_eq!((ending.error, ending.warnings.len()), (None, n_warnings * n_readers), "{line}: {:?}", ending.warnings);
+            let names_order = |warning: &String| warning.contains("before the detector");
+            assert!(ending.warnings.iter().all(names_order), "{:?}", ending.warnings);
+        }
+    }
+}
+
+#[test]
 fn an_id_that_is_given_is_none_of_another_detector() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();

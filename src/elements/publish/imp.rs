@@ -63,6 +63,8 @@ struct State {
     /// Reused from frame to frame.
     line: Vec<u8>,
     has_warned: bool,
+    /// The sizes between which regions were dropped, and whether that was said.
+    lost_rois: Option<((Size, Size), bool)>,
 }
 
 /// The element's inside. Lock order: settings before state; neither is held while posting or pushing.
@@ -210,8 +212,16 @@ impl BaseTransformImpl for RoiPublish {
         };
         gst::debug!(CAT, imp = self, "writing results to {destination}");
         *self.stats.lock().unwrap() = Default::default();
-        *self.state.lock().unwrap() =
-            Some(State { sink, destination, size: None, n_frames: 0, flushed_at: None, line: Vec::new(), has_warned: false });
+        *self.state.lock().unwrap() = Some(State {
+            sink,
+            destination,
+            size: None,
+            n_frames: 0,
+            flushed_at: None,
+            line: Vec::new(),
+            has_warned: false,
+            lost_rois: None,
+        });
         Ok(())
     }
 
@@ -242,13 +252,25 @@ impl BaseTransformImpl for RoiPublish {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
-        let warning = {
+        let (warning, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let outcome = state.publish(buffer, stream_id.as_deref(), source.as_deref(), add_empty_results);
             *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
-            state.first_warning(outcome)
+            let lost_rois = state.lost_rois.as_mut().filter(|(_, is_said)| !is_said).map(|(sizes, is_said)| {
+                *is_said = true;
+                *sizes
+            });
+            (state.first_warning(outcome), lost_rois)
         };
+        if let Some((attached_size, size)) = lost_rois {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Format,
+                ("the frame changed from {attached_size} to {size} after detection and its regions of interest were dropped on the way \
+                     (videocrop does that), so boxes may be off; crop before the detector, or publish before cropping")
+            );
+        }
         self.warn(warning);
         // A destination that fails is no reason to stop the stream.
         Ok(gst::FlowSuccess::Ok)
@@ -291,6 +313,9 @@ impl State {
         let attached_size = meta::size_when_attached(buffer);
         let size = self.size.or(attached_size).unwrap_or_default();
         let results = meta::read(buffer, size).unwrap_or_else(|| no_results(size));
+        if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
+            self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
+        }
         if add_empty || json::has_objects(&results) {
             let context = json::Context {
                 // Results of another detector have no frame number.

@@ -1,0 +1,477 @@
+//! `GstAnalyticsRelationMeta`: detections and classifications as GStreamer's own analytics elements write and read them.
+//!
+//! The meta came with GStreamer 1.24, in a library beside it. It is loaded at run time where the process's GStreamer is that new, so
+//! that one plugin file serves older systems too; elsewhere everything here does nothing. [`write`] puts our results into
+//! the meta, [`read`] takes what other elements put there. What is ours is known by [`Written`], which travels in our own meta:
+//! ids in a relation meta are places in a list to which entries are only added, and copies and scalers keep them.
+//!
+//! An object's relations are those that GStreamer's elements and DL Streamer look for: a detection contains its
+//! classifications and its children and is related to the former, and these are parts of it. A classification has no place for the
+//! attribute's name or for a number such as an age: those are in our own meta and in the parameters of the ROI metas.
+//!
+//! Knows nothing of our own meta and of ROI metas: [`super::meta`] joins the three.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{c_float, c_int, c_uint};
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::ptr;
+use std::sync::{Arc, LazyLock};
+
+use gst::buffer::BufferMetaForeachAction;
+use gst::glib;
+use gst::glib::ffi::{GQuark, GType, gboolean, gpointer};
+use gst::glib::translate::{FromGlib, IntoGlib, TryFromGlib};
+use gstreamer as gst;
+
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Rect, Size};
+
+/// The library, by the name that stays the same for all of GStreamer 1.
+const LIBRARY: &str = "libgstanalytics-1.0.so.0";
+/// The type of an object without a label.
+const UNLABELED: &str = "object";
+/// The name of a classification that another element made: the meta has no place for one.
+const FOREIGN_NAME: &str = "classification";
+/// Which model said it is not known either.
+const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
+
+/// A relation meta keeps a byte for each pair of entries, so their number has a bound here: 4 MB. Objects beyond it, which stand
+/// behind better ones, are in our own meta and in the ROI metas.
+const MAX_ENTRIES: usize = 2048;
+
+/// The first is part of the second.
+const IS_PART_OF: c_int = 1 << 1;
+/// The first contains the second.
+const CONTAINS: c_int = 1 << 2;
+/// The first has to do with the second.
+const RELATES_TO: c_int = 1 << 3;
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| gst::DebugCategory::new("roianalytics", gst::DebugColorFlags::empty(), Some("GStreamer's analytics metas")));
+
+/// Which entries of a buffer's relation meta stand for our detections.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Written(Vec<Entry>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    object: ObjectId,
+    /// The entry of the detection, and its type, by which it is known again.
+    id: c_uint,
+    label: GQuark,
+    /// The entries of its classifications.
+    said: Vec<c_uint>,
+    /// How many of the detection's classifications were written, or can't be.
+    n_said: usize,
+}
+
+/// What a buffer's relation meta says.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// Where our detections are now: GStreamer rescales them with the frame.
+    pub(super) ours: HashMap<ObjectId, Rect>,
+    /// Detections of other elements.
+    pub(super) foreign: Vec<Detection>,
+    /// What other elements said of our detections.
+    pub(super) said: Vec<(ObjectId, Classification)>,
+}
+
+/// Whether the buffer has detections or classifications in a relation meta.
+pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
+    Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
+}
+
+/// Reads the relation meta of a buffer of which `written` is ours. `new_id` names the detections of others.
+pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl FnMut() -> ObjectId) -> Read {
+    let mut read = Read::default();
+    let Some(relations) = Relations::of(buffer) else { return read };
+    let ids = relations.ids(relations.object_type());
+    let ours: Vec<&Entry> = relations.still_there(&ids, written).collect();
+    read.ours = ours.iter().filter_map(|entry| Some((entry.object, relations.place(entry.id)?.0))).collect();
+    let n_ours: usize = ours.iter().map(|entry| 1 + entry.said.len()).sum();
+    if n_ours == relations.len() {
+        return read;
+    }
+    let mut object_of: HashMap<c_uint, ObjectId> = ours.iter().map(|entry| (entry.id, entry.object)).collect();
+    let mut foreign_ids = Vec::new();
+    for id in ids {
+        if object_of.contains_key(&id) {
+            continue;
+        }
+        let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
+        let object = new_id();
+        object_of.insert(id, object);
+        foreign_ids.push(id);
+        read.foreign.push(Detection {
+            id: object,
+            parent: None,
+            rect,
+            confidence,
+            label_id: 0,
+            label: text_of(relations.label(id)),
+            classifications: relations.said_of(id, &[]),
+        });
+    }
+    for (child, id) in read.foreign.iter_mut().zip(foreign_ids) {
+        child.parent = relations.parent_of(id).and_then(|parent| object_of.get(&parent).copied());
+    }
+    for entry in ours {
+        read.said.extend(relations.said_of(entry.id, &entry.said).into_iter().map(|said| (entry.object, said)));
+    }
+    read
+}
+
+/// Adds to the buffer's relation meta what it lacks of the results, and makes one if there is none; does nothing where the library
+/// is not there.
+///
+/// Entries can't be taken out of a relation meta. Where all are ours, and some of their objects are gone, the meta is made
+/// anew; where others' are among them, ours stay.
+pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
+    let Some(api) = api() else { return };
+    let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
+    let mut is_all_ours = true;
+    let mut n_entries = 0;
+    match Relations::of(buffer) {
+        None => written.0.clear(),
+        Some(relations) => {
+            let ids = relations.ids(relations.object_type());
+            *written = Written(relations.still_there(&ids, written).cloned().collect());
+            n_entries = relations.len();
+            is_all_ours = written.0.iter().map(|entry| 1 + entry.said.len()).sum::<usize>() == n_entries;
+            if !is_all_ours {
+                let ours: HashSet<c_uint> = written.0.iter().map(|entry| entry.id).collect();
+                let place = |id| relations.place(id).and_then(|(rect, _)| rect.to_pixels(results.size));
+                unclaimed = ids.iter().filter(|id| !ours.contains(id)).map(|&id| (id, relations.label(id), place(id))).collect();
+            }
+        }
+    }
+    let detection_of: HashMap<ObjectId, &Detection> = results.detections.iter().map(|detection| (detection.id, detection)).collect();
+    if is_all_ours && written.0.iter().any(|entry| !detection_of.contains_key(&entry.object)) {
+        remove(buffer, api);
+        written.0.clear();
+        n_entries = 0;
+    }
+    let mut entry_of: HashMap<ObjectId, usize> = written.0.iter().enumerate().map(|(idx, entry)| (entry.object, idx)).collect();
+    let pixels = |detection: &Detection| if results.size == Size::default() { None } else { detection.rect.to_pixels(results.size) };
+    let new: Vec<(&Detection, PixelRect)> = results
+        .detections
+        .iter()
+        .filter(|detection| !entry_of.contains_key(&detection.id))
+        .filter_map(|new| Some((new, pixels(new)?)))
+        .collect();
+    let n_said: usize = results.detections.iter().map(|detection| detection.classifications.len()).sum();
+    let n_known: usize = written.0.iter().map(|entry| entry.n_said).sum();
+    if new.is_empty() && n_said <= n_known {
+        return;
+    }
+    let mut n_free = MAX_ENTRIES.saturating_sub(n_entries);
+    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_said)) else { return };
+    let mut added = Vec::with_capacity(new.len());
+    for (detection, pixels) in new {
+        let label = quark(detection.label.as_deref().unwrap_or(UNLABELED));
+        // What another element found, and ours read and carry on, is there already.
+        let is_it = |(_, of, place): &(c_uint, GQuark, Option<PixelRect>)| {
+            *place == Some(pixels) && (*of == label || (*of == 0 && detection.label.is_none()))
+        };
+        let known = unclaimed.iter().position(is_it).map(|at| unclaimed.swap_remove(at));
+        let id = match known {
+            Some((id, ..)) => Some(id),
+            None => take(&mut n_free).and_then(|()| relations.add_object(label, pixels, detection.confidence)),
+        };
+        let Some(id) = id else { continue };
+        entry_of.insert(detection.id, written.0.len());
+        added.push((detection, id));
+        let label = known.map_or(label, |(_, of, _)| of);
+        written.0.push(Entry { object: detection.id, id, label, said: Vec::new(), n_said: 0 });
+    }
+    for (child, id) in added {
+        if let Some(&parent_idx) = child.parent.and_then(|parent| entry_of.get(&parent)) {
+            let parent_id = written.0[parent_idx].id;
+            relations.relate(parent_id, CONTAINS, id);
+            relations.relate(id, IS_PART_OF, parent_id);
+        }
+    }
+    for entry in &mut written.0 {
+        let Some(detection) = detection_of.get(&entry.object) else { continue };
+        for said in detection.classifications.iter().skip(entry.n_said).filter(|said| *said.model != *FOREIGN_MODEL) {
+            let Outcome::Label { label_id, label, confidence } = &said.outcome else { continue };
+            let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
+            if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
+                relations.relate(entry.id, CONTAINS | RELATES_TO, id);
+                relations.relate(id, IS_PART_OF, entry.id);
+                entry.said.push(id);
+            }
+        }
+        entry.n_said = detection.classifications.len();
+    }
+}
+
+/// One of the places that are left.
+fn take(n_free: &mut usize) -> Option<()> {
+    *n_free = n_free.checked_sub(1)?;
+    Some(())
+}
+
+fn remove(buffer: &mut gst::BufferRef, api: &Api) {
+    // SAFETY: the function only registers the type, once, and returns it.
+    let relation_meta = unsafe { glib::Type::from_glib((api.gst_analytics_relation_meta_api_get_type)()) };
+    buffer.foreach_meta_mut(|meta| {
+        let is_it = meta.api() == relation_meta;
+        ControlFlow::Continue(if is_it { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
+    });
+}
+
+/// GStreamer's number for a text. Labels are few; their texts stay for ever.
+fn quark(text: &str) -> GQuark {
+    glib::Quark::from_str(text.replace('\0', "")).into_glib()
+}
+
+fn text_of(quark: GQuark) -> Option<Arc<str>> {
+    // SAFETY: the number comes from GStreamer, which gives none that is unknown; 0 is none.
+    let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
+    Some(quark.as_str().as_str().into())
+}
+
+/// The relation meta of a buffer, to be read.
+struct Relations<'a> {
+    api: &'static Api,
+    /// Of the buffer, which lives and keeps it as long as it is borrowed.
+    meta: *mut RelationMeta,
+    _buffer: PhantomData<&'a gst::BufferRef>,
+}
+
+impl<'a> Relations<'a> {
+    fn of(buffer: &'a gst::BufferRef) -> Option<Self> {
+        let api = api()?;
+        // SAFETY: a `&BufferRef` is a valid buffer, and the function only looks.
+        let meta = unsafe { (api.gst_buffer_get_analytics_relation_meta)(buffer.as_ptr().cast_mut()) };
+        (!meta.is_null()).then_some(Self { api, meta, _buffer: PhantomData })
+    }
+
+    fn len(&self) -> usize {
+        // SAFETY: the meta lives.
+        unsafe { (self.api.gst_analytics_relation_get_length)(self.meta) }
+    }
+
+    fn object_type(&self) -> usize {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.api.gst_analytics_od_mtd_get_mtd_type)() }
+    }
+
+    fn class_type(&self) -> usize {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.api.gst_analytics_cls_mtd_get_mtd_type)() }
+    }
+
+    /// All entries of a type.
+    fn ids(&self, of_type: usize) -> Vec<c_uint> {
+        let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
+        // SAFETY: the meta lives; the state begins with null and is the function's own.
+        while unsafe { (self.api.gst_analytics_relation_meta_iterate)(self.meta, &raw mut state, of_type, &raw mut found) } != 0 {
+            ids.push(found.id);
+        }
+        ids
+    }
+
+    /// The entries of a type to which this one has one of these relations.
+    fn related(&self, id: c_uint, relations: c_int, to_type: usize) -> Vec<c_uint> {
+        let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
+        let next = self.api.gst_analytics_relation_meta_get_direct_related;
+        // SAFETY: the meta lives, `id` is one of its entries; the state begins with null and is the function's own.
+        while unsafe { next(self.meta, id, relations, to_type, &raw mut state, &raw mut found) } != 0 {
+            ids.push(found.id);
+        }
+        ids
+    }
+
+    /// The entries that are still there: an element may have taken the meta away, and another one may have made one. `ids` are all
+    /// detections.
+    fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
+        let ids: HashSet<c_uint> = ids.iter().copied().collect();
+        written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
+    }
+
+    /// The type of a detection; 0 is none.
+    fn label(&self, id: c_uint) -> GQuark {
+        let mut object = self.mtd(id);
+        // SAFETY: the meta lives, and `id` is one of its detections.
+        unsafe { (self.api.gst_analytics_od_mtd_get_obj_type)(&raw mut object) }
+    }
+
+    /// Place and confidence of a detection.
+    fn place(&self, id: c_uint) -> Option<(Rect, f32)> {
+        let (mut object, mut confidence) = (self.mtd(id), 0.0);
+        let [mut x, mut y, mut width, mut height] = [0; 4];
+        let get = self.api.gst_analytics_od_mtd_get_location;
+        // SAFETY: the meta lives, `id` is one of its detections, and all pointers are to values of ours.
+        let got = unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence) };
+        let rect = Rect { x: x as f32, y: y as f32, width: width as f32, height: height as f32 };
+        (got != 0).then_some((rect, confidence))
+    }
+
+    /// The detection that contains this one.
+    fn parent_of(&self, id: c_uint) -> Option<c_uint> {
+        let is_told = self.related(id, IS_PART_OF, self.object_type()).into_iter().find(|parent| *parent != id);
+        let contains = |other: &c_uint| {
+            // SAFETY: the meta lives, and both are entries of it.
+            let relation = unsafe { (self.api.gst_analytics_relation_meta_get_relation)(self.meta, *other, id) };
+            *other != id && relation & CONTAINS != 0
+        };
+        is_told.or_else(|| self.ids(self.object_type()).into_iter().find(contains))
+    }
+
+    /// What was said of a detection, without the entries of `known`: of each the class that is surest.
+    fn said_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
+        let mut ids = self.related(id, CONTAINS | RELATES_TO, self.class_type());
+        for class in self.ids(self.class_type()) {
+            if !ids.contains(&class) && self.related(class, IS_PART_OF | RELATES_TO, self.object_type()).contains(&id) {
+                ids.push(class);
+            }
+        }
+        ids.iter().filter(|id| !known.contains(id)).filter_map(|id| self.classification(*id)).collect()
+    }
+
+    fn classification(&self, id: c_uint) -> Option<Classification> {
+        let mut class = self.mtd(id);
+        // SAFETY: the meta lives, and `id` is one of its classifications.
+        let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
+        let mut best: Option<(usize, f32)> = None;
+        for class_idx in 0..n_classes {
+            // SAFETY: as above, and the index is below the length.
+            let confidence = unsafe { (self.api.gst_analytics_cls_mtd_get_level)(&raw mut class, class_idx) };
+            if best.is_none_or(|(_, most)| confidence > most) {
+                best = Some((class_idx, confidence));
+            }
+        }
+        let (class_idx, confidence) = best?;
+        // SAFETY: as above.
+        let label = text_of(unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) });
+        let outcome = Outcome::Label { label_id: class_idx as u32, label, confidence };
+        Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
+    }
+
+    fn mtd(&self, id: c_uint) -> Mtd {
+        Mtd { id, meta: self.meta }
+    }
+}
+
+/// The relation meta of a buffer, to be added to.
+struct RelationsMut<'a> {
+    api: &'static Api,
+    /// Of the buffer, which lives, and is writable, as long as it is borrowed.
+    meta: *mut RelationMeta,
+    _buffer: PhantomData<&'a mut gst::BufferRef>,
+}
+
+impl<'a> RelationsMut<'a> {
+    /// The one that is there, or a new one with room for so many entries, which grows by as many.
+    fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
+        const ENTRY_BYTES: usize = 80; // Of the two kinds that we write the larger, header included, with some to spare.
+        let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
+        // SAFETY: a `&mut BufferRef` is a writable buffer; the parameters are read during the call.
+        let meta = unsafe { (api.gst_buffer_add_analytics_relation_meta_full)(buffer.as_mut_ptr(), &raw mut params) };
+        (!meta.is_null()).then_some(Self { api, meta, _buffer: PhantomData })
+    }
+
+    fn add_object(&self, label: GQuark, place: PixelRect, confidence: f32) -> Option<c_uint> {
+        let mut object = Mtd::NONE;
+        let add = self.api.gst_analytics_relation_meta_add_od_mtd;
+        let [x, y, width, height] = [place.x, place.y, place.width, place.height].map(|v| c_int::try_from(v).unwrap_or(c_int::MAX));
+        // SAFETY: the meta lives and its buffer is writable; the entry's handle is a value of ours.
+        let added = unsafe { add(self.meta, label, x, y, width, height, confidence, &raw mut object) };
+        (added != 0).then_some(object.id)
+    }
+
+    fn add_class(&self, label: GQuark, confidence: f32) -> Option<c_uint> {
+        let (mut class, mut label, mut confidence) = (Mtd::NONE, label, confidence);
+        let add = self.api.gst_analytics_relation_meta_add_cls_mtd;
+        // SAFETY: as above; both lists have one element, and are copied.
+        let added = unsafe { add(self.meta, 1, &raw mut confidence, &raw mut label, &raw mut class) };
+        (added != 0).then_some(class.id)
+    }
+
+    fn relate(&self, first: c_uint, relation: c_int, second: c_uint) {
+        // SAFETY: the meta lives, its buffer is writable, and both are entries of it.
+        let related = unsafe { (self.api.gst_analytics_relation_meta_set_relation)(self.meta, relation, first, second) };
+        debug_assert_ne!(related, 0, "both are entries");
+    }
+}
+
+/// The meta, whose inside is the library's own.
+#[repr(C)]
+struct RelationMeta {
+    _opaque: [u8; 0],
+}
+
+/// A handle of an entry.
+#[repr(C)]
+struct Mtd {
+    id: c_uint,
+    meta: *mut RelationMeta,
+}
+
+impl Mtd {
+    const NONE: Self = Self { id: c_uint::MAX, meta: ptr::null_mut() };
+}
+
+#[repr(C)]
+struct InitParams {
+    initial_relation_order: usize,
+    initial_buf_size: usize,
+}
+
+/// Functions of the library, by their names, with the types of `gst/analytics/*.h`, which are the same in 1.24, 1.26 and 1.28.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
+        struct Api {
+            $($name: unsafe extern "C" fn($($argument),*) -> $answer,)*
+        }
+
+        impl Api {
+            fn of(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                // SAFETY: these are the types that the library's headers declare for these names.
+                unsafe { Ok(Self { $($name: *library.get(stringify!($name))?,)* }) }
+            }
+        }
+    };
+}
+
+functions! {
+    gst_analytics_cls_mtd_get_length(*mut Mtd) -> usize;
+    gst_analytics_cls_mtd_get_level(*mut Mtd, usize) -> c_float;
+    gst_analytics_cls_mtd_get_mtd_type() -> usize;
+    gst_analytics_cls_mtd_get_quark(*mut Mtd, usize) -> GQuark;
+    gst_analytics_od_mtd_get_location(*mut Mtd, *mut c_int, *mut c_int, *mut c_int, *mut c_int, *mut c_float) -> gboolean;
+    gst_analytics_od_mtd_get_mtd_type() -> usize;
+    gst_analytics_od_mtd_get_obj_type(*mut Mtd) -> GQuark;
+    gst_analytics_relation_get_length(*mut RelationMeta) -> usize;
+    gst_analytics_relation_meta_add_cls_mtd(*mut RelationMeta, usize, *mut c_float, *mut GQuark, *mut Mtd) -> gboolean;
+    gst_analytics_relation_meta_add_od_mtd(*mut RelationMeta, GQuark, c_int, c_int, c_int, c_int, c_float, *mut Mtd) -> gboolean;
+    gst_analytics_relation_meta_api_get_type() -> GType;
+    gst_analytics_relation_meta_get_direct_related(*mut RelationMeta, c_uint, c_int, usize, *mut gpointer, *mut Mtd) -> gboolean;
+    gst_analytics_relation_meta_get_relation(*mut RelationMeta, c_uint, c_uint) -> c_int;
+    gst_analytics_relation_meta_iterate(*mut RelationMeta, *mut gpointer, usize, *mut Mtd) -> gboolean;
+    gst_analytics_relation_meta_set_relation(*mut RelationMeta, c_int, c_uint, c_uint) -> gboolean;
+    gst_buffer_add_analytics_relation_meta_full(*mut gst::ffi::GstBuffer, *mut InitParams) -> *mut RelationMeta;
+    gst_buffer_get_analytics_relation_meta(*mut gst::ffi::GstBuffer) -> *mut RelationMeta;
+}
+
+/// The library's functions; `None` if the process's GStreamer is older than they are, or has been installed without them.
+fn api() -> Option<&'static Api> {
+    static API: LazyLock<Option<Api>> = LazyLock::new(|| {
+        let (major, minor, ..) = gst::version();
+        if (major, minor) < (1, 24) {
+            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; 1.24 is the first that does");
+            return None;
+        }
+        // SAFETY: GStreamer's own library, which registers types when it is asked to and has no other initializers.
+        let loaded = unsafe { libloading::Library::new(LIBRARY) }.and_then(|library| {
+            let api = Api::of(&library)?;
+            // Metas on buffers refer to its functions as long as the process lives.
+            std::mem::forget(library);
+            Ok(api)
+        });
+        loaded.inspect_err(|error| gst::info!(CAT, "no analytics metas: {error}; {LIBRARY} comes with GStreamer's bad plugins")).ok()
+    });
+    API.as_ref()
+}

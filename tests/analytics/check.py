@@ -1,0 +1,291 @@
+"""Whether GStreamer's own analytics elements and roiflow understand each other: run by scripts/test-analytics in a root with
+GStreamer 1.26, where the plugin lies that was built on an older one.
+
+    python3 check.py FOLDER OUT      FOLDER has the tiny models, OUT takes the picture that the overlay drew
+
+Every check prints its name; the exit status is 0 if all hold.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import traceback
+
+import gi
+
+gi.require_version("Gst", "1.0")
+gi.require_version("GstAnalytics", "1.0")
+from gi.repository import GLib, Gst, GstAnalytics  # noqa: E402
+
+MODELS, OUT = map(pathlib.Path, sys.argv[1:3])
+TIMEOUT = 60 * Gst.SECOND
+REL = GstAnalytics.RelTypes
+# The area is 160 x 120, so that each of its 20 x 15 cells is 8 x 8, and the cell lies in column 3 and row 2.
+WIDTH, HEIGHT = 320, 240
+AREA, CELL = (80, 60, 160, 120), (104, 76, 8, 8)
+DETECT = f"roidetect model={MODELS}/rectangle.onnx device=CPU"
+CELLS = f"roidetect model={MODELS}/stripes.onnx device=CPU inference-region=roi-list object-class=rectangle"
+COLOR = f"roiclassify model={MODELS}/color.onnx device=CPU"
+CAPS = f"video/x-raw,format=RGB,width={WIDTH},height={HEIGHT},framerate=25/1"
+
+
+def picture(rects):
+    """Black, with rectangles of a color, as the bytes of an RGB frame."""
+    pixels = bytearray(WIDTH * HEIGHT * 3)
+    for (x, y, width, height), color in rects:
+        for row in range(y, y + height):
+            at = (row * WIDTH + x) * 3
+            pixels[at : at + width * 3] = bytes(color) * width
+    return bytes(pixels)
+
+
+def area_with_cell():
+    return Gst.Buffer.new_wrapped(picture([(AREA, (255, 0, 0)), (CELL, (255, 255, 255))]))
+
+
+def run(line, buffers, look=None, n_sinks=1):
+    """Pushes the buffers through the line and returns what `look` makes of each that arrives, for each sink; and the warnings."""
+    sinks = "" if n_sinks == 0 else "appsink name=sink0 sync=false"
+    pipeline = Gst.parse_launch(f"appsrc name=source format=time caps={CAPS} ! {line.replace('SINK', sinks)}")
+    source = pipeline.get_by_name("source")
+    pipeline.set_state(Gst.State.PLAYING)
+    for number, buffer in enumerate(buffers):
+        buffer.pts, buffer.duration = number * 40 * Gst.MSECOND, 40 * Gst.MSECOND
+        source.emit("push-buffer", buffer)
+    source.emit("end-of-stream")
+    arrived = [[] for _ in range(n_sinks)]
+    for number, seen in enumerate(arrived):
+        sink = pipeline.get_by_name(f"sink{number}")
+        while sample := sink.emit("try-pull-sample", TIMEOUT):
+            seen.append(look(sample.get_buffer()))
+    warnings = []
+    kinds = Gst.MessageType.EOS | Gst.MessageType.ERROR | Gst.MessageType.WARNING
+    while True:
+        message = pipeline.get_bus().timed_pop_filtered(TIMEOUT, kinds)
+        assert message is not None, f"{line}: neither an end nor an error"
+        if message.type == Gst.MessageType.ERROR:
+            raise AssertionError(f"{line}: {message.parse_error()}")
+        if message.type == Gst.MessageType.EOS:
+            break
+        warnings.append(message.parse_warning()[0].message)
+    pipeline.set_state(Gst.State.NULL)
+    return arrived, warnings
+
+
+def entries(buffer):
+    """Detections and classifications of the buffer's relation meta, and the relations among them."""
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    if meta is None:
+        return None
+    objects, classes = {}, {}
+    for mtd in meta:
+        if isinstance(mtd, GstAnalytics.ODMtd):
+            found, x, y, width, height, confidence = mtd.get_location()
+            assert found
+            objects[mtd.id] = (GLib.quark_to_string(mtd.get_obj_type()), (x, y, width, height), round(confidence, 3))
+        elif isinstance(mtd, GstAnalytics.ClsMtd):
+            classes[mtd.id] = (GLib.quark_to_string(mtd.get_quark(0)), round(mtd.get_level(0), 2))
+    ids = [*objects, *classes]
+    relations = {(a, b): int(meta.get_relation(a, b)) for a in ids for b in ids if int(meta.get_relation(a, b))}
+    return objects, classes, relations
+
+
+def results_of(line, buffers):
+    """The lines of JSON that the buffers give behind this line."""
+    path = OUT / "results.jsonl"
+    run(f'{line} ! roipublish address="{path}" ! fakesink', buffers, n_sinks=0)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.unlink()
+    return lines
+
+
+def place(thing):
+    return tuple(thing[key] for key in ("x", "y", "w", "h"))
+
+
+def same(got, expected):
+    assert got == expected, f"expected {expected}, got {got}"
+
+
+def the_overlay_of_gstreamer_draws_our_boxes():
+    drawn, plain = OUT / "drawn.png", OUT / "plain.png"
+    blue = 0xFF0000FF
+    for path, overlay in ((drawn, f"! objectdetectionoverlay object-detection-outline-color={blue}"), (plain, "")):
+        # A red area on black, made by elements alone.
+        x, y, width, height = AREA
+        line = (
+            f"videotestsrc num-buffers=1 pattern=solid-color foreground-color=0xffff0000 ! video/x-raw,format=BGRA,width={width},height={height} "
+            f"! videobox fill=black left=-{x} right=-{WIDTH - x - width} top=-{y} bottom=-{HEIGHT - y - height} ! videoconvert "
+            f"! {DETECT} ! {COLOR} {overlay} ! videoconvert ! pngenc ! filesink location={path}"
+        )
+        done = subprocess.run(["gst-launch-1.0", "-q", *line.split()], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    with_boxes, without = (pixels_of(path) for path in (drawn, plain))
+    left, top, width, height = AREA
+    right, bottom = left + width, top + height
+    middle_x, middle_y = left + width // 2, top + height // 2
+    # A line of two pixels lies on each edge.
+    edges = [(side + at, middle_y) for side in (left, right) for at in (-1, 0)]
+    edges += [(middle_x, side + at) for side in (top, bottom) for at in (-1, 0)]
+    for x, y in edges:
+        r, g, b = with_boxes(x, y)
+        assert b > 200 and r < 60 and g < 60, f"the edge at ({x}, {y}) is {(r, g, b)}, expected blue"
+        assert without(x, y)[2] < 60, f"without the overlay ({x}, {y}) is {without(x, y)}"
+    # Nothing but the edges: what lies three pixels off them is as it was.
+    off = [(left - 3, middle_y), (left + 3, middle_y), (right - 4, middle_y), (right + 3, middle_y)]
+    off += [(middle_x, top + 3), (middle_x, bottom - 4), (middle_x, bottom + 3)]
+    for x, y in off:
+        same(with_boxes(x, y), without(x, y))
+
+
+def pixels_of(path):
+    pipeline = Gst.parse_launch(f"filesrc location={path} ! pngdec ! videoconvert ! video/x-raw,format=RGB ! appsink name=sink")
+    pipeline.set_state(Gst.State.PLAYING)
+    sample = pipeline.get_by_name("sink").emit("try-pull-sample", TIMEOUT)
+    buffer = sample.get_buffer()
+    data = buffer.extract_dup(0, buffer.get_size())
+    pipeline.set_state(Gst.State.NULL)
+    same(len(data), WIDTH * HEIGHT * 3)
+    return lambda x, y: tuple(data[(y * WIDTH + x) * 3 :][:3])
+
+
+def what_we_find_is_read_by_others():
+    color_of_area = f"{COLOR} object-class=rectangle"
+    arrived, _ = run(f"{DETECT} ! {CELLS} ! {color_of_area} ! SINK", [area_with_cell() for _ in range(5)], entries)
+    same(len(arrived[0]), 5)
+    for objects, classes, relations in arrived[0]:
+        (area, (area_type, area_place, _)), (cell, (cell_type, cell_place, _)) = objects.items()
+        same((area_type, area_place, cell_type, cell_place), ("rectangle", AREA, "cell", CELL))
+        ((red, (label, confidence)),) = classes.items()
+        same((label, confidence > 0.9), ("red", True))
+        contains, part_of, relates = (int(kind) for kind in (REL.CONTAIN, REL.IS_PART_OF, REL.RELATE_TO))
+        expected = {(area, cell): contains, (cell, area): part_of, (area, red): contains | relates, (red, area): part_of}
+        same(relations, expected)
+
+
+def the_property_turns_it_off():
+    arrived, _ = run(f"{DETECT} analytics-meta=false ! SINK", [area_with_cell()], entries)
+    same(arrived[0], [None])
+
+
+def others_metas_are_kept_and_adopted(n_frames=5):
+    """Detections that another program wrote become regions, once, and are not written a second time."""
+
+    def buffer():
+        buffer = Gst.Buffer.new_wrapped(picture([((0, 0, 40, 40), (255, 0, 0)), ((100, 50, 60, 30), (0, 0, 255))]))
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, first = meta.add_od_mtd(GLib.quark_from_string("left"), 0, 0, 40, 40, 0.75)
+        _, second = meta.add_od_mtd(GLib.quark_from_string("right"), 100, 50, 60, 30, 0.5)
+        _, said = meta.add_one_cls_mtd(0.25, GLib.quark_from_string("parked"))
+        meta.set_relation(REL.RELATE_TO, first.id, said.id)
+        meta.set_relation(REL.IS_PART_OF, second.id, first.id)
+        return buffer
+
+    for line in results_of(COLOR, [buffer() for _ in range(n_frames)]):
+        left, right = line["objects"]
+        same((left["roi_type"], place(left), left["detection"]["confidence"]), ("left", (0, 0, 40, 40), 0.75))
+        same((right["roi_type"], place(right), right["detection"]["confidence"]), ("right", (100, 50, 60, 30), 0.5))
+        same((left["color"]["label"], right["color"]["label"]), ("red", "blue"))
+        same((left["classification"]["label"], left["classification"]["confidence"]), ("parked", 0.25))
+        same(("classification" in right, left["parent_id"], right["parent_id"]), (False, None, left["id"]))
+    # Three of ours behind one another: no object becomes two.
+    arrived, _ = run(f"{COLOR} ! {DETECT} ! {COLOR.replace('color.onnx', 'brightness.onnx')} ! SINK", [buffer() for _ in range(n_frames)], entries)
+    for objects, classes, relations in arrived[0]:
+        same([name for name, *_ in objects.values()], ["left", "right", "rectangle"])
+        same(sorted(label for label, _ in classes.values()), ["blue", "parked", "red"])
+        same(relations[(0, 2)], int(REL.RELATE_TO))
+
+
+def others_detections_and_ours_are_told_apart():
+    """A detector of somebody else's between two of our elements: ours are joined by id, theirs are added."""
+    arrived, _ = run(f"{DETECT} ! SINK", [area_with_cell()], lambda buffer: buffer)
+    buffer = arrived[0][0].copy_deep()
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    _, theirs = meta.add_od_mtd(GLib.quark_from_string("sign"), 10, 10, 20, 20, 0.5)
+    _, said = meta.add_one_cls_mtd(0.75, GLib.quark_from_string("large"))
+    meta.set_relation(REL.IS_PART_OF, said.id, 0)
+    (line,) = results_of(COLOR, [buffer])
+    same([(thing["roi_type"], place(thing)) for thing in line["objects"]], [("rectangle", AREA), ("sign", (10, 10, 20, 20))])
+    area, sign = line["objects"]
+    same((area["classification"]["label"], area["color"]["label"]), ("large", "red"))
+    same(("classification" in sign, sign["color"]["label"]), (False, "other"))
+
+
+def elements_between_keep_them():
+    """Through tee, conversion and scaling entries stay joined to ours and follow the frame; nothing is found twice."""
+    x, y, width, height = AREA
+    half = (x // 2, y // 2, width // 2, height // 2)
+    for middle, expected in (
+        ("tee name=t t. ! queue ! fakesink async=false t. ! queue", AREA),
+        ("videoconvert ! video/x-raw,format=NV12", AREA),
+        (f"videoscale add-borders=false ! video/x-raw,width={WIDTH // 2},height={HEIGHT // 2}", half),
+        (f"videoconvertscale add-borders=false ! video/x-raw,format=I420,width={WIDTH // 2},height={HEIGHT // 2}", half),
+        ("videorate ! video/x-raw,framerate=50/1", AREA),
+    ):
+        arrived, warnings = run(f"{DETECT} ! {middle} ! {COLOR} ! SINK", [area_with_cell() for _ in range(3)], entries)
+        assert len(arrived[0]) >= 3, middle
+        for objects, classes, _ in arrived[0]:
+            same([(name, place) for name, place, _ in objects.values()], [("rectangle", expected)])
+            same([label for label, _ in classes.values()], ["red"])
+        same(warnings, [])
+        for line in results_of(f"{DETECT} ! {middle} ! {COLOR}", [area_with_cell()])[:1]:
+            same([place(thing) for thing in line["objects"]], [expected])
+
+
+def what_an_encoder_or_a_crop_takes_is_in_our_meta():
+    """Whatever happens to the other metas on the way, our results arrive, and once."""
+    for middle in ("videoconvert ! x264enc tune=zerolatency ! avdec_h264 ! videoconvert", "videoflip method=horizontal-flip"):
+        (line, *_) = results_of(f"{DETECT} ! {middle} ! {COLOR}", [area_with_cell() for _ in range(3)])
+        same(len(line["objects"]), 1)
+    path = OUT / "results.jsonl"
+    _, warnings = run(f'{DETECT} ! videocrop left=40 ! {COLOR} ! roipublish address="{path}" ! fakesink', [area_with_cell()], n_sinks=0)
+    same(len(json.loads(path.read_text())["objects"]), 1)
+    path.unlink()
+    assert len(warnings) == 1 and "put it before the detector" in warnings[0], warnings
+
+
+def many_objects_fit():
+    white = Gst.Buffer.new_wrapped(picture([((0, 0, WIDTH, HEIGHT), (255, 255, 255))]))
+    arrived, _ = run(f"roidetect model={MODELS}/stripes.onnx device=CPU ! {COLOR} ! SINK", [white], entries)
+    ((objects, classes, relations),) = arrived[0]
+    same((len(objects), len(classes), len(relations)), (300, 300, 600))
+    same(len({place for _, place, _ in objects.values()}), 300)
+
+
+def what_does_not_fit_is_in_our_meta():
+    """The relation meta keeps a byte for each pair of entries: 18,300 objects would be 300 MB a frame."""
+    stripes = f"roidetect model={MODELS}/stripes.onnx device=CPU"
+    # Sixty bright cells, and three hundred in each.
+    white = lambda: Gst.Buffer.new_wrapped(picture([((0, 0, WIDTH, 3 * HEIGHT // 15), (255, 255, 255))]))  # noqa: E731
+    line = f"{stripes} ! {stripes} inference-region=roi-list object-class=cell"
+    arrived, _ = run(f"{line} ! SINK", [white()], lambda buffer: len([*GstAnalytics.buffer_get_analytics_relation_meta(buffer)]))
+    same(arrived, [[2048]])
+    same(len(results_of(line, [white()])[0]["objects"]), 60 + 60 * 300)
+
+
+CHECKS = [
+    the_overlay_of_gstreamer_draws_our_boxes,
+    what_we_find_is_read_by_others,
+    the_property_turns_it_off,
+    others_metas_are_kept_and_adopted,
+    others_detections_and_ours_are_told_apart,
+    elements_between_keep_them,
+    what_an_encoder_or_a_crop_takes_is_in_our_meta,
+    many_objects_fit,
+    what_does_not_fit_is_in_our_meta,
+]
+
+Gst.init(None)
+print(f"{Gst.version_string()}: roiflow {Gst.Registry.get().find_plugin('roiflow').get_version()}")
+n_failed = 0
+for check in CHECKS:
+    try:
+        check()
+        print(f"  {check.__name__} ... ok")
+    except Exception:
+        n_failed += 1
+        print(f"  {check.__name__} ... FAILED")
+        traceback.print_exc(file=sys.stdout)
+print(f"{len(CHECKS) - n_failed} passed, {n_failed} failed")
+sys.exit(1 if n_failed else 0)
