@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use super::StageOptions;
 use super::dispatch::{Job, Queue, Rows};
 use super::spec::{DEFAULT_DEVICE, core_for};
+use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Error, ErrorKind, ModelInfo, Result};
 
 /// The most regions of one frame that run in one call where nobody says how many.
@@ -220,6 +220,8 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
         }
         Some(_) | None => (alone, one_by_one),
     };
+    // Before requests are made, which are of a model with one picture as its input.
+    ModelSpec::load(options, &info)?;
     let queue = Queue::new(&compiled, compiled.optimal_number_of_requests(), rows)?;
     Ok(Instance { queue, model: compiled, info, made_of, warmed_up: Mutex::new(None) })
 }

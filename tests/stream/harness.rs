@@ -346,7 +346,10 @@ pub fn is_alone() -> bool {
     }
     let name = std::thread::current().name().expect("the test runner names its threads").to_owned();
     let test = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(test).args(["--exact", &name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let mut command = std::process::Command::new(test);
+    // One heap for all threads: else each of the allocator's grows until it has what any thread needs, which takes thousands of rounds.
+    command.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").env("MALLOC_ARENA_MAX", "1");
+    let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("1 passed"), "{name} was not found");

@@ -559,7 +559,7 @@ fn resident_memory_is_flat_over_a_thousand_state_changes() {
     }
     // READY keeps the models, NULL does not. There the classifier's engine is the one that computes nothing: the embedded one keeps
     // some 3 KiB of each load of a model whose batch is open.
-    for (state, device) in [(gst::State::Ready, "CPU"), (gst::State::Null, "NULL")] {
+    for (state, device, n_rounds) in [(gst::State::Ready, "CPU", 5000), (gst::State::Null, "NULL", 1000)] {
         let line = format!(
             "videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! {} ! fakesink name=sink",
             detect("rectangle", "nireq=2 device=CPU queue-policy=drop-oldest"),
@@ -571,7 +571,7 @@ fn resident_memory_is_flat_over_a_thousand_state_changes() {
             let _ = sender.send(());
         });
         let mut resident = Vec::new();
-        for round in 0..1000 {
+        for round in 0..n_rounds {
             pipeline.set_state(gst::State::Playing).unwrap();
             if round % 2 == 0 {
                 passed.recv_timeout(TIMEOUT.into()).unwrap();
@@ -579,12 +579,12 @@ fn resident_memory_is_flat_over_a_thousand_state_changes() {
             pipeline.set_state(state).unwrap();
             while passed.try_recv().is_ok() {}
             while pipeline.bus().unwrap().pop().is_some() {}
-            if round % 100 == 99 {
+            if (round + 1) % (n_rounds / 10) == 0 {
                 resident.push(crate::flow::resident_kib());
             }
         }
         pipeline.set_state(gst::State::Null).unwrap();
-        eprintln!("resident KiB every 100 changes to {state:?}: {resident:?}");
+        eprintln!("resident KiB after each tenth of {n_rounds} changes to {state:?}: {resident:?}");
         assert!(resident[9].saturating_sub(resident[1]) < 1024, "{state:?}: {resident:?}");
     }
 }
