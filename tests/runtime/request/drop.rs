@@ -8,7 +8,7 @@ use roiflow::runtime::executor::{Executor, Task};
 use roiflow::tensor::Tensor;
 
 use super::*;
-use crate::support::{in_time, row, values};
+use crate::support::{eventually, in_time, row, values};
 
 /// C13 all 6 drop orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
 /// `concurrent`.
@@ -297,7 +297,9 @@ fn model_and_request_are_freed_when_their_drops_return() {
     request.wait().unwrap();
     drop((model, request));
     assert_eq!(executor.0.lock().unwrap().len(), 1, "the task is still there");
-    assert_eq!((Arc::strong_count(&script), Arc::strong_count(&watched), Arc::strong_count(&executor)), (1, 1, 1));
+    assert_eq!((Arc::strong_count(&script), Arc::strong_count(&watched)), (1, 1));
+    // The worker that queued the step there may be on its way out of that.
+    eventually(move || Arc::strong_count(&executor) == 1);
 }
 
 /// As long as the run lasts, its request counts among those that may exist.
