@@ -52,6 +52,9 @@ pub(super) struct Args {
     /// Where engines that can keep compiled models
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
+    /// Further options, such as `callback-thread=true,OPENVINO.NUM_STREAMS=2`: see "Devices" in the README
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    config: Vec<String>,
     /// The result as JSON, for programs
     #[arg(long)]
     json: bool,
@@ -79,7 +82,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     }
     let batch_timeout = Duration::try_from_secs_f64(args.batch_timeout / 1e3)
         .with_context(|| format!("--batch-timeout: expected milliseconds, 0 or more, got {}", args.batch_timeout))?;
-    let config = Config {
+    let mut config = Config {
         batch_size: usize::from(args.batch_size),
         batch_timeout,
         n_requests: args.requests.map(usize::from),
@@ -96,6 +99,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         cache_folder: args.cache.clone(),
         ..Config::default()
     };
+    args.config.iter().try_for_each(|list| config.set_all(list)).context("--config")?;
     let begin = Instant::now();
     let core = devices::core();
     let model = core.read_model(&args.model)?;
@@ -128,7 +132,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         let result = json!({
             "model": args.model, "device": compiled.device(), "asked_device": args.device,
             "mode": format!("{:?}", args.mode).to_lowercase(), "precision": format!("{:?}", args.precision).to_lowercase(),
-            "batch_size": args.batch_size, "batch_timeout_ms": args.batch_timeout, "requests": n_requests, "threads": config.requests_and_threads(n_cores()).1, "cores": n_cores(),
+            "batch_size": config.batch_size, "batch_timeout_ms": milliseconds(config.batch_timeout), "requests": n_requests, "threads": config.requests_and_threads(n_cores()).1, "cores": n_cores(),
             "inputs": shapes.iter().map(|(port, shape)| (port.name().to_owned(), shape.clone())).collect::<BTreeMap<_, _>>(),
             "load_ms": milliseconds(load), "first_ms": milliseconds(first),
             "runs": latencies.len(), "seconds": elapsed.as_secs_f64(), "throughput": throughput,

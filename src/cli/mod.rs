@@ -1,6 +1,6 @@
 //! What the user types: arguments, dispatch, exit codes.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use. Results go to standard output, everything said to people to standard error.
+//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed. Results go to standard output, everything said to people to standard error.
 
 mod bench;
 mod devices;
@@ -32,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   roiflow run pipelines/faces.toml --input clip.mp4 --json faces.jsonl --video faces.mp4
   roiflow run pipelines/detect.toml --set model=yolox.onnx --input rtsp://camera/stream --json -
+  roiflow run pipelines/faces.toml --input door.mp4 --input gate.mp4 --json out/{stream}.jsonl
   roiflow inspect pipelines/faces.toml
   roiflow inspect model.onnx
   roiflow bench model.onnx --device CPU --mode latency";
@@ -86,8 +87,12 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            let usage = error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Usage);
-            ExitCode::from(if usage { 2 } else { 1 })
+            let is_usage = |error: &pipeline::Error| error.kind() == pipeline::ErrorKind::Usage;
+            ExitCode::from(match () {
+                () if error.downcast_ref().is_some_and(is_usage) => 2,
+                () if error.is::<run::SomeFailed>() => 3,
+                () => 1,
+            })
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `roiflow run`: a pipeline description on a video, with a progress bar and a summary.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,20 +9,21 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace::Trace;
-use crate::pipeline::{self, Ending, Input, Interrupt, Outputs, Plan, Progress, Spec};
+use crate::pipeline::stats::Stats;
+use crate::pipeline::{self, Ending, ErrorKind, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The pipeline description, such as pipelines/faces.toml; `roiflow inspect` tells its parameters
     #[arg(value_name = "PIPELINE")]
     pipeline: PathBuf,
-    /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:
-    #[arg(long, short, value_name = "FILE_OR_URI")]
-    input: String,
-    /// Write one line of JSON per frame; `-` is standard output
+    /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:; give several for several streams
+    #[arg(long, short, value_name = "FILE_OR_URI", required = true)]
+    input: Vec<String>,
+    /// Write one line of JSON per frame; `-` is standard output; with several inputs {stream} stands for the name of each
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output
+    /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
     /// Show the video in a window
@@ -57,41 +59,132 @@ impl Args {
     }
 }
 
+/// One of the inputs, and what becomes of it.
+struct Stream {
+    name: String,
+    input: String,
+    ended: Result<Ending, pipeline::Error>,
+}
+
+/// Some of several inputs failed; the others were played.
+#[derive(Debug)]
+pub(super) struct SomeFailed {
+    n_failed: usize,
+    n_inputs: usize,
+}
+
+impl std::fmt::Display for SomeFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} inputs failed; the others were played to their end", self.n_failed, self.n_inputs)
+    }
+}
+
+impl std::error::Error for SomeFailed {}
+
 pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
     let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
     if stdout(&args.json) && stdout(&args.video) {
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
     }
     let spec = Spec::read(&args.pipeline)?;
-    let input = Input::parse(&args.input)?;
-    if args.repeat && matches!(input, Input::Uri(_) | Input::Test(_)) {
-        bail!(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{}`", args.input)));
+    let names = streams::names(&args.input);
+    let is_many = names.len() > 1;
+    let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, input, name, is_many)).collect();
+    // What makes no sense is told before anything runs; and one input alone is the whole command.
+    if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
+        bail!(error.clone());
     }
-    let mut set = args.set.clone();
-    set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
-    let outputs = Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, application: false, repeat: args.repeat };
-    let plan = Plan::resolve(&spec, &set, input, outputs)?;
 
     let interrupt = Interrupt::default();
     handle_signals(&interrupt)?;
     let begin = Instant::now();
-    let bar = Bar::new(args.quiet);
-    let ended = pipeline::run(&plan, &interrupt, |progress| bar.show(progress));
-    bar.finish();
+    let ended = play(&plans, &interrupt, args.quiet);
     let traced = trace.map_or(Ok(()), |trace| trace.finish());
-    let ending = ended?;
+    let all: Vec<Stream> = names
+        .into_iter()
+        .zip(&args.input)
+        .zip(ended)
+        .map(|((name, input), ended)| Stream { name, input: input.clone(), ended: ended.and_then(|ending| check_lines(&args, ending)) })
+        .collect();
+    if let [one] = &*all {
+        let ending = one.ended.clone()?;
+        traced?;
+        tell(&args, &all, &ending.stats, begin.elapsed());
+        return Ok(());
+    }
     traced?;
-    for warning in &ending.warnings {
-        eprintln!("warning: {warning}");
+    let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
+    tell(&args, &all, &Stats::sum(endings().map(|ending| &ending.stats)), begin.elapsed());
+    let mut n_failed = 0;
+    for stream in &all {
+        if let Err(error) = &stream.ended {
+            n_failed += 1;
+            eprintln!("error: stream {}: {error}", stream.name);
+        }
+    }
+    match n_failed {
+        0 => Ok(()),
+        _ if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
+        _ => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
+    }
+}
+
+fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {
+    let parsed = Input::parse(input)?;
+    if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
+        return Err(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{input}`")));
+    }
+    let mut set = args.set.clone();
+    set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
+    let outputs =
+        Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, repeat: args.repeat, ..Outputs::default() };
+    outputs.check_for(args.input.len())?;
+    Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many))
+}
+
+/// Plays those that can be, and keeps the places of the others.
+fn play(plans: &[Result<Plan, pipeline::Error>], interrupt: &Interrupt, quiet: bool) -> Vec<Result<Ending, pipeline::Error>> {
+    let playable: Vec<Plan> = plans.iter().filter_map(|plan| plan.as_ref().ok()).cloned().collect();
+    let bar = Mutex::new((Bar::new(quiet), vec![None; playable.len()]));
+    let ended = streams::run_all(&playable, interrupt, |plan_idx, progress| {
+        let (bar, all) = &mut *bar.lock().unwrap();
+        all[plan_idx] = Some(progress);
+        bar.show(Progress::of_all(all.iter().flatten()));
+    });
+    bar.into_inner().unwrap().0.finish();
+    let mut ended = ended.into_iter();
+    let of_plan = |plan: &Result<Plan, pipeline::Error>| match plan {
+        Ok(_) => ended.next().unwrap_or_else(|| Err(pipeline::Error::failed("it was not played"))),
+        Err(error) => Err(error.clone()),
+    };
+    plans.iter().map(of_plan).collect()
+}
+
+/// Results that are lost are a failure, though the stream went on.
+fn check_lines(args: &Args, ending: Ending) -> Result<Ending, pipeline::Error> {
+    match ending.stats.n_lines_lost {
+        0 => Ok(ending),
+        n_lines => {
+            let path = args.json.clone().unwrap_or_default();
+            Err(pipeline::Error::failed(format!("{n_lines} lines of results could not be written to `{}`", path.display())))
+        }
+    }
+}
+
+/// Warnings and summary.
+fn tell(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) {
+    let is_many = all.len() > 1;
+    for stream in all {
+        for warning in stream.ended.iter().flat_map(|ending| &ending.warnings) {
+            match is_many {
+                true => eprintln!("warning: stream {}: {warning}", stream.name),
+                false => eprintln!("warning: {warning}"),
+            }
+        }
     }
     if !args.quiet {
-        eprint!("{}", summary(&args, &ending, begin.elapsed()));
+        eprint!("{}", summary(args, all, stats, elapsed));
     }
-    if ending.stats.n_lines_lost > 0 {
-        let path = args.json.unwrap_or_default();
-        bail!("{} lines of results could not be written to `{}`", ending.stats.n_lines_lost, path.display());
-    }
-    Ok(())
 }
 
 /// The first signal ends the stream properly, the second one ends the process at once.
@@ -102,7 +195,7 @@ fn handle_signals(interrupt: &Interrupt) -> anyhow::Result<()> {
         if ASKED.swap(true, Ordering::AcqRel) {
             std::process::exit(130);
         }
-        eprintln!("\nending the stream (once more to end at once)");
+        eprintln!("\nending (once more to end at once)");
         interrupt.interrupt();
     })
     .context("cannot handle Ctrl-C")
@@ -146,15 +239,18 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
+fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> String {
     use std::fmt::Write;
-    let stats = &ending.stats;
     let mut text = String::new();
-    let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
     let mut line = |name: &str, value: String| {
         // Writing to a string can't fail.
         let _written = writeln!(text, "{name:>9}  {value}");
     };
+    if all.len() > 1 {
+        for stream in all {
+            line("stream", format!("{}: {}", stream.name, of_stream(stream)));
+        }
+    }
     line(
         "frames",
         format!(
@@ -166,11 +262,8 @@ fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
         ),
     );
     line("objects", stats.n_objects.to_string());
-    if let (Some(p50), Some(p95), Some(p99)) = (stats.latency_percentile(50), stats.latency_percentile(95), stats.latency_percentile(99)) {
-        line(
-            "latency",
-            format!("p50 {:.1} ms, p95 {:.1} ms, p99 {:.1} ms per frame", milliseconds(p50), milliseconds(p95), milliseconds(p99)),
-        );
+    if let Some(latency) = latency(stats) {
+        line("latency", format!("{latency} per frame"));
     }
     for stage in &stats.stages {
         let steps: Vec<String> = stage.steps.iter().map(|(step, time)| format!("{step} {:.2} ms", milliseconds(*time))).collect();
@@ -185,8 +278,38 @@ fn summary(args: &Args, ending: &Ending, elapsed: Duration) -> String {
     if !results.is_empty() {
         line("results", results.join(", "));
     }
-    if ending.interrupted {
+    if all.iter().any(|stream| stream.ended.as_ref().is_ok_and(|ending| ending.interrupted)) {
         line("ended", "by interrupt".to_owned());
     }
     text
+}
+
+/// One of several streams, in a line.
+fn of_stream(stream: &Stream) -> String {
+    let Ok(ending) = &stream.ended else { return format!("failed ({})", streams::redacted(&stream.input)) };
+    let stats = &ending.stats;
+    let mut parts = vec![
+        format!("{} frames in {:.1} s ({:.1} fps)", stats.n_frames, stats.duration.as_secs_f64(), stats.fps()),
+        format!("{} objects", stats.n_objects),
+    ];
+    parts.extend(latency(stats));
+    parts.push(format!("{} dropped", stats.n_dropped));
+    let n_skipped: u64 = stats.not_inferred.iter().filter(|frames| !frames.dropped).map(|frames| frames.n_frames).sum();
+    if n_skipped > 0 {
+        parts.push(format!("{n_skipped} skipped"));
+    }
+    if stats.n_failed > 0 {
+        parts.push(format!("inference failed on {}", stats.n_failed));
+    }
+    parts.join(", ")
+}
+
+fn latency(stats: &Stats) -> Option<String> {
+    let percentile = |percent| stats.latency_percentile(percent).map(milliseconds);
+    let (p50, p95, p99) = (percentile(50)?, percentile(95)?, percentile(99)?);
+    Some(format!("p50 {p50:.1} ms, p95 {p95:.1} ms, p99 {p99:.1} ms"))
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }

@@ -6,6 +6,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use super::exit;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, Ignored, ModelInfo, Result};
@@ -93,6 +94,7 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
+        let _inside = exit::try_enter()?;
         self.model.clone().create_request().map_err(device_error(self.model.device()))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! An engine names what it looks for ([`Wanted`]); the order of places is the same for all: its own variable, the folders that
 //! other variables of the engine name, the loader's path, folders of the system, the packages of Python, the folder of this
-//! project that `scripts/fetch-engines` fills. What is found but can't be used is said once, as a warning, and the search goes
+//! project that `scripts/fetch-engines` fills. Where `python3` is a script of a version manager it must be asked where its packages
+//! are, which can take longer than loading an engine: that comes last. What is found but can't be used is said once, as a warning, and the search goes
 //! on; only what the engine's own variable names is final.
 
 use std::ffi::OsStr;
@@ -62,12 +63,14 @@ impl Wanted {
         }
         let mut refused = Vec::new();
         let mut looked_in = Vec::new();
-        let places: [(&str, &dyn Fn() -> Vec<PathBuf>); 5] = [
+        let in_packages = |packages: &[PathBuf]| packages.iter().map(|packages| packages.join(self.in_packages)).collect();
+        let places: [(&str, &dyn Fn() -> Vec<PathBuf>); 6] = [
             ("its folders", &self.folders),
             ("the loader's path", &loader_folders),
             ("the system's folders", &system_folders),
-            ("the packages of python3", &|| python_packages().iter().map(|packages| packages.join(self.in_packages)).collect()),
+            ("the packages of python3", &|| in_packages(&python_packages(Python::Program))),
             ("this project", &|| vec![own_packages().join(self.in_packages)]),
+            ("the packages of a python3 that must be asked", &|| in_packages(&python_packages(Python::Script))),
         ];
         for (place, folders) in places {
             for folder in folders() {
@@ -91,7 +94,8 @@ impl Wanted {
             }
         }
         if refused.is_empty() {
-            let packages: Vec<_> = python_packages().iter().map(|folder| folder.display().to_string()).collect();
+            let packages = [Python::Program, Python::Script].map(python_packages).concat();
+            let packages: Vec<_> = packages.iter().map(|folder| folder.display().to_string()).collect();
             let packages = if packages.is_empty() { "there is no python3".to_owned() } else { packages.join(", ") };
             return Err(missing(format!(
                 "no `{}` was found: {} is not set, and it is neither on the loader's path nor among the packages of python3 ({packages})",
@@ -161,33 +165,44 @@ fn system_folders() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| [root.join(&triplet), root.clone()]).collect()
 }
 
-/// The folders in which the `python3` of an active virtual environment and the first one on the path keep packages.
-fn python_packages() -> &'static [PathBuf] {
-    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    FOLDERS.get_or_init(|| {
-        let mut folders = Vec::new();
-        if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
-            folders.extend(packages_under(Path::new(&environment)));
-        }
-        if let Some(python) = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file()) {
-            folders.extend(packages_of(&python));
-        }
-        if let Some(home) = std::env::var_os("HOME") {
-            folders.extend(packages_under(&Path::new(&home).join(".local")));
-        }
-        let mut seen = std::collections::HashSet::new();
-        folders.retain(|folder| seen.insert(folder.clone()));
-        folders
-    })
+/// What `python3` on the path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Python {
+    /// Where it lies tells where its packages are.
+    Program,
+    /// It stands in for one, and must be asked.
+    Script,
 }
 
-/// Mostly told by where the program lies, which takes no time; a script in its place (of a version manager) is asked.
-fn packages_of(python: &Path) -> Vec<PathBuf> {
-    let mut begin = [0; 2];
-    let is_script = File::open(python).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!";
-    if is_script {
-        return ask_for_packages(python);
+/// The folders of packages: of an active virtual environment, of the user and of the first `python3` on the path if that is a program;
+/// or, if it is a script, those that it names.
+fn python_packages(kind: Python) -> Vec<PathBuf> {
+    static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    let python = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file());
+    let python = python.filter(|python| is_script(python) == (kind == Python::Script));
+    if kind == Python::Script {
+        return NAMED.get_or_init(|| python.iter().flat_map(|python| ask_for_packages(python)).collect()).clone();
     }
+    let mut folders = Vec::new();
+    if let Some(environment) = std::env::var_os("VIRTUAL_ENV") {
+        folders.extend(packages_under(Path::new(&environment)));
+    }
+    folders.extend(python.iter().flat_map(|python| packages_of(python)));
+    if let Some(home) = std::env::var_os("HOME") {
+        folders.extend(packages_under(&Path::new(&home).join(".local")));
+    }
+    let mut seen = std::collections::HashSet::new();
+    folders.retain(|folder| seen.insert(folder.clone()));
+    folders
+}
+
+fn is_script(program: &Path) -> bool {
+    let mut begin = [0; 2];
+    File::open(program).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!"
+}
+
+/// Told by where the program lies, which takes no time.
+fn packages_of(python: &Path) -> Vec<PathBuf> {
     let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();
     let behind_links = python.canonicalize().ok().and_then(|program| prefix_of(&program));

@@ -237,7 +237,7 @@ impl Driver {
 
     /// Adapts the window to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
     fn fit_into(&self, max_buffers: Option<usize>, stream: &mut Stream) -> Option<String> {
-        let (wanted, n_requests) = (stream.wanted, stream.n_requests);
+        let (wanted, n_at_once) = (stream.wanted, stream.n_at_once);
         stream.capacity = wanted;
         let Some(max_buffers) = max_buffers else {
             self.window.set_capacity(wanted, MAX_PASSING);
@@ -248,14 +248,14 @@ impl Driver {
         if most >= wanted {
             self.window.set_capacity(wanted, (most - wanted).clamp(1, MAX_PASSING));
             None
-        } else if most >= n_requests {
+        } else if most >= n_at_once {
             stream.capacity = most;
             self.window.set_capacity(most, 1);
             Some(format!("{has}: there will be at most {most}"))
         } else {
             stream.pool.max_held = Some(most);
             self.window.set_capacity(wanted, MAX_PASSING);
-            Some(format!("{has}: frames are copied while {most} are here, so that {n_requests} requests stay busy"))
+            Some(format!("{has}: frames are copied while {most} are here, so that {n_at_once} can run at once"))
         }
     }
 

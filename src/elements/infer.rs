@@ -51,7 +51,7 @@ pub(super) trait Stage: Send + Sync {
     /// only while `permit` allows it.
     fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
 
-    /// Runs once on a black frame, to warm up, and tells how long a frame takes then.
+    /// Runs on a black frame, to warm up, unless somebody who shares the model has; and tells how long a frame took.
     fn warm_up(&self) -> stages::Result<Duration>;
 
     /// Drops the frames whose run has not begun; their `done` is called.
@@ -66,8 +66,8 @@ pub(super) trait Stage: Send + Sync {
     /// Adds what was found in an earlier frame to the results of one that was not inferred.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults);
 
-    /// How many frames can run at once.
-    fn n_requests(&self) -> usize;
+    /// How many frames can run at once, where nobody else does on a model that is shared.
+    fn n_frames_at_once(&self) -> usize;
 
     /// Which frame is next.
     fn scheduling(&self) -> Scheduling;
@@ -77,6 +77,20 @@ pub(super) trait Stage: Send + Sync {
 
     /// Whether results of earlier elements are needed.
     fn reads_results(&self) -> bool;
+}
+
+/// A stage that has run, so that what is made lazily is there.
+#[derive(Clone)]
+pub(super) struct WarmStage {
+    stage: Arc<dyn Stage>,
+    /// What a frame takes.
+    run_time: Duration,
+}
+
+impl WarmStage {
+    pub(super) fn new(stage: Arc<dyn Stage>) -> stages::Result<Self> {
+        Ok(Self { run_time: stage.warm_up()?, stage })
+    }
 }
 
 /// Takes the results of a frame.
@@ -117,8 +131,9 @@ pub(super) struct Stream {
     kept: Vec<gst::Event>,
     /// The thread of the source pad's task.
     task_thread: Option<ThreadId>,
-    pub(super) n_requests: usize,
-    /// Frames that are to be in flight so that all requests are busy.
+    /// Frames that can run at once.
+    pub(super) n_at_once: usize,
+    /// Frames that are to be in flight so that no request is idle.
     pub(super) wanted: usize,
     /// Frames that may be in flight.
     pub(super) capacity: usize,
@@ -149,7 +164,7 @@ impl Default for Stream {
             n_flushes: 0,
             kept: Vec::new(),
             task_thread: None,
-            n_requests: 1,
+            n_at_once: 1,
             wanted: 1,
             capacity: 1,
             is_live: None,
@@ -179,21 +194,20 @@ impl Driver {
         })
     }
 
-    /// Puts a stage to work: warms it up and sizes the window.
-    pub(super) fn prepare(&self, element: &gst::Element, stage: Arc<dyn Stage>) -> stages::Result<()> {
-        let run_time = stage.warm_up()?;
-        let n_requests = stage.n_requests();
+    /// Puts a stage to work: sizes the window.
+    pub(super) fn prepare(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
+        let n_at_once = stage.n_frames_at_once();
         let capacity = match stage.scheduling() {
             Scheduling::Throughput => {
-                n_requests // one running on each
+                n_at_once // one running on each request, or as many as run in a call
                     + 1    // one being mapped by the streaming thread, or waiting for a request
                     + 1 // one finished, on its way downstream
             }
-            Scheduling::Latency => n_requests,
+            Scheduling::Latency => n_at_once,
         };
         self.window.set_capacity(capacity, MAX_PASSING);
         let latency = run_time * capacity as u32;
-        gst::info!(self.cat, obj = element, "{n_requests} requests, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
+        gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
         let max_latency = self.policy.lock().unwrap().max_latency;
         if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
             gst::element_warning!(
@@ -206,9 +220,8 @@ impl Driver {
                 )
             );
         }
-        *self.stream.lock().unwrap() = Stream { n_requests, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
+        *self.stream.lock().unwrap() = Stream { n_at_once, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
         *self.stage.lock().unwrap() = Some(stage);
-        Ok(())
     }
 
     /// Ends the stream; the stage stays for the next one.
@@ -527,6 +540,10 @@ impl Driver {
             Item::Event(event) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
                 gst::log!(self.cat, obj = pad, "pushing {event:?}");
+                if is_eos {
+                    // Before anybody downstream knows: who asks then finds what stays.
+                    self.counts.end();
+                }
                 if !pad.push_event(event.clone()) && is_kept(&event) {
                     let mut stream = self.stream.lock().unwrap();
                     if stream.n_flushes != n_flushes {
@@ -536,7 +553,6 @@ impl Driver {
                 }
                 self.window.taken();
                 if is_eos {
-                    self.counts.end();
                     self.log_totals(element);
                 }
             }

@@ -2,13 +2,15 @@
 //!
 //! Knows what a stage can be asked. Knows no pads and no buffers.
 
+use std::time::Duration;
+
 use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
 use super::policy::SchedulingPolicy;
 use crate::stages;
-use crate::stages::Scheduling;
+use crate::stages::{Scheduling, Sharing};
 
 /// Posts what loading a stage said.
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
@@ -22,9 +24,15 @@ pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
 }
 
 /// Properties that all inference elements have, and what the user asked with them.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct ModelSettings {
     pub(super) options: stages::StageOptions,
+}
+
+impl Default for ModelSettings {
+    fn default() -> Self {
+        Self { options: stages::StageOptions { sharing: Sharing::Alike, ..stages::StageOptions::default() } }
+    }
 }
 
 impl ModelSettings {
@@ -57,9 +65,27 @@ impl ModelSettings {
                 .maximum(1024)
                 .mutable_ready()
                 .build(),
+            text(
+                "model-instance-id",
+                "Model instance",
+                "Elements of the process with the same name here use one compiled model, one set of requests and the same batches, whatever their pipeline; what one leaves open (device, nireq, batch-size, batch-timeout) is as the others have it. Without a name those do that ask for the same model and the same of these",
+            ),
+            glib::ParamSpecUInt::builder("batch-size")
+                .nick("Batch size")
+                .blurb("The most pictures or regions in one call of the model, of whatever frames and streams; 0: the regions of a frame run in one call where the model takes several and the device gains by it; 1: one by one")
+                .maximum(stages::MAX_BATCH_SIZE as u32)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecUInt::builder("batch-timeout")
+                .nick("Batch timeout")
+                .blurb("With a batch-size above 1, how many milliseconds a picture or region waits for others at most")
+                .maximum(3_600_000)
+                .default_value(stages::DEFAULT_BATCH_TIMEOUT.as_millis() as u32)
+                .mutable_ready()
+                .build(),
             glib::ParamSpecEnum::builder_with_default("scheduling-policy", SchedulingPolicy::default())
                 .nick("Scheduling policy")
-                .blurb("Which frame is inferred next, and how many may wait inside the element")
+                .blurb("Which frame is inferred next, of all streams that share the model, and how many may wait inside the element")
                 .mutable_ready()
                 .build(),
             glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
@@ -83,6 +109,12 @@ impl ModelSettings {
             "threshold" => options.threshold = fraction(value),
             "iou-threshold" => options.iou_threshold = fraction(value),
             "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
+            "batch-size" => options.batch_size = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
+            "batch-timeout" => {
+                let timeout = Duration::from_millis(value.get::<u32>().expect("an unsigned property").into());
+                options.batch_timeout = Some(timeout);
+            }
+            "model-instance-id" => options.sharing = text().map_or(Sharing::Alike, Sharing::Named),
             "scheduling-policy" => {
                 options.scheduling = match value.get().expect("an enum property") {
                     SchedulingPolicy::Throughput => Scheduling::Throughput,
@@ -107,6 +139,13 @@ impl ModelSettings {
             "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
             "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
             "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
+            "batch-size" => (options.batch_size.unwrap_or(0) as u32).to_value(),
+            "batch-timeout" => (options.batch_timeout.unwrap_or(stages::DEFAULT_BATCH_TIMEOUT).as_millis() as u32).to_value(),
+            "model-instance-id" => match &options.sharing {
+                Sharing::Named(name) => Some(name.as_str()),
+                Sharing::Alike | Sharing::Nobody => None,
+            }
+            .to_value(),
             "scheduling-policy" => match options.scheduling {
                 Scheduling::Throughput => SchedulingPolicy::Throughput,
                 Scheduling::Latency => SchedulingPolicy::Latency,

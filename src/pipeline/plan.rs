@@ -20,6 +20,8 @@ pub struct Outputs {
     pub application: bool,
     /// The input begins again when it ends.
     pub repeat: bool,
+    /// The name of the stream, in each line of JSON.
+    pub stream: Option<String>,
 }
 
 /// See the module.
@@ -138,6 +140,9 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
     check_folder(path)?;
     assign(assignments, PUBLISH, "address", path.to_string_lossy());
     assign(assignments, PUBLISH, "source", input.name());
+    if let Some(stream) = &outputs.stream {
+        assign(assignments, PUBLISH, "stream-id", stream);
+    }
     Ok(format!("roipublish name={PUBLISH}"))
 }
 

@@ -39,6 +39,26 @@ pub struct Progress {
     pub duration: Option<Duration>,
 }
 
+impl Progress {
+    /// Of several streams together: as many frames as all have, and where the one is that has most before it.
+    pub fn of_all<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let left = |progress: &Self| progress.duration.zip(progress.position).map(|(duration, position)| duration.saturating_sub(position));
+        let mut sum: Option<Self> = None;
+        for progress in all {
+            sum = Some(match sum {
+                None => *progress,
+                Some(sum) => {
+                    // Who has no end has the most before it.
+                    let is_behind = left(&sum).is_some_and(|most| left(progress).is_none_or(|left| left > most));
+                    let last = if is_behind { *progress } else { sum };
+                    Self { n_frames: sum.n_frames + progress.n_frames, ..last }
+                }
+            });
+        }
+        sum.unwrap_or(Self { n_frames: 0, position: None, duration: None })
+    }
+}
+
 /// Asks a running stream to end properly: files are completed.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);

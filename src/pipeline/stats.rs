@@ -63,6 +63,38 @@ pub struct NotInferred {
 }
 
 impl Stats {
+    /// What streams that ran at the same time did together: everything is added up, but for the duration, which is that of the
+    /// longest. Inference elements of the same name are one.
+    pub fn sum<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for stats in of {
+            sum.n_frames += stats.n_frames;
+            sum.n_objects += stats.n_objects;
+            sum.duration = sum.duration.max(stats.duration);
+            sum.latencies.extend(&stats.latencies);
+            sum.n_failed += stats.n_failed;
+            sum.n_dropped += stats.n_dropped;
+            sum.n_lines_lost += stats.n_lines_lost;
+            for stage in &stats.stages {
+                match sum.stages.iter_mut().find(|known| known.name == stage.name) {
+                    Some(known) => known.add(stage),
+                    None => sum.stages.push(stage.clone()),
+                }
+            }
+            for frames in &stats.not_inferred {
+                let is_same = |known: &&mut NotInferred| {
+                    (&known.element, known.dropped, &known.reason) == (&frames.element, frames.dropped, &frames.reason)
+                };
+                match sum.not_inferred.iter_mut().find(is_same) {
+                    Some(known) => known.n_frames += frames.n_frames,
+                    None => sum.not_inferred.push(frames.clone()),
+                }
+            }
+        }
+        sum.latencies.sort();
+        sum
+    }
+
     /// Frames a second.
     pub fn fps(&self) -> f64 {
         let seconds = self.duration.as_secs_f64();
@@ -73,6 +105,28 @@ impl Stats {
     pub fn latency_percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied()
+    }
+}
+
+impl StageTimes {
+    /// Adds the runs of an element of the same name.
+    fn add(&mut self, other: &Self) {
+        let n_runs = self.n_runs + other.n_runs;
+        for (name, time) in &other.steps {
+            match self.steps.iter_mut().find(|(known, _)| known == name) {
+                // Means, weighed by the runs.
+                Some((_, known)) if n_runs > 0 => {
+                    let total = known.as_secs_f64() * self.n_runs as f64 + time.as_secs_f64() * other.n_runs as f64;
+                    *known = Duration::from_secs_f64(total / n_runs as f64);
+                }
+                Some(_) => {}
+                None => self.steps.push((name.clone(), *time)),
+            }
+        }
+        if self.device != other.device {
+            self.device = format!("{}, {}", self.device, other.device);
+        }
+        self.n_runs = n_runs;
     }
 }
 

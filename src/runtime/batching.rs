@@ -46,32 +46,9 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    if !model.variables().is_empty() {
-        return Err(refused(
-            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
-        ));
-    }
-    let must_open = check_ports(alone.info(), model, config.batch_size)?;
-    let (opened, together) = if must_open {
-        let opened = model.with_open_batch(config.batch_size)?;
-        let together = device.compile(&opened, config, executors).map_err(|error| {
-            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {} rows: {error}", config.batch_size))
-        })?;
-        (opened, together)
-    } else {
-        (model.clone(), alone.clone())
-    };
     // Its calls are nobody's runs: nobody is called back.
     let of_calls = Config { callback_thread: false, ..config.clone() };
-    let compiled = |model: &Model, compiled: &Arc<dyn DeviceModel>| {
-        CompiledModel::new(name, model, compiled.clone(), of_calls.clone(), executors.clone())
-    };
-    let calls = compiled(&opened, &together);
-    match together.rows_are_independent() {
-        Some(true) => {}
-        Some(false) => return Err(refused(mixes_rows("the device says so"))),
-        None => try_rows(&compiled(model, alone), &calls, config)?,
-    }
+    let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let steps = alone.steps();
     let resume = steps.first().map(|step| step.executor.clone()).ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
     let lands_there = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
@@ -89,6 +66,61 @@ pub(super) fn gathering(
     }))
 }
 
+/// A model that takes several rows in a call.
+pub(super) struct Opened {
+    pub(super) device_model: Arc<dyn DeviceModel>,
+    pub(super) model: CompiledModel,
+}
+
+/// The model with its first axis open up to `max_rows`, where it is not open already. Its rows are independent.
+pub(super) fn open_rows(
+    device: &dyn Device,
+    name: &str,
+    model: &Model,
+    alone: &Arc<dyn DeviceModel>,
+    max_rows: usize,
+    config: &Config,
+    executors: &Executors,
+) -> Result<Opened> {
+    if !model.variables().is_empty() {
+        return Err(refused(
+            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
+        ));
+    }
+    let must_open = check_ports(alone.info(), model.info(), max_rows)?;
+    let (opened, together) = if must_open {
+        let opened = model.with_open_batch(max_rows)?;
+        let together = device.compile(&opened, config, executors).map_err(|error| {
+            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {max_rows} rows: {error}"))
+        })?;
+        (opened, together)
+    } else {
+        (model.clone(), alone.clone())
+    };
+    let compiled = |model: &Model, compiled: &Arc<dyn DeviceModel>| {
+        CompiledModel::new(name, model, compiled.clone(), config.clone(), executors.clone())
+    };
+    let calls = compiled(&opened, &together);
+    check_independent(&compiled(model, alone), &calls, &*together, max_rows)?;
+    Ok(Opened { device_model: together, model: calls })
+}
+
+/// Whether a model takes up to `max_rows` independent rows as it is.
+pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
+    if check_ports(model.info(), model.info(), max_rows)? {
+        return Err(refused("it fixes its first axis at 1"));
+    }
+    check_independent(model, model, device_model, max_rows)
+}
+
+fn check_independent(alone: &CompiledModel, together: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
+    match device_model.rows_are_independent() {
+        Some(true) => Ok(()),
+        Some(false) => Err(refused(mixes_rows("the device says so"))),
+        None => try_rows(alone, together, max_rows.min(3)),
+    }
+}
+
 fn refused(why: impl AsRef<str>) -> Error {
     Error::new(ErrorKind::Unsupported, why.as_ref())
 }
@@ -98,11 +130,11 @@ fn mixes_rows(how: &str) -> String {
 }
 
 /// Whether the first axis is fixed at 1 somewhere and must be opened; an error if it can't be a batch.
-fn check_ports(info: &ModelInfo, model: &Model, size: usize) -> Result<bool> {
+fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
         return Err(refused("it has no inputs that could be gathered; use batch size 1"));
     }
-    for (port, said) in info.inputs.iter().zip(&model.info().inputs) {
+    for (port, said) in info.inputs.iter().zip(&said.inputs) {
         let rank = port.shape.dims().len();
         let fail = |what: &str| Err(refused(format!("input {port}: {what}")));
         let batch_axis = match &said.axes {
@@ -203,7 +235,7 @@ impl BatchingRequest {
         self.is_gathered = false;
         let is_row = |input_idx| io.input_tensor(input_idx).shape().first() == Some(&1);
         if !io.is_on_host() || !(0..self.n_inputs).all(is_row) {
-            return self.collector.pass(self.seat_idx);
+            return;
         }
         let mut inputs = std::mem::take(&mut self.inputs);
         inputs.extend((0..self.n_inputs).map(|input_idx| io.input_tensor(input_idx).clone()));
@@ -307,8 +339,8 @@ impl Drop for BatchingRequest {
 }
 
 /// Runs a few rows together and each alone, on numbers drawn by chance, and compares what comes.
-fn try_rows(alone: &CompiledModel, together: &CompiledModel, config: &Config) -> Result<()> {
-    let n_rows = config.batch_size.min(3);
+fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
+    let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
     let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} rows in one call")))?.into_tensors();
     for (port, output) in together.outputs().iter().zip(&whole) {
@@ -320,7 +352,7 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, config: &Config) ->
         let rows = batches.iter().map(|batch| row_of(batch, row_idx)).collect::<Result<Vec<_>>>()?;
         let results = alone.infer(&rows).map_err(|error| error.context("one row"))?.into_tensors();
         for ((port, of_one), of_all) in together.outputs().iter().zip(&results).zip(&whole) {
-            if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, config.precision)? {
+            if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, precision)? {
                 let how = format!("output {port}, row {row_idx}: {difference}");
                 return Err(refused(mixes_rows(&how)));
             }
@@ -365,9 +397,6 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
     if one.shape() != of_all.shape() {
         return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
     }
-    let (mut a, mut b) = (vec![0; one.layout().dense_bytes()], vec![0; one.layout().dense_bytes()]);
-    one.bytes()?.copy_all_to_dense(&mut a)?;
-    of_all.bytes()?.copy_all_to_dense(&mut b)?;
     let is_short = matches!(one.element(), ElementType::F16 | ElementType::Bf16) || precision != Precision::F32;
     let tolerance = if is_short { 3e-2 } else { 1e-3 };
     let numbers = match one.element() {
@@ -375,9 +404,16 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
         ElementType::F64 => (numbers::<f64>(one)?, numbers::<f64>(of_all)?),
         ElementType::F16 => (numbers::<f16>(one)?, numbers::<f16>(of_all)?),
         ElementType::Bf16 => (numbers::<bf16>(one)?, numbers::<bf16>(of_all)?),
-        _ => return Ok((a != b).then(|| "its bytes differ".to_owned())),
+        _ => {
+            let (mut a, mut b) = (vec![0; one.layout().dense_bytes()], vec![0; of_all.layout().dense_bytes()]);
+            one.bytes()?.copy_all_to_dense(&mut a)?;
+            of_all.bytes()?.copy_all_to_dense(&mut b)?;
+            return Ok((a != b).then(|| "its bytes differ".to_owned()));
+        }
     };
-    let is_close = |a: f32, b: f32| (a - b).abs() <= tolerance * (1.0 + b.abs()) || a == b || (a.is_nan() && b.is_nan());
+    // Of infinite numbers only the same are close: their difference is no measure.
+    let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
+    let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
     Ok(differs.map(|(a, b)| format!("alone it is {a}, in a batch {b}")))
 }
@@ -388,4 +424,70 @@ fn numbers<T: Element>(tensor: &Tensor) -> Result<Vec<f32>> {
     Values::copy_to(&*view, &mut numbers.bytes_mut()?)?;
     drop(view);
     Ok(numbers.view::<f32>()?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(element: ElementType, values: &[f32]) -> Tensor {
+        let tensor = Tensor::new(element, [values.len()]).unwrap();
+        Values::copy_to(&ndarray::aview1(values), &mut tensor.bytes_mut().unwrap()).unwrap();
+        tensor
+    }
+
+    #[test]
+    fn rows_are_the_same_but_for_the_order_of_sums() {
+        use ElementType::{Bf16, Bool, F16, F32, F64, I64, U8};
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let precise = [(1.0, 1.0), (1.0, 1.0015), (-100.0, -100.05), (0.0, -0.0009), (inf, inf), (nan, nan)];
+        let short = [(1.0, 1.03), (-100.0, -102.0), (0.0, 0.02)];
+        let wrong = [(1.0, 1.1), (1.0, -1.0), (100.0, 108.0), (0.0, 0.05), (inf, -inf), (inf, 1.0), (1.0, inf), (nan, 1.0), (1.0, nan)];
+        let differs = |element, precision, (alone, in_batch): (f32, f32)| {
+            let (alone, in_batch) = (tensor(element, &[2.0, alone]), tensor(element, &[2.0, in_batch]));
+            difference(&alone, &in_batch, precision).unwrap().is_some()
+        };
+        for (element, precision) in [F32, F64, F16, Bf16].into_iter().flat_map(|it| [(it, Precision::F32), (it, Precision::F16)]) {
+            let is_short = precision != Precision::F32 || [F16, Bf16].contains(&element);
+            let cases = [(&precise[..], false), (&short[..], !is_short), (&wrong[..], true)];
+            for (pair, expected) in cases.iter().flat_map(|(pairs, expected)| pairs.iter().map(move |pair| (*pair, *expected))) {
+                assert_eq!(differs(element, precision, pair), expected, "{pair:?} as {element}, computed in {precision:?}");
+            }
+        }
+        for element in [U8, I64, Bool] {
+            assert!(!differs(element, Precision::F16, (1.0, 1.0)) && differs(element, Precision::F16, (1.0, 0.0)), "{element}");
+        }
+        let other = difference(&tensor(F32, &[1.0, 2.0]), &tensor(F32, &[1.0]), Precision::F32).unwrap();
+        assert_eq!(other.as_deref(), Some("alone it has the shape [2], in a batch [1]"));
+    }
+
+    #[test]
+    fn rows_to_try_are_drawn_from_what_a_model_can_take() {
+        let values = |element| {
+            let port = Port::new("x", element, [Dim::Dynamic, Dim::Fixed(5), Dim::Fixed(8)]);
+            let tensor = noise(&port, 3).unwrap();
+            assert_eq!(*tensor.shape(), [3, 5, 8]);
+            match element {
+                ElementType::F32 => numbers::<f32>(&tensor),
+                ElementType::F16 => numbers::<f16>(&tensor),
+                ElementType::U8 => numbers::<u8>(&tensor),
+                _ => numbers::<i64>(&tensor),
+            }
+            .unwrap()
+        };
+        for element in [ElementType::F32, ElementType::F16, ElementType::U8, ElementType::I64] {
+            let values = values(element);
+            let rows: Vec<_> = values.chunks(40).collect();
+            assert!(rows[0] != rows[1] && rows[1] != rows[2] && rows[0] != rows[2], "{element}: {rows:?}");
+            let range = match element {
+                ElementType::F32 | ElementType::F16 => 0.0..=1.0,
+                ElementType::U8 => 0.0..=255.0,
+                // An index must be in range.
+                _ => 0.0..=1.0,
+            };
+            assert!(values.iter().all(|value| range.contains(value)), "{element}: {values:?}");
+            let n_between = values.iter().filter(|value| **value != *range.start() && **value != *range.end()).count();
+            assert_eq!(n_between > 60, element != ElementType::I64, "{element}: {values:?}");
+        }
+    }
 }

@@ -5,9 +5,11 @@
 //!
 //! # A seat
 //!
+//! A run that can't be gathered (a batch of its own, a device's memory) stays away. A synchronous one offers and never arrives: it
+//! computes on its caller's thread, and leaves.
+//!
 //! ```text
-//!                  ┌───────────── pass (a batch of its own, a device's memory), a synchronous run ────────────┐
-//!                  │                       lone and due, or recalled by a cancel                              ▼
+//!                                           lone and due, or recalled by a cancel
 //!  Away ─offer─▶ Offered ─arrive─▶ Waiting ─────────────────────────────────────────────────────────────▶ Alone
 //!   ▲                                 │ others too, and due                                                ▲ │
 //!   │                                 ▼                      the call failed: run by run                   │ │
@@ -26,8 +28,8 @@
 //!
 //! A move is due when an engine is free and the waiting runs are a full batch, are all requests that there are, or the oldest has
 //! waited for the time limit. Engines are counted: a call takes one from its start until its last row is copied, a lone run until
-//! its last step; so while all compute, runs gather, and nobody waits for company when the engine could be his. What passes, and
-//! what runs alone after a failed call or a cancel, is not counted: it waits at the executor as without batching.
+//! its last step; so while all compute, runs gather, and nobody waits for company when the engine could be his. What stays
+//! away, is synchronous, or runs alone after a failed call or a cancel, is not counted: it waits at the executor as without batching.
 //!
 //! With a time limit of 0 a run that arrives is looked at only after those that stand in the executor's queue: on a processor
 //! they wait there for the same threads on which the engine computes, and would never meet.
@@ -262,21 +264,10 @@ impl Collector {
         (seat.inputs, seat.place) = (inputs, Place::Offered);
     }
 
-    /// A run begins that can't be gathered.
-    pub(super) fn pass(&self, seat_idx: usize) {
-        self.shared.state.lock().unwrap().seats[seat_idx].place = Place::Alone { has_engine: false };
-    }
-
     /// After the wait: the row that was computed for the run, to be given back by [`Collector::leave`]; `None` if it runs alone.
     pub(super) fn row(&self, seat_idx: usize) -> Option<Row> {
-        let mut state = self.shared.state.lock().unwrap();
-        match state.seats[seat_idx].place {
+        match self.shared.state.lock().unwrap().seats[seat_idx].place {
             Place::Landed { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
-            Place::Offered => {
-                // Nobody let it wait: it runs on its caller's thread.
-                state.seats[seat_idx].place = Place::Alone { has_engine: false };
-                None
-            }
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use super::executor::{Executor, Executors, Inline};
 use super::io::{InputSlot, OutputSlot, Places, RunIo};
 use super::request_pool::RequestPool;
 use super::steps::{Body, Step, StepTask};
-use super::{Config, Error, ErrorKind, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results};
+use super::{Config, Error, ErrorKind, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results, batching};
 use crate::tensor::Tensor;
 
 /// The executor of [`Config::callback_thread`].
@@ -96,6 +96,23 @@ impl CompiledModel {
     /// How many requests to run at once: as many as [`Config::n_requests`] says, else as many as keep the device busy.
     pub fn optimal_number_of_requests(&self) -> usize {
         self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
+    }
+
+    /// Whether a call of several rows takes as long as as many calls: it then gains nothing by itself.
+    pub fn computes_rows_in_turn(&self) -> bool {
+        self.shared.model.computes_rows_in_turn()
+    }
+
+    /// Whether the model takes up to `max_rows` rows in a call as it is, and each is computed as if it were alone: the first axis
+    /// of every input is open, and the device knows that rows are independent, or they prove so on numbers drawn by chance.
+    ///
+    /// # Errors
+    /// `Unsupported` if not, with the reason; what the runs say that try it out.
+    pub fn check_rows(&self, max_rows: usize) -> Result<()> {
+        if !self.shared.variables.is_empty() {
+            return Err(Error::new(ErrorKind::Unsupported, "a stateful model keeps one state, not one for each row"));
+        }
+        batching::check_rows(self, &*self.shared.model, max_rows)
     }
 
     /// A new request with tensors of its own.
@@ -213,6 +230,10 @@ impl CompiledModel {
                 Err(Error::new(ErrorKind::Tensor, message))
             }
         }
+    }
+
+    pub(super) fn device_model(&self) -> &Arc<dyn DeviceModel> {
+        &self.shared.model
     }
 
     /// Frees the requests that [`CompiledModel::infer`] keeps.

@@ -1,5 +1,6 @@
-//! Typed options of a compiled model. String maps exist only where a user typed a string.
+//! Typed options of a compiled model. String maps exist only where a user typed a string; `options` reads what users type.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,11 @@ pub struct Config {
     /// How long dropping the last handle of a running request waits for the run, by default 5 s. What then still runs keeps its
     /// memory and frees it when it ends.
     pub drop_patience: Duration,
+    /// Options that only one engine knows, in its own words: names begin with the engine's prefix, as in `OPENVINO.NUM_STREAMS` or
+    /// `ORT.session.intra_op.allow_spinning`. They come after what the other options arrange, and those of other engines than the
+    /// one that runs the model are left alone. What the engine says of them is its own: OpenVINO refuses a name that it does not
+    /// know, ONNX Runtime does not look.
+    pub engine_options: BTreeMap<String, String>,
 }
 
 impl Default for Config {
@@ -56,6 +62,7 @@ impl Default for Config {
             batch_size: 1,
             batch_timeout: Duration::from_millis(5),
             drop_patience: Duration::from_secs(5),
+            engine_options: BTreeMap::new(),
         }
     }
 }

@@ -100,6 +100,23 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
+    /// Makes a model that is compiled for the device, `alone`, ready to run on up to `max_rows` rows in each call: it is the same
+    /// where its first axis is open, and compiled once more with that axis open where it is 1. Unlike with
+    /// [`Config::batch_size`], which gathers the runs of several requests, it is the caller who puts several rows into an input.
+    ///
+    /// The model must be one of independent rows, as for [`Core::compile_model`] with a batch size.
+    ///
+    /// # Errors
+    /// As [`Core::compile_model`] with a batch size.
+    pub fn open_rows(&self, model: &Model, device: &str, alone: &CompiledModel, max_rows: usize) -> Result<CompiledModel> {
+        let config = &alone.properties().config;
+        batching::check(&Config { batch_size: max_rows, ..config.clone() })?;
+        let device = self.device(device)?;
+        let opened = batching::open_rows(&*device, alone.device(), model, alone.device_model(), max_rows, config, &self.executors)
+            .map_err(|error| error.context(format!("batch size {max_rows} of `{}` on device {}", model.name(), alone.device())))?;
+        Ok(opened.model)
+    }
+
     /// The memory of the device with this name.
     ///
     /// # Errors
@@ -119,6 +136,7 @@ impl Core {
     /// As [`Core::compile_model`], for a device that stands for others.
     pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
+        config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile(model, config, &self.executors)?;
         // A device that stands for others gathers already.

@@ -141,6 +141,11 @@ pub trait DeviceModel: Send + Sync {
         None
     }
 
+    /// Whether it computes the rows of a batch one after the other, so that a call of several takes as long as as many calls.
+    fn computes_rows_in_turn(&self) -> bool {
+        false
+    }
+
     /// The most runs that it gathers into one call, see [`Config::batch_size`].
     fn batch_size(&self) -> usize {
         1

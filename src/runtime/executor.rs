@@ -184,7 +184,6 @@ impl Executors {
             return Ok(pool);
         }
         let pool = Arc::new(Pool::new(name, n_threads)?);
-        named.retain(|_, pool| pool.strong_count() > 0);
         named.insert(name.to_owned(), Arc::downgrade(&pool));
         Ok(pool)
     }

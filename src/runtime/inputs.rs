@@ -102,11 +102,6 @@ pub trait Inputs {
     /// # Errors
     /// The first error of `see`.
     fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
-
-    /// Whether there are none.
-    fn is_none(&self) -> bool {
-        false
-    }
 }
 
 /// Inputs whose keys and values are of different kinds: `inputs!["image" => &tensor, 1 => &array, &port => Input::Batch(&slices)]`.
@@ -120,10 +115,6 @@ macro_rules! inputs {
 impl Inputs for () {
     fn visit(&self, _see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
         Ok(())
-    }
-
-    fn is_none(&self) -> bool {
-        true
     }
 }
 
@@ -148,10 +139,6 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> Inputs for n
 impl<I: Inputs + ?Sized> Inputs for &I {
     fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
         (**self).visit(see)
-    }
-
-    fn is_none(&self) -> bool {
-        (**self).is_none()
     }
 }
 

@@ -183,7 +183,7 @@ impl InputSlot {
         }
         check_fits("input", &self.port, self.port.element, &shape)?;
         let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
-        if needed_bytes.is_some_and(|needed| needed > 0 && needed <= self.own.capacity_bytes()) {
+        if needed_bytes.is_some_and(|needed| needed <= self.own.capacity_bytes()) {
             let mut own = self.own.clone();
             own.set_shape(shape).map_err(|error| self.named(error.into()))
         } else {
@@ -424,9 +424,6 @@ impl RunIo {
 
     /// Sets the inputs: none of them if one does not fit.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
-        if inputs.is_none() {
-            return Ok(());
-        }
         inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(&*device, input))?;
         inputs.visit(&mut |key: PortKey<'_>, input| {
             let slot = &mut self.inputs[key.find("input", ports)?];

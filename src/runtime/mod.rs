@@ -25,7 +25,7 @@
 //!
 //! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`variable`], [`device`], [`config`], [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
+//! [`variable`], [`device`], [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The whole story, with snippets to copy, is in the [`guide`].
 //!
@@ -47,6 +47,7 @@ pub mod guide {}
 pub mod inputs;
 pub mod io;
 pub mod model;
+mod options;
 pub mod ordered;
 pub mod port;
 pub mod profile;

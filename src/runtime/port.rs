@@ -345,14 +345,22 @@ mod tests {
     #[test]
     fn axes_say_where_the_batch_is() {
         let batch_axis = |axes: &str, rank| axes.parse::<Axes>().unwrap().batch_axis(rank);
-        let cases =
-            [("NCHW", 4, Some(0)), ("CN", 2, Some(1)), ("N...", 1, Some(0)), ("?...N", 3, Some(2)), ("DCHW", 4, None), ("", 0, None)];
+        let cases = [
+            ("NCHW", 4, Some(0)),
+            ("CN", 2, Some(1)),
+            ("N...", 1, Some(0)),
+            ("?...N", 3, Some(2)),
+            ("...CN", 4, Some(3)),
+            ("DCHW", 4, None),
+            ("", 0, None),
+        ];
         for (axes, rank, expected) in cases {
             assert_eq!(batch_axis(axes, rank).unwrap(), expected, "{axes}");
         }
         for rank in [3, 5] {
             assert!(batch_axis("NCHW", rank).unwrap_err().to_string().contains(&format!("expected {rank} of them, got 4")));
         }
+        assert!(batch_axis("C...HW", 2).unwrap_err().to_string().contains("expected 2 of them, got 3"));
         assert_eq!(batch_axis("N...", 5).unwrap(), Some(0), "a gap stands for any number");
         for bad in ["NN", "nchw", "N.C", "N......C"] {
             assert_eq!(bad.parse::<Axes>().unwrap_err().kind(), ErrorKind::Config, "{bad}");

@@ -435,7 +435,7 @@ impl<U> Drop for AsyncInferQueue<U> {
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
             // Inside a callback of its own this is refused at once; the request stops when its last handle goes.
-            let _over = request.wait_for(request.shared().model.config.drop_patience);
+            let _over = request.wait_for(request.model().config.drop_patience);
         }
     }
 }

@@ -44,7 +44,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, and what steps and device say.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
-        let body = self.shared().begin(&inputs, false)?;
+        let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
     }
 
@@ -53,7 +53,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit; the request stays idle then.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
-        let body = self.shared().begin(&inputs, true)?;
+        let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
         Ok(())
     }
@@ -78,7 +78,7 @@ impl InferRequest {
     /// ```
     pub fn run(&self, inputs: impl Inputs) -> RunFuture {
         let shared = self.shared();
-        match shared.begin(&inputs, true) {
+        match self.0.begin(&inputs, true) {
             Ok(body) => {
                 let run = shared.expect_latest();
                 shared.pass_on(body);
@@ -179,12 +179,12 @@ impl InferRequest {
 impl InferRequest {
     /// The inputs of the model, in order.
     pub fn model_inputs(&self) -> &[Port] {
-        &self.shared().model.info.inputs
+        &self.model().info.inputs
     }
 
     /// The outputs of the model, in order.
     pub fn model_outputs(&self) -> &[Port] {
-        &self.shared().model.outputs
+        &self.model().outputs
     }
 
     /// The tensor of an input or output, inputs first. Its content changes only while the request runs.
@@ -240,7 +240,7 @@ impl InferRequest {
     /// `Busy` while the request runs.
     pub fn results(&self) -> Result<Results> {
         let tensors = self.output_tensors()?.into_iter().enumerate().collect();
-        Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+        Ok(Results::new(self.model().outputs.clone(), tensors))
     }
 
     /// As [`InferRequest::results`], only those asked for, in this order.
@@ -248,7 +248,7 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::results`], or `NotFound`.
     pub fn results_of<'a, K: Into<PortKey<'a>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Results> {
-        let ports = &self.shared().model.outputs;
+        let ports = &self.model().outputs;
         let found = keys.into_iter().map(|key| key.into().find("output", ports)).collect::<Result<Vec<usize>>>()?;
         let tensors =
             self.shared().with_body(|body| Ok(found.into_iter().map(|idx| (idx, body.io.outputs[idx].tensor.clone())).collect()))?;
@@ -383,7 +383,7 @@ impl InferRequest {
         let tensors = self.shared().with_body(|body| {
             body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
         })?;
-        Ok(Results::new(self.shared().model.outputs.clone(), tensors))
+        Ok(Results::new(self.model().outputs.clone(), tensors))
     }
 }
 
@@ -395,7 +395,7 @@ impl InferRequest {
     /// `Busy` while the request runs.
     pub fn query_state(&self) -> Result<Vec<VariableState>> {
         self.shared().with_body(|_| Ok(()))?;
-        Ok((0..self.shared().model.variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
+        Ok((0..self.model().variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
     }
 
     /// Gives all variables their default, zeros.
@@ -403,7 +403,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn reset_state(&self) -> Result<()> {
-        let n_variables = self.shared().model.variables.len();
+        let n_variables = self.model().variables.len();
         if n_variables == 0 {
             return self.shared().with_body(|_| Ok(()));
         }
@@ -420,7 +420,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn append_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
-        let executor = self.shared().model.executors.cpu()?;
+        let executor = self.model().executors.cpu()?;
         self.append_step_on(executor, name, step)
     }
 
@@ -447,7 +447,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn prepend_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
-        let executor = self.shared().model.executors.cpu()?;
+        let executor = self.model().executors.cpu()?;
         self.prepend_step_on(executor, name, step)
     }
 
@@ -521,7 +521,7 @@ impl InferRequest {
 
     /// The model that this is a request of.
     pub fn compiled_model(&self) -> CompiledModel {
-        CompiledModel::from_shared(self.shared().model.clone())
+        CompiledModel::from_shared(self.model().clone())
     }
 
     /// A handle that does not keep the request alive.
@@ -535,7 +535,11 @@ impl InferRequest {
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.0.0
+        &self.0.shared
+    }
+
+    pub(super) fn model(&self) -> &Arc<CompiledShared> {
+        &self.0.model
     }
 
     /// See [`OnQuiet`].

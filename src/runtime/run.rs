@@ -17,7 +17,7 @@ use super::executor::{Task, Ticket};
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken, panic_error};
-use super::{Error, ErrorKind, Inputs, Result};
+use super::{Error, ErrorKind, Inputs, Port, Result};
 use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
@@ -25,9 +25,10 @@ pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 /// Told after a run when the request has nothing on any more, no run and no callback; with the latest run.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
+/// What a run needs of its request. An executor's thread may keep it a moment longer than the last handle, so nothing that the
+/// device made stays here between runs but the body, which goes with the last handle.
 pub(super) struct Shared {
     pub(super) id: u64,
-    pub(super) model: Arc<CompiledShared>,
     pub(super) cancel: CancelToken,
     pub(super) guarded: Mutex<Guarded>,
     finished: Condvar,
@@ -61,15 +62,16 @@ struct Awaited {
 }
 
 /// What all handles of a request share: when it is dropped, the request stops.
-#[derive(Debug)]
-pub(super) struct Handle(pub(super) Arc<Shared>);
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) model: Arc<CompiledShared>,
+}
 
 impl Handle {
     pub(super) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Arc<Self> {
         static NEXT_ID: Counter = Counter::new(0);
         let shared = Arc::new(Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            model,
             cancel: CancelToken::default(),
             guarded: Mutex::new(Guarded {
                 state: RequestState::default(),
@@ -88,11 +90,16 @@ impl Handle {
             handle: OnceLock::new(),
             _ticket: ticket,
         });
-        let (request, model, device) = (shared.id, &*shared.model.name, &*shared.model.device);
-        tracing::trace!(target: "roiflow::trace", request, model, device, "request");
-        let handle = Arc::new(Self(shared));
-        let _first = handle.0.handle.set(Arc::downgrade(&handle));
+        let (request, name, device) = (shared.id, &*model.name, &*model.device);
+        tracing::trace!(target: "roiflow::trace", request, model = name, device, "request");
+        let handle = Arc::new(Self { shared, model });
+        let _first = handle.shared.handle.set(Arc::downgrade(&handle));
         handle
+    }
+
+    /// Idle to running, see [`Shared::begin`].
+    pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        self.shared.begin(&self.model.info.inputs, inputs, calls_back)
     }
 }
 
@@ -173,12 +180,12 @@ impl Shared {
     }
 
     /// Idle to running: inputs are set, all tensors checked, and leased. Where that fails the request is idle again.
-    pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+    fn begin(&self, ports: &[Port], inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let mut body = self.begin_edit()?;
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.step(|| {
                 let Body { device, io, .. } = &mut *body;
-                io.set_inputs(&mut **device, &self.model.info.inputs, inputs)?;
+                io.set_inputs(&mut **device, ports, inputs)?;
                 io.lease(&mut **device)
             })
         }));
@@ -402,8 +409,8 @@ impl Task for Shared {
     fn run(self: Arc<Self>) {
         let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
         if !body.is_over() {
-            let executor = body.next_executor().clone();
-            let executor = executor.goes_on_at().unwrap_or(executor);
+            let executor = body.next_executor();
+            let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
             // Neighbors on this executor, and inline ones, go on without a hop.
             self.step(|| {
                 loop {
@@ -431,7 +438,7 @@ impl fmt::Debug for Shared {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let shared = &self.0;
+        let shared = &self.shared;
         let mut guarded = shared.guarded.lock().unwrap();
         guarded.state.stop();
         shared.cancel.cancel();
@@ -446,7 +453,7 @@ impl Drop for Handle {
                 shared.end(body);
             }
             guarded = shared.guarded.lock().unwrap();
-            let deadline = Deadline::after(shared.model.config.drop_patience);
+            let deadline = Deadline::after(self.model.config.drop_patience);
             while !guarded.state.is_quiet() {
                 guarded = match &deadline {
                     None => shared.finished.wait(guarded).unwrap(),
@@ -461,8 +468,16 @@ impl Drop for Handle {
                 };
             }
         }
+        // Freed here and now, model and all, not when a worker forgets the run: the caller may unload or exit next.
+        let body = guarded.body.take();
         drop(guarded);
         shared.recall();
-        drop(of_the_user);
+        drop((of_the_user, body));
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
     }
 }

@@ -28,7 +28,7 @@ impl VariableState {
 
     /// Name, element type and shape.
     pub fn port(&self) -> &Port {
-        &self.request.shared().model.variables[self.variable_idx]
+        &self.request.model().variables[self.variable_idx]
     }
 
     /// Its value, copied.

@@ -2,21 +2,25 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::dispatch::{Decode, Dispatcher, Job, stopped};
-use super::spec::load_model;
+use super::dispatch::{Client, Job, stopped};
+use super::instance::{Instance, instance};
+use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect};
+use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
-use crate::vision::decode::{ClassDecoder, ClassOutcome, Output};
+use crate::vision::decode::{ClassOutcome, Output};
 
-/// A classifier put to work. Each region is a frame of its own, zero-copy, and one run; the regions of a frame, and of several
-/// frames, run at once.
+/// A classifier put to work. Each region is a frame of its own, zero-copy; the regions of a frame run in one call where the model
+/// and its device gain by that, else one by one, as many at once as there are requests.
+///
+/// Dropping it takes the regions along that it has not run; the last of those that share a model frees it.
 pub struct Classifier {
-    dispatcher: Dispatcher<RegionJob>,
-    model: CompiledModel,
-    spec: ModelSpec,
+    // Leaves before the instance is let go of.
+    client: Client<RegionJob>,
+    instance: Arc<Instance<RegionJob>>,
+    spec: Arc<ModelSpec>,
 }
 
 /// What was said of each region of one frame, by the id given with the region. Regions whose answer was below the threshold
@@ -33,13 +37,14 @@ pub struct Classified {
 pub type Done = Box<dyn FnOnce(Classified) + Send>;
 
 impl Classifier {
-    /// Loads and compiles the model.
+    /// Loads and compiles the model, or joins those who share it.
     ///
     /// # Errors
     /// If a file is missing or wrong, or the model is not a classifier.
     pub fn new(options: &StageOptions) -> Result<Self> {
-        let (model, spec) = load_model(options)?;
-        let Task::Classification { decoder, output_idx, threshold } = spec.task.clone() else {
+        let instance = instance::<RegionJob>(options, "classifier", true)?;
+        let spec = Arc::new(describe(options, &instance.info)?);
+        if !matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
                 "`{}` is described as {} in `{}`: a classifier needs `task = \"classification\"`",
                 options.model.display(),
@@ -47,12 +52,8 @@ impl Classifier {
                 spec.description.display()
             );
             return Err(Error::new(ErrorKind::Config, message));
-        };
-        let n_requests = model.optimal_number_of_requests();
-        let dispatcher = Dispatcher::new(&model, n_requests, options.scheduling, spec.input_shape, &spec.preprocess, || {
-            decode(decoder.clone(), output_idx, threshold, &spec)
-        })?;
-        Ok(Self { dispatcher, model, spec })
+        }
+        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec })
     }
 
     /// Classifies regions of `frame` as requests become idle; never blocks. `done` runs once, when the last region is done,
@@ -86,25 +87,43 @@ impl Classifier {
             return done(results);
         }
         let task = Arc::new(FrameTask { n_open: AtomicUsize::new(jobs.len()), results: Mutex::new((results, Some(done))) });
-        for (id, region) in jobs {
-            self.dispatcher.submit(RegionJob {
-                id,
-                frame_number,
-                permit: permit.clone(),
-                span: tracing::Span::current(),
-                region: Some(region),
-                task: Some(task.clone()),
-            });
+        let span = tracing::Span::current();
+        self.client.submit(jobs.into_iter().map(|(id, region)| self.job(id, region, frame_number, &permit, &span, &task)));
+    }
+
+    fn job(
+        &self,
+        id: ObjectId,
+        region: Frame,
+        frame_number: u64,
+        permit: &Arc<Permit>,
+        span: &tracing::Span,
+        task: &Arc<FrameTask>,
+    ) -> RegionJob {
+        RegionJob {
+            id,
+            frame_number,
+            permit: permit.clone(),
+            span: span.clone(),
+            spec: self.spec.clone(),
+            region: Some(region),
+            said: None,
+            task: Some(task.clone()),
         }
     }
 
-    /// Classifies one picture and waits for the answer; `None` if it was below the threshold.
+    /// Classifies one picture and waits for the answer; `None` if it was below the threshold. It runs by itself, whatever the batch
+    /// size.
     ///
     /// # Errors
     /// What the run says.
     pub fn classify(&self, frame: &Frame) -> Result<Option<Classification>> {
-        let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
-        let mut classified = wait_for(|done| self.submit(frame.clone(), 0, whole, Box::new(move |classified| done(Ok(classified)))))?;
+        let mut classified = wait_for(|done| {
+            let done: Done = Box::new(move |classified| done(Ok(classified)));
+            let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
+            let (permit, span) = (Permit::new(Instant::now(), None), tracing::Span::current());
+            self.client.submit_alone(self.job(ObjectId::next(), frame.clone(), 0, &permit, &span, &task));
+        })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
             None => Ok(classified.classifications.pop().map(|(_, classification)| classification)),
@@ -113,27 +132,40 @@ impl Classifier {
 
     /// Drops the regions whose run has not begun: they fail.
     pub fn drop_pending(&self) {
-        self.dispatcher.drop_pending();
+        self.client.drop_pending();
     }
 
     /// Drops the regions of frames whose permit was taken back before their run began: they fail.
     pub fn drop_withdrawn(&self) {
-        self.dispatcher.drop_withdrawn();
+        self.client.drop_withdrawn();
     }
 
     /// Which region is next.
     pub fn scheduling(&self) -> Scheduling {
-        self.dispatcher.scheduling()
+        self.client.scheduling()
     }
 
-    /// How many runs are possible at once.
+    /// How many runs are possible at once, of all who share the model.
     pub fn n_requests(&self) -> usize {
-        self.dispatcher.n_requests()
+        self.client.n_requests()
+    }
+
+    /// How many frames with one region have to wait for a run so that none need be smaller than was asked for.
+    pub fn n_frames_at_once(&self) -> usize {
+        self.client.n_frames_at_once()
+    }
+
+    /// How long a frame takes: what `measure` finds, once for all who share the model.
+    ///
+    /// # Errors
+    /// What `measure` says; the next one tries again.
+    pub fn warm_up(&self, measure: impl FnOnce() -> Result<Duration>) -> Result<Duration> {
+        self.instance.warm_up(measure)
     }
 
     /// The model.
     pub fn model(&self) -> &CompiledModel {
-        &self.model
+        &self.instance.model
     }
 
     /// What is known of the model.
@@ -143,24 +175,8 @@ impl Classifier {
 
     /// Runs and times so far.
     pub fn stats(&self) -> StageStats {
-        self.dispatcher.stats()
+        self.client.stats()
     }
-}
-
-fn decode(decoder: ClassDecoder, output_idx: usize, threshold: f32, spec: &ModelSpec) -> Decode<Option<Classification>> {
-    let (labels, name, model) = (spec.labels.clone(), spec.name.clone(), spec.model_name.clone());
-    Box::new(move |context, _frame_from_input| {
-        let (shape, data) = context.output::<f32>(output_idx)?;
-        let output = Output { name: context.output_port(output_idx).name(), shape: &shape, data };
-        let outcome = match decoder.decode(&output)? {
-            ClassOutcome::Label { score, .. } if score < threshold => return Ok(None),
-            ClassOutcome::Label { class_id, score } => {
-                Outcome::Label { label_id: class_id, label: labels.get(class_id).cloned(), confidence: score }
-            }
-            ClassOutcome::Value(value) => Outcome::Value(value),
-        };
-        Ok(Some(Classification { name: name.clone(), model: model.clone(), outcome }))
-    })
 }
 
 /// Runs `start` with a closure that takes the answer, and waits for it.
@@ -184,12 +200,15 @@ struct RegionJob {
     frame_number: u64,
     permit: Arc<Permit>,
     span: tracing::Span,
+    spec: Arc<ModelSpec>,
     region: Option<Frame>,
+    /// `None` if what it says is below the threshold.
+    said: Option<Classification>,
     task: Option<Arc<FrameTask>>,
 }
 
 impl Job for RegionJob {
-    type Output = Option<Classification>;
+    type Scratch = ();
 
     fn frame(&self) -> &Frame {
         self.region.as_ref().expect("only deliver takes it")
@@ -207,8 +226,27 @@ impl Job for RegionJob {
         &self.span
     }
 
-    fn deliver(mut self, result: Result<Option<Classification>>) {
-        self.finish(result);
+    fn spec(&self) -> &Arc<ModelSpec> {
+        &self.spec
+    }
+
+    fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
+        let spec = &*self.spec;
+        let Task::Classification { decoder, output_idx, threshold } = &spec.task else { return Err(stopped()) };
+        let outcome = match decoder.decode(&outputs[*output_idx])? {
+            ClassOutcome::Label { score, .. } if score < *threshold => return Ok(()),
+            ClassOutcome::Label { class_id, score } => {
+                Outcome::Label { label_id: class_id, label: spec.labels.get(class_id).cloned(), confidence: score }
+            }
+            ClassOutcome::Value(value) => Outcome::Value(value),
+        };
+        self.said = Some(Classification { name: spec.name.clone(), model: spec.model_name.clone(), outcome });
+        Ok(())
+    }
+
+    fn deliver(mut self, ended: Result<()>) {
+        let said = self.said.take();
+        self.finish(ended.map(|()| said));
     }
 }
 
@@ -250,6 +288,6 @@ impl Classified {
 
 impl std::fmt::Debug for Classifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Classifier({:?}, {} requests)", self.model, self.n_requests())
+        write!(f, "Classifier({:?}, {} requests)", self.model(), self.n_requests())
     }
 }

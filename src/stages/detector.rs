@@ -2,21 +2,24 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::dispatch::{Decode, Dispatcher, Job, stopped};
-use super::labels::Labels;
-use super::spec::load_model;
+use super::dispatch::{Client, Job, stopped};
+use super::instance::{Instance, instance};
+use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Detection, Frame, ObjectId, PixelRect};
+use crate::frame::{Detection, Frame, ObjectId, PixelRect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
-use crate::vision::decode::{BoxDecoder, BoxThresholds, Output};
+use crate::vision::decode::{Output, RawDetection};
 
 /// A detector put to work. Runs several frames at once; each result goes to the closure given with its frame.
+///
+/// Dropping it takes the frames along that it has not run; the last of those that share a model frees it.
 pub struct Detector {
-    dispatcher: Dispatcher<DetectJob>,
-    model: CompiledModel,
-    spec: ModelSpec,
+    // Leaves before the instance is let go of.
+    client: Client<DetectJob>,
+    instance: Arc<Instance<DetectJob>>,
+    spec: Arc<ModelSpec>,
 }
 
 /// Takes the detections of one frame. Runs on a worker thread and must not block.
@@ -36,13 +39,14 @@ pub struct DetectedInRegions {
 pub type DetectedInRegionsFn = Box<dyn FnOnce(DetectedInRegions) + Send>;
 
 impl Detector {
-    /// Loads and compiles the model.
+    /// Loads and compiles the model, or joins those who share it.
     ///
     /// # Errors
     /// If a file is missing or wrong, or the model is not a detector.
     pub fn new(options: &StageOptions) -> Result<Self> {
-        let (model, spec) = load_model(options)?;
-        let Task::Detection { decoder, thresholds } = spec.task.clone() else {
+        let instance = instance::<DetectJob>(options, "detector", false)?;
+        let spec = Arc::new(describe(options, &instance.info)?);
+        if !matches!(spec.task, Task::Detection { .. }) {
             let message = format!(
                 "`{}` is described as {} in `{}`: a detector needs `task = \"detection\"`",
                 options.model.display(),
@@ -50,12 +54,8 @@ impl Detector {
                 spec.description.display()
             );
             return Err(Error::new(ErrorKind::Config, message));
-        };
-        let n_requests = model.optimal_number_of_requests();
-        let dispatcher = Dispatcher::new(&model, n_requests, options.scheduling, spec.input_shape, &spec.preprocess, || {
-            decode(decoder.clone(), thresholds, &spec)
-        })?;
-        Ok(Self { dispatcher, model, spec })
+        }
+        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec })
     }
 
     /// Detects on `frame` as soon as a request is idle; never blocks. `done` gets the detections, best first, or the error, and
@@ -66,8 +66,7 @@ impl Detector {
 
     /// As [`Detector::submit`], if the permit is still there when a request is idle; else `done` gets an error.
     pub fn submit_with(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) {
-        let (frame, span) = (Some(frame), tracing::Span::current());
-        self.dispatcher.submit(DetectJob { frame, frame_number, permit, span, done: Some(done) });
+        self.client.submit([self.job(frame, frame_number, permit, done)]);
     }
 
     /// Detects in regions of `frame`, each the region of the object that is given with it, as requests become idle; never blocks.
@@ -96,48 +95,65 @@ impl Detector {
             let task = task.clone();
             let detected: Detected = Box::new(move |found| task.finish(region_idx, parent, rect, found));
             match frame.region(rect) {
-                Ok(region) => jobs.push((region, detected)),
+                Ok(region) => jobs.push(self.job(region, frame_number, permit.clone(), detected)),
                 Err(error) => detected(Err(error.into())),
             }
         }
         // Only the regions hold the memory from here on.
         drop(frame);
-        for (region, detected) in jobs {
-            self.submit_with(region, frame_number, permit.clone(), detected);
-        }
+        self.client.submit(jobs);
     }
 
-    /// As [`Detector::submit`], and waits for the result.
+    fn job(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) -> DetectJob {
+        let (frame, span, spec) = (Some(frame), tracing::Span::current(), self.spec.clone());
+        DetectJob { frame, frame_number, permit, span, spec, found: Vec::new(), done: Some(done) }
+    }
+
+    /// As [`Detector::submit`], and waits for the result. It runs by itself, whatever the batch size.
     ///
     /// # Errors
     /// What the run says.
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
-        super::classifier::wait_for(|done| self.submit(frame.clone(), 0, done))
+        let permit = Permit::new(Instant::now(), None);
+        super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit, done)))
     }
 
     /// Drops the frames whose run has not begun: they fail.
     pub fn drop_pending(&self) {
-        self.dispatcher.drop_pending();
+        self.client.drop_pending();
     }
 
     /// Drops the frames whose permit was taken back before their run began: they fail.
     pub fn drop_withdrawn(&self) {
-        self.dispatcher.drop_withdrawn();
+        self.client.drop_withdrawn();
     }
 
     /// Which frame is next.
     pub fn scheduling(&self) -> Scheduling {
-        self.dispatcher.scheduling()
+        self.client.scheduling()
     }
 
-    /// How many runs are possible at once.
+    /// How many runs are possible at once, of all who share the model.
     pub fn n_requests(&self) -> usize {
-        self.dispatcher.n_requests()
+        self.client.n_requests()
+    }
+
+    /// How many frames have to wait for a run so that none need be smaller than was asked for.
+    pub fn n_frames_at_once(&self) -> usize {
+        self.client.n_frames_at_once()
+    }
+
+    /// How long a frame takes: what `measure` finds, once for all who share the model.
+    ///
+    /// # Errors
+    /// What `measure` says; the next one tries again.
+    pub fn warm_up(&self, measure: impl FnOnce() -> Result<Duration>) -> Result<Duration> {
+        self.instance.warm_up(measure)
     }
 
     /// The model.
     pub fn model(&self) -> &CompiledModel {
-        &self.model
+        &self.instance.model
     }
 
     /// What is known of the model.
@@ -147,35 +163,8 @@ impl Detector {
 
     /// Runs and times so far.
     pub fn stats(&self) -> StageStats {
-        self.dispatcher.stats()
+        self.client.stats()
     }
-}
-
-fn decode(decoder: BoxDecoder, thresholds: BoxThresholds, spec: &ModelSpec) -> Decode<Vec<Detection>> {
-    let (labels, input_size): (Labels, _) = (spec.labels.clone(), spec.input_size);
-    let mut boxes = Vec::new();
-    Box::new(move |context, frame_from_input| {
-        let mut values = Vec::with_capacity(context.n_outputs());
-        for output_idx in 0..context.n_outputs() {
-            values.push(context.output::<f32>(output_idx)?);
-        }
-        let outputs: Vec<Output<'_>> = values
-            .iter()
-            .enumerate()
-            .map(|(output_idx, (shape, data))| Output { name: context.output_port(output_idx).name(), shape, data })
-            .collect();
-        decoder.decode(&outputs, input_size, &thresholds, &mut boxes)?;
-        let detections = boxes.iter().map(|found| Detection {
-            id: ObjectId::next(),
-            parent: None,
-            rect: frame_from_input.apply(found.rect),
-            confidence: found.score,
-            label_id: found.class_id,
-            label: labels.get(found.class_id).cloned(),
-            classifications: Vec::new(),
-        });
-        Ok(detections.collect())
-    })
 }
 
 /// The regions of one frame that are not done yet.
@@ -188,7 +177,9 @@ struct RegionsTask {
 struct RegionsState {
     /// By region.
     found: Vec<Vec<Detection>>,
+    /// The first error, and how many there were.
     failed: Option<(Error, usize)>,
+    /// Whom to tell.
     done: Option<DetectedInRegionsFn>,
 }
 
@@ -228,11 +219,13 @@ struct DetectJob {
     frame_number: u64,
     permit: Arc<Permit>,
     span: tracing::Span,
+    spec: Arc<ModelSpec>,
+    found: Vec<Detection>,
     done: Option<Detected>,
 }
 
 impl Job for DetectJob {
-    type Output = Vec<Detection>;
+    type Scratch = Vec<RawDetection>;
 
     fn frame(&self) -> &Frame {
         self.frame.as_ref().expect("only deliver takes it")
@@ -250,8 +243,32 @@ impl Job for DetectJob {
         &self.span
     }
 
-    fn deliver(mut self, result: Result<Vec<Detection>>) {
-        self.finish(result);
+    fn spec(&self) -> &Arc<ModelSpec> {
+        &self.spec
+    }
+
+    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let Task::Detection { decoder, thresholds } = &self.spec.task else { return Err(stopped()) };
+        decoder.decode(outputs, self.spec.input_size, thresholds, boxes)?;
+        let labels = &self.spec.labels;
+        self.found = boxes
+            .iter()
+            .map(|found| Detection {
+                id: ObjectId::next(),
+                parent: None,
+                rect: frame_from_input.apply(found.rect),
+                confidence: found.score,
+                label_id: found.class_id,
+                label: labels.get(found.class_id).cloned(),
+                classifications: Vec::new(),
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn deliver(mut self, ended: Result<()>) {
+        let found = std::mem::take(&mut self.found);
+        self.finish(ended.map(|()| found));
     }
 }
 
@@ -273,7 +290,7 @@ impl Drop for DetectJob {
 
 impl std::fmt::Debug for Detector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Detector({:?}, {} requests)", self.model, self.n_requests())
+        write!(f, "Detector({:?}, {} requests)", self.model(), self.n_requests())
     }
 }
 

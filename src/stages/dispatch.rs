@@ -1,26 +1,49 @@
-//! Jobs on a bounded set of requests: whoever is idle takes the oldest job; a request's callback delivers the result and starts
-//! the next job on the same request, so no thread ever waits for another.
+//! Jobs of several streams on a bounded set of requests: whoever is idle takes the next jobs; a request's callback delivers the
+//! results and starts the next jobs on the same request, so no thread ever waits for another.
 //!
-//! A job waits at most as long as those before it; their number is bounded by the caller (the window of frames in flight). A
-//! job that is dropped without having run tells its owner so: nobody waits for a result that does not come.
+//! A [`Queue`] has the requests of one compiled model. Each stage that uses them is a [`Client`] of it, with jobs, statistics and an
+//! end of its own: who leaves takes only its own jobs along, and waits only for those of them that run.
 //!
-//! Lock order: `Queue::state`, then a `Slot`'s; neither is held while a job is delivered, a request is started, or a picture or
-//! an output is worked on: whatever panics there is an error of that one job.
+//! # Which jobs are next
+//!
+//! Jobs stand in one queue in the order of a time that each brings: when it came to the stage ([`Scheduling::Throughput`]), or when
+//! its frame came to the element ([`Scheduling::Latency`]). Both are times of one clock, so clients of either kind can stand in one
+//! queue; nobody's job waits behind one that is younger than itself. The number of jobs is bounded by the callers (the windows of
+//! frames in flight). A job that is dropped without having run tells its owner so: nobody waits for a result that does not come.
+//!
+//! # Calls of several rows
+//!
+//! A call takes the first job and, up to [`Rows::max`] of them, those right behind it: of the same frame only, or, where
+//! [`Rows::timeout`] says how long a job may wait for company, of whatever frame and stream. In the latter case a call begins when
+//! it is full, or when the job that has waited longest has waited so long; [`Queue::watch`] is the thread that sees to that. A row
+//! whose picture can't be used, or whose outputs can't be read, fails alone. A call of several rows that fails as a whole is run
+//! once more, row by row, so that one stream can't spoil another's results.
+//!
+//! # Locks
+//!
+//! Order: `Queue::state`, then a `Slot`'s. Neither is held while a job is delivered, a request is started, or a picture or an
+//! output is worked on: whatever panics there is an error of that one job.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use super::Permit;
+use super::rows::{JobRows, Row, Slot, decode_rows};
+use super::{ModelSpec, Permit};
 use crate::frame::{Frame, Transform};
-use crate::runtime::{CompiledModel, Error, ErrorKind, FillInput, InferRequest, Port, Result, RunContext};
-use crate::tensor::{BytesMut, Shape};
-use crate::vision::{Preprocess, Scratch};
+use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
+use crate::vision::decode::Output;
 
-/// One frame or region for one run of the model.
+/// How long a client that leaves waits for its jobs that run, and an engine that is freed for its runs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One frame or region for one row of a call.
 pub(super) trait Job: Send + 'static {
-    /// What the run finds.
-    type Output: Send + 'static;
+    /// What a request keeps for decoding.
+    type Scratch: Default + Send;
 
     /// The picture.
     fn frame(&self) -> &Frame;
@@ -34,12 +57,15 @@ pub(super) trait Job: Send + 'static {
     /// The frame's span, in which its runs are started; for traces.
     fn span(&self) -> &tracing::Span;
 
-    /// Takes the result. The job, and its share of the frame's memory, are gone before this returns.
-    fn deliver(self, result: Result<Self::Output>);
-}
+    /// How the picture becomes an input, and the outputs a result.
+    fn spec(&self) -> &Arc<ModelSpec>;
 
-/// Reads the outputs of a run.
-pub(super) type Decode<T> = Box<dyn FnMut(&RunContext<'_>, &Transform) -> Result<T> + Send>;
+    /// Reads the outputs of its row, and keeps what it finds.
+    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, scratch: &mut Self::Scratch) -> Result<()>;
+
+    /// Tells the owner what was kept, or the error. The job, and its share of the frame's memory, are gone before this returns.
+    fn deliver(self, ended: Result<()>);
+}
 
 /// Which of the jobs that wait is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,10 +82,12 @@ pub enum Scheduling {
 pub struct StageStats {
     /// The device that runs the model; the one that was chosen, where a device chooses among others.
     pub device: String,
-    /// Runs of the model.
+    /// Runs of the model in which frames of this stage took part.
     pub n_runs: u64,
-    /// Runs that failed.
+    /// Those of them that failed.
     pub n_failed: u64,
+    /// The pictures and regions of this stage in them.
+    pub n_rows: u64,
     /// The steps of a run, in order.
     pub steps: Vec<StepStats>,
 }
@@ -69,193 +97,425 @@ pub struct StageStats {
 pub struct StepStats {
     /// The step: `fill`, the device's own, `decode`.
     pub name: Arc<str>,
-    /// The sum.
+    /// The sum. Of a run that several stages shared, this stage's part by its rows.
     pub total: Duration,
 }
 
-/// The requests of one stage and the jobs that wait for them.
-pub(super) struct Dispatcher<J: Job> {
-    queue: Arc<Queue<J>>,
+/// How many jobs run in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// At most so many.
+    pub(super) max: usize,
+    /// Jobs of different frames share calls, and wait so long for each other; `None`: only jobs of one frame do, and nobody waits.
+    pub(super) timeout: Option<Duration>,
 }
 
-struct Queue<J: Job> {
+/// The requests of one model, and the jobs that wait for them.
+pub(super) struct Queue<J: Job> {
+    rows: Rows,
+    device: String,
+    n_requests: usize,
     state: Mutex<State<J>>,
-    workers: Vec<Worker<J>>,
-    scheduling: Scheduling,
-    stats: Mutex<StageStats>,
+    /// Jobs of a client have ended.
+    ended: Condvar,
+    /// The watcher has something to see.
+    watched: Condvar,
+    /// A client has waited in vain for its jobs.
+    hangs: AtomicBool,
 }
 
-struct State<J> {
-    pending: VecDeque<J>,
+struct State<J: Job> {
+    /// Empty once the queue is closed.
+    workers: Vec<Arc<Worker<J>>>,
+    pending: VecDeque<Pending<J>>,
     idle: Vec<usize>,
+    n_groups: u64,
+    /// When the watcher looks next; `None` while it is awake, or waits without a limit.
+    looks_at: Option<Instant>,
+    watcher: Option<JoinHandle<()>>,
+    closed: bool,
 }
 
-struct Worker<J: Job> {
+/// A job that waits.
+struct Pending<J> {
+    job: J,
+    client: Arc<Tally>,
+    /// Jobs that came together: those of one frame.
+    group: u64,
+    /// Its place in the queue.
+    order: Instant,
+    submitted: Instant,
+    /// It runs in a call of its own: one with others failed, or somebody waits for it.
+    alone: bool,
+}
+
+pub(super) struct Worker<J: Job> {
     request: InferRequest,
     slot: Arc<Mutex<Slot<J>>>,
 }
 
-/// What passes between the steps of a run.
-struct Slot<J: Job> {
-    job: Option<J>,
-    frame_from_input: Transform,
-    found: Option<J::Output>,
+/// What is known of one client.
+pub(super) struct Tally {
+    /// Of its jobs. Changes under the queue's lock.
+    n_running: AtomicUsize,
+    has_left: AtomicBool,
+    stats: Mutex<StageStats>,
 }
 
-impl<J: Job> Dispatcher<J> {
-    /// `n_requests` requests whose input is filled with `preprocess` and whose outputs are read by a `decode` each.
-    pub(super) fn new(
-        model: &CompiledModel,
-        n_requests: usize,
-        scheduling: Scheduling,
-        input_shape: Shape,
-        preprocess: &Preprocess,
-        mut decode: impl FnMut() -> Decode<J::Output>,
-    ) -> Result<Self> {
-        let mut workers = Vec::with_capacity(n_requests);
-        for _ in 0..n_requests {
-            let request = model.create_infer_request()?;
-            let slot = Arc::new(Mutex::new(Slot { job: None, frame_from_input: Transform::IDENTITY, found: None }));
-            let fill = JobInput { slot: slot.clone(), shape: input_shape, preprocess: preprocess.clone(), scratch: Scratch::default() };
-            request.set_input((), fill)?;
-            let (of_step, mut decode) = (slot.clone(), decode());
-            request.append_step("decode", move |context| {
-                let frame_from_input = of_step.lock().unwrap().frame_from_input;
-                let found = decode(context, &frame_from_input)?;
-                of_step.lock().unwrap().found = Some(found);
-                Ok(())
-            })?;
-            workers.push(Worker { request, slot });
-        }
-        let state = Mutex::new(State { pending: VecDeque::new(), idle: (0..n_requests).rev().collect() });
-        let queue = Arc::new(Queue {
-            state,
-            workers,
-            scheduling,
-            stats: Mutex::new(StageStats { device: model.device().to_owned(), ..StageStats::default() }),
-        });
-        for (worker_idx, worker) in queue.workers.iter().enumerate() {
-            let queue: Weak<Queue<J>> = Arc::downgrade(&queue);
-            worker.request.set_callback(move |_request, result| {
-                if let Some(queue) = queue.upgrade() {
-                    queue.finish(worker_idx, result);
-                }
-            })?;
-        }
-        Ok(Self { queue })
+/// A stage as its queue knows it. Dropped, it takes its jobs along: those that wait are told so; those that run alone are canceled;
+/// and it waits until all have been told of.
+pub(super) struct Client<J: Job> {
+    queue: Arc<Queue<J>>,
+    tally: Arc<Tally>,
+    scheduling: Scheduling,
+}
+
+thread_local! {
+    /// This thread is telling an owner of a result: it can't wait for that to be over.
+    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl<J: Job> Client<J> {
+    pub(super) fn new(queue: &Arc<Queue<J>>, scheduling: Scheduling) -> Self {
+        let stats = Mutex::new(StageStats { device: queue.device.clone(), ..StageStats::default() });
+        let tally = Arc::new(Tally { n_running: AtomicUsize::new(0), has_left: AtomicBool::new(false), stats });
+        Self { queue: queue.clone(), tally, scheduling }
     }
 
-    /// Number of requests.
+    /// Number of requests, which are those of all clients.
     pub(super) fn n_requests(&self) -> usize {
-        self.queue.workers.len()
+        self.queue.n_requests
     }
 
-    /// Runs the job as soon as a request is idle. Never blocks.
-    pub(super) fn submit(&self, job: J) {
-        let worker_idx = {
-            let mut state = self.queue.state.lock().unwrap();
-            let place = match self.queue.scheduling {
-                Scheduling::Throughput => state.pending.len(),
-                Scheduling::Latency => {
-                    let came = job.permit().arrived();
-                    state.pending.iter().rposition(|other| other.permit().arrived() <= came).map_or(0, |place| place + 1)
-                }
+    /// How many frames have to wait so that all requests are busy with calls as large as was asked for.
+    pub(super) fn n_frames_at_once(&self) -> usize {
+        let Rows { max, timeout } = self.queue.rows;
+        self.queue.n_requests * if timeout.is_some() { max } else { 1 }
+    }
+
+    /// Runs the jobs of one frame as soon as requests are idle. Never blocks.
+    pub(super) fn submit(&self, jobs: impl IntoIterator<Item = J>) {
+        self.put(jobs, false);
+    }
+
+    /// As [`Client::submit`], in a call of its own that waits for no others: for who waits for the result.
+    pub(super) fn submit_alone(&self, job: J) {
+        self.put([job], true);
+    }
+
+    fn put(&self, jobs: impl IntoIterator<Item = J>, alone: bool) {
+        let submitted = Instant::now();
+        let mut state = self.queue.state.lock().unwrap();
+        state.n_groups += 1;
+        let group = state.n_groups;
+        let mut place = None;
+        for job in jobs {
+            let order = match self.scheduling {
+                Scheduling::Throughput => submitted,
+                Scheduling::Latency => job.permit().arrived(),
             };
-            state.pending.insert(place, job);
-            state.idle.pop()
-        };
-        if let Some(worker_idx) = worker_idx {
-            self.queue.start_next(worker_idx);
+            // Those of one frame stay together.
+            let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
+            state.pending.insert(at, Pending { job, client: self.tally.clone(), group, order, submitted, alone });
+            place = Some(at + 1);
         }
+        drop(state);
+        self.queue.start_calls(None);
     }
 
     /// Drops the jobs that have not begun; their owners are told.
     pub(super) fn drop_pending(&self) {
-        let pending = std::mem::take(&mut self.queue.state.lock().unwrap().pending);
-        pending.into_iter().for_each(|job| deliver(job, Err(stopped())));
+        self.queue.drop_those(|pending| Arc::ptr_eq(&pending.client, &self.tally));
     }
 
     /// Drops the jobs whose permit was taken back; their owners are told.
     pub(super) fn drop_withdrawn(&self) {
-        let mut withdrawn = Vec::new();
-        let mut state = self.queue.state.lock().unwrap();
-        // From the end, so that those that stay keep their order.
-        for place in (0..state.pending.len()).rev() {
-            if state.pending[place].permit().withdrawal().is_some() {
-                withdrawn.extend(state.pending.remove(place));
-            }
-        }
-        drop(state);
-        withdrawn.into_iter().rev().for_each(|job| deliver(job, Err(stopped())));
+        self.queue.drop_those(|pending| Arc::ptr_eq(&pending.client, &self.tally) && pending.job.permit().withdrawal().is_some());
     }
 
     pub(super) fn scheduling(&self) -> Scheduling {
-        self.queue.scheduling
+        self.scheduling
     }
 
     pub(super) fn stats(&self) -> StageStats {
-        self.queue.stats.lock().unwrap().clone()
+        self.tally.stats.lock().unwrap().clone()
+    }
+}
+
+impl<J: Job> Drop for Client<J> {
+    fn drop(&mut self) {
+        let Self { queue, tally, .. } = &*self;
+        let workers = {
+            let state = queue.state.lock().unwrap();
+            tally.has_left.store(true, Ordering::Release);
+            state.workers.clone()
+        };
+        self.drop_pending();
+        for worker in &workers {
+            // With the slot's lock held no other run can begin on this request: only the one that is looked at is canceled.
+            let slot = worker.slot.lock().unwrap();
+            if !slot.rows.is_empty() && slot.rows.iter().all(|row| Arc::ptr_eq(&row.client, tally)) {
+                worker.request.cancel();
+            }
+        }
+        drop(workers);
+        if IS_TELLING.get() {
+            return;
+        }
+        let state = queue.state.lock().unwrap();
+        let runs = |_: &mut State<J>| tally.n_running.load(Ordering::Acquire) > 0;
+        let (state, waited) = queue.ended.wait_timeout_while(state, PATIENCE, runs).unwrap();
+        drop(state);
+        if waited.timed_out() {
+            queue.hangs.store(true, Ordering::Release);
+            tracing::warn!("runs of a stage go on after it was dropped: an engine, or who takes a result, did not return for {PATIENCE:?}");
+        }
     }
 }
 
 impl<J: Job> Queue<J> {
-    /// Gives the worker, which is idle and in nobody else's hands, the oldest job; or puts it among the idle ones.
-    fn start_next(&self, worker_idx: usize) {
-        let worker = &self.workers[worker_idx];
+    /// `n_requests` requests of the model.
+    pub(super) fn new(model: &CompiledModel, n_requests: usize, rows: Rows) -> Result<Arc<Self>> {
+        let state = State {
+            workers: Vec::with_capacity(n_requests),
+            pending: VecDeque::new(),
+            idle: Vec::with_capacity(n_requests),
+            n_groups: 0,
+            looks_at: None,
+            watcher: None,
+            closed: false,
+        };
+        let queue = Arc::new(Self {
+            rows,
+            device: model.device().to_owned(),
+            n_requests,
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+            watched: Condvar::new(),
+            hangs: AtomicBool::new(false),
+        });
+        for worker_idx in 0..n_requests {
+            let request = model.create_infer_request()?;
+            let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
+            request.set_input((), JobRows::new(slot.clone()))?;
+            let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
+            request.append_step("decode", move |context| decode_rows(&of_step, context, &mut scratch))?;
+            let worker = Arc::new(Worker { request, slot });
+            let (weak_queue, weak_worker) = (Arc::downgrade(&queue), Arc::downgrade(&worker));
+            worker.request.set_callback(move |_request, result| {
+                if let (Some(queue), Some(worker)) = (weak_queue.upgrade(), weak_worker.upgrade()) {
+                    queue.finish(worker_idx, &worker, result);
+                }
+            })?;
+            queue.state.lock().unwrap().workers.push(worker);
+        }
+        queue.state.lock().unwrap().idle.extend((0..n_requests).rev());
+        if rows.max > 1 && rows.timeout.is_some_and(|timeout| !timeout.is_zero()) {
+            let watching = queue.clone();
+            let watcher = std::thread::Builder::new().name("roiflow-batches".to_owned()).spawn(move || watching.watch());
+            let watcher = watcher
+                .map_err(|error| Error::with_source(ErrorKind::Device, "cannot start the thread that watches over batches", error))?;
+            queue.state.lock().unwrap().watcher = Some(watcher);
+        }
+        Ok(queue)
+    }
+
+    /// Frees the requests; for when the last client has left. Nothing of the engine's is left when it returns, but what a run still
+    /// holds that does not end in time.
+    pub(super) fn close(&self) {
+        let (workers, watcher) = {
+            let mut state = self.state.lock().unwrap();
+            state.closed = true;
+            state.idle.clear();
+            (std::mem::take(&mut state.workers), state.watcher.take())
+        };
+        self.watched.notify_all();
+        if let Some(watcher) = watcher.filter(|watcher| watcher.thread().id() != std::thread::current().id()) {
+            let _ended = watcher.join();
+        }
+        let patience = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { PATIENCE };
+        for worker in &workers {
+            // Its callback may have yet to return. Inside the callback itself this is refused at once.
+            let _over = worker.request.wait_for(patience);
+        }
+    }
+
+    fn drop_those(&self, is_one: impl Fn(&Pending<J>) -> bool) {
+        let mut dropped = Vec::new();
+        let mut state = self.state.lock().unwrap();
+        // From the end, so that those that stay keep their order.
+        for place in (0..state.pending.len()).rev() {
+            if is_one(&state.pending[place]) {
+                dropped.extend(state.pending.remove(place));
+            }
+        }
+        drop(state);
+        dropped.into_iter().rev().for_each(|pending| deliver(pending.job, Err(stopped())));
+    }
+
+    /// Starts calls while there are jobs for them and idle requests, that of `own` first: it is idle, and in nobody else's hands.
+    fn start_calls(&self, mut own: Option<usize>) {
         loop {
-            let job = {
-                let mut state = self.state.lock().unwrap();
-                match state.pending.pop_front() {
-                    Some(job) => job,
-                    None => return state.idle.push(worker_idx),
+            let mut withdrawn = Vec::new();
+            let mut state = self.state.lock().unwrap();
+            if state.closed {
+                return;
+            }
+            let Some(worker_idx) = own.take().or_else(|| state.idle.pop()) else { return };
+            let worker = state.workers[worker_idx].clone();
+            let has_call = state.take_call(self.rows, &mut worker.slot.lock().unwrap(), &mut withdrawn);
+            if !has_call {
+                state.idle.push(worker_idx);
+                self.tell_watcher(state);
+            } else {
+                drop(state);
+            }
+            withdrawn.into_iter().for_each(|job| deliver(job, Err(stopped())));
+            if !has_call {
+                return;
+            }
+            if let Err(error) = worker.start() {
+                self.settle(&worker, Err(error));
+                own = Some(worker_idx);
+            }
+        }
+    }
+
+    fn finish(&self, worker_idx: usize, worker: &Worker<J>, result: Result<()>) {
+        worker.count(result.is_err());
+        self.settle(worker, result);
+        self.start_calls(Some(worker_idx));
+    }
+
+    /// Tells the owners of a call's jobs; or puts the jobs back, to be run one by one.
+    fn settle(&self, worker: &Worker<J>, result: Result<()>) {
+        let mut rows = std::mem::take(&mut worker.slot.lock().unwrap().rows);
+        let again = match &result {
+            Err(error) if rows.len() > 1 && !matches!(error.kind(), ErrorKind::Canceled | ErrorKind::Stopped) => {
+                tracing::debug!("a call of {} rows failed ({error}); each is run by itself", rows.len());
+                true
+            }
+            _ => false,
+        };
+        if again {
+            let mut state = self.state.lock().unwrap();
+            for place in (0..rows.len()).rev() {
+                let row = &rows[place];
+                if row.failed.is_some() || row.client.has_left.load(Ordering::Acquire) || state.closed {
+                    continue;
+                }
+                let Row { job, client, group, order, submitted, .. } = rows.remove(place);
+                client.n_running.fetch_sub(1, Ordering::AcqRel);
+                state.pending.push_front(Pending { job, client, group, order, submitted, alone: true });
+            }
+            drop(state);
+        }
+        let mut clients: Vec<Arc<Tally>> = Vec::new();
+        // The usual call has one client: no list is needed for it.
+        let mut first: Option<(Arc<Tally>, usize)> = None;
+        for Row { job, client, failed, .. } in rows.drain(..) {
+            let ended = match (failed, &result) {
+                (Some(error), _) => Err(error),
+                (None, result) => result.clone(),
+            };
+            deliver(job, ended);
+            match &mut first {
+                None => first = Some((client, 1)),
+                Some((first, n)) if Arc::ptr_eq(first, &client) => *n += 1,
+                Some(_) => clients.push(client),
+            }
+        }
+        worker.slot.lock().unwrap().rows = rows;
+        let state = self.state.lock().unwrap();
+        if let Some((client, n)) = first {
+            client.n_running.fetch_sub(n, Ordering::AcqRel);
+        }
+        for client in clients {
+            client.n_running.fetch_sub(1, Ordering::AcqRel);
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Tells the watcher, if it would look too late.
+    fn tell_watcher(&self, state: MutexGuard<'_, State<J>>) {
+        let Some(due) = state.due_at(self.rows) else { return };
+        let is_late = state.watcher.is_some() && state.looks_at.is_none_or(|looks_at| due < looks_at);
+        drop(state);
+        if is_late {
+            self.watched.notify_all();
+        }
+    }
+
+    /// Starts calls that are not full when it is time.
+    fn watch(&self) {
+        let mut state = self.state.lock().unwrap();
+        while !state.closed {
+            state.looks_at = if state.idle.is_empty() { None } else { state.due_at(self.rows) };
+            let now = Instant::now();
+            match state.looks_at {
+                None => state = self.watched.wait(state).unwrap(),
+                Some(due) if due <= now => {
+                    drop(state);
+                    self.start_calls(None);
+                    state = self.state.lock().unwrap();
+                }
+                Some(due) => state = self.watched.wait_timeout(state, due - now).unwrap().0,
+            }
+        }
+    }
+}
+
+impl<J: Job> State<J> {
+    /// When the next call is to begin even if it is not full; `None` if nothing waits.
+    fn due_at(&self, rows: Rows) -> Option<Instant> {
+        let first = self.pending.front()?;
+        match rows.timeout {
+            Some(timeout) if self.pending.len() < rows.max && !self.pending.iter().any(|pending| pending.alone) => {
+                // Not the front's: who is first by age may have come last.
+                self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
+            }
+            _ => Some(first.submitted),
+        }
+    }
+
+    /// Moves the jobs of the next call into the slot; false if there is none now. Those that may not run any more come back.
+    fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
+        debug_assert!(slot.rows.is_empty(), "the request is idle");
+        slot.input_shape = None;
+        if self.due_at(rows).is_none_or(|due| due > Instant::now()) {
+            return false;
+        }
+        while let Some(next) = self.pending.front() {
+            let fits = match slot.rows.first() {
+                None => true,
+                Some(first) => {
+                    slot.rows.len() < rows.max
+                        && !(first.alone || next.alone)
+                        && (rows.timeout.is_some() || first.group == next.group)
+                        && slot.input_shape == Some(next.job.spec().input_shape)
                 }
             };
-            if !job.permit().begin() {
-                deliver(job, Err(stopped()));
+            if !fits {
+                break;
+            }
+            let Some(next) = self.pending.pop_front() else { break };
+            if !next.job.permit().begin() {
+                withdrawn.push(next.job);
                 continue;
             }
-            let span = job.span().clone();
-            worker.slot.lock().unwrap().job = Some(job);
-            let _entered = span.entered();
-            let Err(error) = worker.start() else { return };
-            let job = worker.slot.lock().unwrap().job.take();
-            if let Some(job) = job {
-                deliver(job, Err(error));
-            }
+            next.client.n_running.fetch_add(1, Ordering::AcqRel);
+            slot.input_shape = Some(next.job.spec().input_shape);
+            slot.rows.push(Row::new(next.job, next.client, next.group, next.order, next.submitted, next.alone));
         }
-    }
-
-    fn finish(&self, worker_idx: usize, result: Result<()>) {
-        let worker = &self.workers[worker_idx];
-        self.count(&worker.request, result.is_err());
-        let (job, found) = {
-            let mut slot = worker.slot.lock().unwrap();
-            (slot.job.take(), slot.found.take())
-        };
-        if let Some(job) = job {
-            deliver(job, result.and_then(|()| found.ok_or_else(|| Error::new(ErrorKind::Device, "the run ended without a result"))));
-        }
-        self.start_next(worker_idx);
-    }
-
-    fn count(&self, request: &InferRequest, failed: bool) {
-        let mut stats = self.stats.lock().unwrap();
-        stats.n_runs += 1;
-        stats.n_failed += u64::from(failed);
-        let mut step_idx = 0;
-        let counted = request.visit_step_times(|name, duration| {
-            match stats.steps.get_mut(step_idx) {
-                Some(step) => step.total += duration,
-                None => stats.steps.push(StepStats { name: name.clone(), total: duration }),
-            }
-            step_idx += 1;
-        });
-        debug_assert!(counted.is_ok(), "the request is idle in its own callback");
+        !slot.rows.is_empty()
     }
 }
 
 impl<J: Job> Worker<J> {
     fn start(&self) -> Result<()> {
+        let span = self.slot.lock().unwrap().rows.first().map(|row| row.job.span().clone());
+        let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // The callback that put the worker among the idle ones has yet to return: a matter of some instructions, and
@@ -266,19 +526,42 @@ impl<J: Job> Worker<J> {
             started => started,
         }
     }
+
+    /// Counts a run that has just ended, for each client by its rows.
+    fn count(&self, failed: bool) {
+        let slot = self.slot.lock().unwrap();
+        let n_rows = slot.rows.len() as u32;
+        for (place, row) in slot.rows.iter().enumerate() {
+            let is_first = !slot.rows[..place].iter().any(|other| Arc::ptr_eq(&other.client, &row.client));
+            if !is_first {
+                continue;
+            }
+            let n_own = slot.rows[place..].iter().filter(|other| Arc::ptr_eq(&other.client, &row.client)).count() as u32;
+            let mut stats = row.client.stats.lock().unwrap();
+            stats.n_runs += 1;
+            stats.n_failed += u64::from(failed);
+            stats.n_rows += u64::from(n_own);
+            let mut step_idx = 0;
+            let counted = self.request.visit_step_times(|name, duration| {
+                let own = if n_own == n_rows { duration } else { duration * n_own / n_rows };
+                match stats.steps.get_mut(step_idx) {
+                    Some(step) => step.total += own,
+                    None => stats.steps.push(StepStats { name: name.clone(), total: own }),
+                }
+                step_idx += 1;
+            });
+            debug_assert!(counted.is_ok(), "the request is idle in its own callback");
+        }
+    }
 }
 
 /// Tells the owner. A panic of the owner's closure must not cost the stage the request, or the other owners their results.
-fn deliver<J: Job>(job: J, result: Result<J::Output>) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.deliver(result))).is_err() {
+fn deliver<J: Job>(job: J, ended: Result<()>) {
+    let was_telling = IS_TELLING.replace(true);
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.deliver(ended))).is_err() {
         tracing::error!("the closure that takes a result panicked");
     }
-}
-
-impl<J: Job> Drop for Dispatcher<J> {
-    fn drop(&mut self) {
-        self.drop_pending();
-    }
+    IS_TELLING.set(was_telling);
 }
 
 /// The error of a job that never ran.
@@ -286,59 +569,30 @@ pub(super) fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the stage was stopped before it got to this frame")
 }
 
-/// Fills the input from the job in the slot.
-struct JobInput<J: Job> {
-    slot: Arc<Mutex<Slot<J>>>,
-    shape: Shape,
-    preprocess: Preprocess,
-    scratch: Scratch,
-}
-
-impl<J: Job> FillInput for JobInput<J> {
-    fn shape(&mut self, _port: &Port) -> Result<Shape> {
-        Ok(self.shape)
-    }
-
-    fn frame(&mut self) -> Option<u64> {
-        self.slot.lock().unwrap().job.as_ref().map(Job::frame_number)
-    }
-
-    fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let frame = {
-            let slot = self.slot.lock().unwrap();
-            let Some(job) = &slot.job else { return Err(stopped()) };
-            job.frame().clone()
-        };
-        let frame_from_input = self.preprocess.fill(&frame, input, 0, &mut self.scratch)?;
-        self.slot.lock().unwrap().frame_from_input = frame_from_input;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::sync::mpsc;
-    use std::time::Instant;
 
     use super::*;
-    use crate::devices;
     use crate::frame::{PixelFormat, Size};
-    use crate::runtime::Config;
+    use crate::stages::StageOptions;
+    use crate::stages::spec::load_model;
 
-    struct Picture(Frame, mpsc::Sender<Result<usize>>, Arc<Permit>);
-
-    impl Picture {
-        fn new(frame: &Frame, sender: &mpsc::Sender<Result<usize>>, permit: Arc<Permit>) -> Self {
-            Self(frame.clone(), sender.clone(), permit)
-        }
+    /// A job that panics where it is told to.
+    struct Picture {
+        frame: Frame,
+        spec: Arc<ModelSpec>,
+        permit: Arc<Permit>,
+        panics: bool,
+        sender: mpsc::Sender<Result<()>>,
     }
 
     impl Job for Picture {
-        type Output = usize;
+        type Scratch = ();
 
         fn frame(&self) -> &Frame {
-            &self.0
+            &self.frame
         }
 
         fn frame_number(&self) -> u64 {
@@ -351,29 +605,47 @@ mod tests {
         }
 
         fn permit(&self) -> &Permit {
-            &self.2
+            &self.permit
         }
 
-        fn deliver(self, result: Result<usize>) {
-            self.1.send(result).unwrap();
+        fn spec(&self) -> &Arc<ModelSpec> {
+            &self.spec
+        }
+
+        fn decode(&mut self, outputs: &[Output<'_>], _: &Transform, (): &mut ()) -> Result<()> {
+            assert!(!self.panics, "in the decoder");
+            assert_eq!((outputs.len(), outputs[0].shape, outputs[0].data.len()), (1, &[1, 4][..], 4), "a row");
+            Ok(())
+        }
+
+        fn deliver(self, ended: Result<()>) {
+            self.sender.send(ended).unwrap();
         }
     }
 
     #[test]
     fn a_panic_in_the_decoder_is_the_error_of_that_job_alone() {
-        let core = devices::core();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
-        let model = core.compile_model(&core.read_model(path).unwrap(), "CPU", &Config::default()).unwrap();
-        let preprocess = Preprocess::default();
-        let dispatcher = Dispatcher::<Picture>::new(&model, 1, Scheduling::Throughput, Shape::from([1, 3, 8, 8]), &preprocess, || {
-            Box::new(|context, _| if context.run() == 2 { panic!("in the decoder") } else { Ok(context.n_outputs()) })
-        })
-        .unwrap();
-        let (sender, receiver) = mpsc::channel();
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
+        let (model, spec) = load_model(&options).unwrap();
+        let spec = Arc::new(spec);
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
-        (0..3).for_each(|_| dispatcher.submit(Picture::new(&frame, &sender, Permit::new(Instant::now(), None))));
-        let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
-        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
-        assert!(matches!((&results[0], &results[2]), (Ok(1), Ok(1))), "{results:?}");
+        for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
+            let queue = Queue::<Picture>::new(&model, 1, Rows { max, timeout }).unwrap();
+            let client = Client::new(&queue, Scheduling::Throughput);
+            let (sender, receiver) = mpsc::channel();
+            client.submit((0..3).map(|n| Picture {
+                frame: frame.clone(),
+                spec: spec.clone(),
+                permit: Permit::new(Instant::now(), None),
+                panics: n == 1,
+                sender: sender.clone(),
+            }));
+            let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+            assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
+            assert!(matches!((&results[0], &results[2]), (Ok(()), Ok(()))), "{results:?}");
+            drop(client);
+            queue.close();
+        }
     }
 }

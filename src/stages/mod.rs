@@ -2,8 +2,8 @@
 //!
 //! - [`spec`] turns a model file and its description into a [`ModelSpec`] that is checked against the model's ports.
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
-//! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests; results come by a callback that must not block. A
-//!   [`Permit`] takes jobs back that have not begun.
+//! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests, which those who ask for the same model can share
+//!   ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes jobs back that have not begun.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
@@ -14,17 +14,20 @@ pub mod classifier;
 pub mod detector;
 mod dispatch;
 pub mod image;
+mod instance;
 pub mod labels;
 pub mod permit;
+mod rows;
 pub mod spec;
 pub mod window;
 
 // What stages return; elements know no other part of the runtime.
-pub use crate::runtime::{Error, ErrorKind, Result};
+pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result};
 pub use classifier::Classifier;
 pub use detector::Detector;
 pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
+pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use permit::{Permit, Withdrawal};
 pub use spec::{ModelSpec, StageOptions, Task, register_device};
 pub use window::{Ticket, Window};

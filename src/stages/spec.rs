@@ -4,16 +4,18 @@
 //! Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Scheduling;
 use super::labels::Labels;
+use super::{Scheduling, Sharing};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
-use crate::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, Model, ModelInfo, Port, Result};
+use crate::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, ModelInfo, Port, Result};
 use crate::tensor::Shape;
 use crate::vision::decode::{Activation, BoxDecoder, BoxThresholds, ClassDecoder};
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
@@ -39,6 +41,13 @@ pub struct StageOptions {
     pub n_requests: Option<usize>,
     /// Which frame is next, of those that wait for a request.
     pub scheduling: Scheduling,
+    /// The most pictures or regions that run in one call; those of several frames and streams wait for each other then. Else the
+    /// regions of each frame run in one call, where the model and its device gain by that.
+    pub batch_size: Option<usize>,
+    /// How long one waits for others at most, if a batch size is given; else [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
+    pub batch_timeout: Option<Duration>,
+    /// With whom the compiled model and its requests are shared.
+    pub sharing: Sharing,
 }
 
 /// The device that is used where none is named.
@@ -145,37 +154,50 @@ impl ModelSpec {
     }
 }
 
-/// Devices of the application's own, beside those that are built in.
-static MORE_DEVICES: RwLock<Vec<Arc<dyn Device>>> = RwLock::new(Vec::new());
+/// Devices of the application's own, beside those that are built in, each with the number of its registration.
+static MORE_DEVICES: RwLock<Vec<(u64, Arc<dyn Device>)>> = RwLock::new(Vec::new());
 
 /// Makes a device of the application's own known to the stages and elements of this process, by its name; one of the same name is
 /// replaced, for models that are loaded from then on.
 pub fn register_device(device: Arc<dyn Device>) {
+    static N_REGISTERED: AtomicU64 = AtomicU64::new(0);
     let mut devices = MORE_DEVICES.write().unwrap();
-    devices.retain(|known| known.name() != device.name());
-    devices.push(device);
+    devices.retain(|(_, known)| known.name() != device.name());
+    devices.push((N_REGISTERED.fetch_add(1, Ordering::Relaxed) + 1, device));
 }
 
-fn core() -> Core {
+/// All devices; and of the one with this name, if it is of the application's own, which registration it is, else 0.
+pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
     let mut core = devices::core().clone();
-    MORE_DEVICES.read().unwrap().iter().for_each(|device| core.register(device.clone()));
-    core
+    let more = MORE_DEVICES.read().unwrap();
+    more.iter().for_each(|(_, device)| core.register(device.clone()));
+    let generation = more.iter().find(|(_, known)| device == Some(known.name())).map_or(0, |(generation, _)| *generation);
+    (core, generation)
 }
 
-/// Reads, describes and compiles a model.
+/// Reads, compiles and describes a model, for runs of one picture each.
 ///
 /// # Errors
 /// As [`ModelSpec::load`], and what reading and compiling say.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
-    let core = core();
-    let model: Model = core.read_model(&options.model)?;
+    let (core, _) = core_for(options.device.as_deref());
+    let config = Config { n_requests: options.n_requests, ..Config::default() };
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
-    let compiled = core.compile_model(&model, device, &Config { n_requests: options.n_requests, ..Config::default() })?;
-    let spec = ModelSpec::load(options, compiled.info())?;
+    let compiled = core.compile_model(&core.read_model(&options.model)?, device, &config)?;
+    let spec = describe(options, compiled.info())?;
+    Ok((compiled, spec))
+}
+
+/// Reads the description of a model with these ports, and says what it leaves open.
+///
+/// # Errors
+/// As [`ModelSpec::load`].
+pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<ModelSpec> {
+    let spec = ModelSpec::load(options, info)?;
     for assumption in &spec.assumed {
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");
     }
-    Ok((compiled, spec))
+    Ok(spec)
 }
 
 /// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.

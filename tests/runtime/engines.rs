@@ -268,15 +268,18 @@ fn requests_of_one_model_share_its_weights() {
     });
 }
 
-/// The process may end while runs go on: what the engines do at exit finds them busy.
+/// The process may end while runs go on, and while models come and go: what the engines do at exit finds them busy.
 #[test]
-fn the_process_ends_cleanly_while_runs_go_on() {
+fn the_process_ends_cleanly_while_engines_are_at_work() {
     let program = std::env::current_exe().unwrap();
-    for device in ENGINES.into_iter().filter(|device| is_here(device)) {
-        for round in 0..5 {
-            let arguments = ["engines::ends_the_process_amid_runs", "--exact", "--nocapture", "--ignored"];
-            let output = std::process::Command::new(&program).args(arguments).env("ROIFLOW_TEST_DEVICE", device).output().unwrap();
-            assert_eq!(output.status.code(), Some(7), "{device}, round {round}: {}", String::from_utf8_lossy(&output.stderr));
+    for (amid, n_rounds) in [("runs", 5), ("compiling", 20)] {
+        for device in ENGINES.into_iter().filter(|device| is_here(device)) {
+            for round in 0..n_rounds {
+                let arguments = [&*format!("engines::ends_the_process_amid_{amid}"), "--exact", "--nocapture", "--ignored"];
+                let output = std::process::Command::new(&program).args(arguments).env("ROIFLOW_TEST_DEVICE", device).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(7), "{device}, {amid}, round {round}: {}: {said}", output.status);
+            }
         }
     }
 }
@@ -302,6 +305,28 @@ fn ends_the_process_amid_runs() {
         request.start_async(()).unwrap();
     }
     receiver.recv().unwrap();
+    std::process::exit(7);
+}
+
+#[test]
+#[ignore = "run by the test above, in a process that it ends"]
+fn ends_the_process_amid_compiling() {
+    let Ok(device) = std::env::var("ROIFLOW_TEST_DEVICE") else { return };
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let core = devices::core();
+    let file = core.read_model(tiny("double.onnx")).unwrap();
+    for _ in 0..3 {
+        let (device, file, sender) = (device.clone(), file.clone(), sender.clone());
+        // Once the process ends, compiling is an error, and nobody needs to hear of it.
+        std::thread::spawn(move || {
+            while let Ok(model) = core.compile_model(&file, &device, &Config::default()) {
+                let _ran = model.infer(row([1.0; 4]));
+                drop(model);
+                let _first = sender.send(());
+            }
+        });
+    }
+    (0..3).for_each(|_| receiver.recv().unwrap());
     std::process::exit(7);
 }
 
@@ -346,6 +371,33 @@ fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
     if is_here("OPENVINO.CPU") {
         assert!(std::fs::read_dir(scratch.path()).unwrap().count() > 0, "a compiled model was kept");
     }
+}
+
+#[test]
+fn options_of_an_engine_are_passed_on_to_it_alone() {
+    let core = devices::core();
+    let model = core.read_model(tiny("double.onnx")).unwrap();
+    let compile = |device: &str, options: &str| {
+        let mut config = Config::default();
+        config.set_all(options).unwrap();
+        core.compile_model(&model, device, &config)
+    };
+    // Each is refused by its engine: a property that there is not, and a format that the file does not have.
+    let refused =
+        [("OPENVINO.CPU", "OPENVINO.NO_SUCH_PROPERTY=1", "NO_SUCH_PROPERTY"), ("ORT.CPU", "ORT.session.load_model_format=ORT", "ORT.CPU")];
+    for (device, options, says) in refused.into_iter().filter(|(device, ..)| is_here(device)) {
+        let error = compile(device, options).unwrap_err();
+        assert!(error.to_string().contains(says), "{device}: {error}");
+        for other in ["CPU", "OPENVINO.CPU", "ORT.CPU"].into_iter().filter(|other| *other != device && is_here(other)) {
+            let model = compile(other, options).unwrap();
+            assert_eq!(model.infer(row([1.0; 4])).unwrap().array::<f32>(()).unwrap().as_slice(), Some(&[2.0; 4][..]), "{other}");
+        }
+    }
+    if is_here("OPENVINO.CPU") {
+        compile("OPENVINO.CPU", "OPENVINO.NUM_STREAMS=1,OPENVINO.ENABLE_HYPER_THREADING=NO,OPENVINO.ENABLE_CPU_PINNING=NO").unwrap();
+    }
+    let error = compile("CPU", "TPU.x=1").unwrap_err();
+    assert!(error.kind() == ErrorKind::Config && error.to_string().contains("one of OPENVINO, ORT"), "{error}");
 }
 
 #[test]

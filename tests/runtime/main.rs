@@ -12,6 +12,7 @@ mod reference;
 mod request;
 #[cfg(target_os = "linux")]
 mod shared;
+mod sharing;
 mod stages;
 mod streaming;
 mod support;

@@ -163,6 +163,89 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
+fn several_inputs_are_several_streams_each_with_its_own_results() {
+    let folder = Folder::new("several");
+    let clip = folder.file("clip.mkv");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:7", "--video", &clip]).status.success());
+    folder.picture("dot.png", 64, 64, [0, 255, 0]);
+    let (json, video) = (folder.file("{stream}.jsonl"), folder.file("{stream} drawn.mkv"));
+    let arguments = ["run", &folder.file("colors.toml"), "--json", &json, "--video", &video];
+    let inputs = [clip.as_str(), "test:20", &folder.file("dot.png"), "test:30"];
+    let with = |inputs: &[&str]| {
+        let inputs = inputs.iter().flat_map(|input| ["--input", input]);
+        roiflow(&arguments.into_iter().chain(inputs).collect::<Vec<_>>())
+    };
+    let output = with(&inputs);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for part in ["stream  clip: 7 frames", "stream  test: 20 frames", "stream  dot: 1 frames", "stream  test-2: 30 frames", "frames  58 in"]
+    {
+        assert!(said.contains(part), "expected `{part}` in {said}");
+    }
+    for (name, n_lines) in [("clip", 7), ("test", 20), ("dot", 1), ("test-2", 30)] {
+        let lines = lines(&folder.file(&format!("{name}.jsonl")));
+        assert_eq!(lines.len(), n_lines, "{name}");
+        assert!(lines.iter().enumerate().all(|(idx, line)| line["frame"] == idx && line["stream"] == name), "{name}: {lines:?}");
+        assert!(Path::new(&folder.file(&format!("{name} drawn.mkv"))).is_file());
+    }
+    assert_eq!(lines(&folder.file("dot.jsonl"))[0]["objects"][0]["color"]["label"], "green");
+
+    // One that can't be opened, and one that breaks when it is played; the others are played to their end.
+    std::fs::write(folder.0.join("broken.mp4"), "this is no video").unwrap();
+    let output = with(&["no.mp4", "test:20", &folder.file("broken.mp4")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    for part in ["stream no: cannot read input", "stream broken: cannot play", "stream  test: 20 frames", "2 of 3 inputs failed"] {
+        assert!(said.contains(part), "expected `{part}` in {said}");
+    }
+    assert_eq!(lines(&folder.file("test.jsonl")).len(), 20);
+    let output = with(&["no.mp4", &folder.file("broken.mp4")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("all 2 inputs failed"));
+}
+
+#[test]
+fn lines_of_several_streams_on_standard_output_are_whole_and_say_whose_they_are() {
+    let folder = Folder::new("several-stdout");
+    let inputs = ["--input", "test:200", "--input", "test:200", "--input", "test:200"];
+    let colors = folder.file("colors.toml");
+    let output = roiflow(&["run", &colors, "-q", "--json", "-"].into_iter().chain(inputs).collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut next = std::collections::BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let frame: &mut u64 = next.entry(line["stream"].as_str().unwrap().to_owned()).or_default();
+        assert_eq!(line["frame"], *frame);
+        *frame += 1;
+    }
+    assert_eq!(next.into_iter().collect::<Vec<_>>(), ["test", "test-2", "test-3"].map(|name| (name.to_owned(), 200)));
+}
+
+#[test]
+fn interrupt_completes_the_files_of_all_streams() {
+    let folder = Folder::new("interrupt-several");
+    let (json, video) = (folder.file("{stream}.jsonl"), folder.file("{stream}.mp4"));
+    let arguments =
+        ["run", &folder.file("colors.toml"), "--json", &json, "--video", &video, "--input", "test:1000000", "--input", "test:1000000"];
+    let child = Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    for name in ["test", "test-2"] {
+        while std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).map_or(0, |text| text.lines().count()) < 5 {
+            std::thread::yield_now();
+        }
+    }
+    assert!(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("by interrupt"), "{said}");
+    for name in ["test", "test-2"] {
+        let again = folder.file("again.jsonl");
+        let video = folder.file(&format!("{name}.mp4"));
+        assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
+        assert!(lines(&again).len() >= 4, "{name}: the video plays");
+    }
+}
+
+#[test]
 fn interrupt_completes_the_files_of_pictures_in_a_loop() {
     let folder = Folder::new("interrupt-pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
@@ -219,6 +302,10 @@ fn wrong_use_says_what_to_do_and_exits_with_2() {
     check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("o.avi")], 2, &[".mp4"]);
     check_fails(&["run", &colors, "--input", "test:", "--json", "-", "--video", "-"], 2, &["only one"]);
     check_fails(&["run", &colors, "--input", "test:", "--loop"], 2, &["--loop needs a file"]);
+    let two = ["run", &colors, "--input", "test:", "--input", "test:"];
+    check_fails(&[&two[..], &["--json", "o.jsonl"]].concat(), 2, &["2 inputs need a file each", "{stream}"]);
+    check_fails(&[&two[..], &["--video", "-"]].concat(), 2, &["expected one input, got 2"]);
+    check_fails(&["run", &colors, "--input", "test:", "--input", "test:x"], 2, &["test:FRAMES"]);
 }
 
 #[test]

@@ -358,6 +358,25 @@ fn seek_about(clip: &str, policy: &str) {
 }
 
 #[test]
+fn the_models_of_a_pipeline_are_loaded_side_by_side() {
+    let slow = ["load-a", "load-b"].map(|name| Slow::open(name, 1));
+    let line = format!("videotestsrc num-buffers=3 ! {} ! {} ! fakesink", slow[0].detect("nireq=1"), slow[1].detect("nireq=1"));
+    let pipeline = pipeline(&line);
+    slow.iter().for_each(|slow| slow.hold());
+    pipeline.set_state(gst::State::Ready).unwrap();
+    // Both are warmed up, and neither waits for the other.
+    slow.iter().for_each(|slow| slow.wait_for(1));
+    slow.iter().for_each(|slow| slow.release());
+    assert_eq!(run(&pipeline).error, None);
+    // A stop before they are there waits for them.
+    slow.iter().for_each(|slow| slow.hold());
+    pipeline.set_state(gst::State::Ready).unwrap();
+    slow.iter().for_each(|slow| slow.wait_for(1));
+    slow.iter().for_each(|slow| slow.release());
+    pipeline.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
 fn a_stop_in_mid_stream_returns_at_once() {
     let line = format!(
         "videotestsrc ! video/x-raw,format=NV12,width=320,height=240 ! {} ! {} ! roioverlay ! fakesink name=sink",

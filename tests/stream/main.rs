@@ -17,6 +17,7 @@ mod publish;
 mod reference;
 mod rig;
 mod shared;
+mod sharing;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;

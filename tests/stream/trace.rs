@@ -71,7 +71,8 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
         requests.iter().filter(|(_, name)| name.starts_with("rectangle, request ")).map(|(&request, _)| request).collect();
     assert!(!of_detector.is_empty() && requests.values().any(|name| name.starts_with("color, request ")), "{requests:?}");
     let mut frames = BTreeSet::new();
-    let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run").collect();
+    // Those that try out whether the rows of a batch are independent are of no frame.
+    let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run" && slice.frame.is_some()).collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {
         assert_eq!((run.group, Some(run.lane)), (REQUESTS, run.request));

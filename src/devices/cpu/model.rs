@@ -304,6 +304,10 @@ impl DeviceModel for CpuModel {
         vec![DeviceStep { name: "infer", executor: self.pool.clone() }]
     }
 
+    fn computes_rows_in_turn(&self) -> bool {
+        true
+    }
+
     fn optimal_number_of_requests(&self) -> usize {
         self.pool.n_threads()
     }

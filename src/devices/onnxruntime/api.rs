@@ -11,6 +11,7 @@ use ort_sys::{
 };
 
 use crate::devices::engine::{Extent, Said, c_string};
+use crate::devices::exit;
 use crate::devices::find;
 use crate::runtime::{Dim, Interrupt, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK};
@@ -284,6 +285,7 @@ impl Value {
 
 impl Drop for Value {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, released once.
         unsafe { (self.table.ReleaseValue)(self.ptr.as_ptr()) };
     }
@@ -302,6 +304,7 @@ unsafe impl Sync for Session {}
 
 impl Drop for Session {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, released once; requests hold the session while they run.
         unsafe { (self.table.ReleaseSession)(self.ptr.as_ptr()) };
     }
@@ -347,6 +350,7 @@ impl RunOptions {
 
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: sets a flag that the run looks at between nodes.
         let status = unsafe { (self.table.RunOptionsSetTerminate)(self.ptr.as_ptr()) };
         if let Err(error) = check(self.table, status) {
@@ -357,6 +361,7 @@ impl Interrupt for RunOptions {
 
 impl Drop for RunOptions {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, released once.
         unsafe { (self.table.ReleaseRunOptions)(self.ptr.as_ptr()) };
     }

@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::Api;
 
+use super::exit;
 use super::find::Wanted;
 use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
 use crate::runtime::executor::Executors;
@@ -59,13 +60,18 @@ impl OnnxRuntime {
     }
 
     fn api(&self) -> Result<&Arc<Api>, &Missing> {
+        let open = |path: &Path| {
+            let api = Api::open(path);
+            exit::guard();
+            api
+        };
         let open = || match &self.0.at {
-            None => WANTED.find(Api::open).map(|(mut api, path)| {
+            None => WANTED.find(open).map(|(mut api, path)| {
                 api.path = path;
                 Arc::new(api)
             }),
             Some(path) => super::find::check_shared_object(path)
-                .and_then(|()| Api::open(path))
+                .and_then(|()| open(path))
                 .map(Arc::new)
                 .map_err(|why| Missing { reason: format!("`{}`: {why}", path.display()), install: Some(WANTED.install) }),
         };

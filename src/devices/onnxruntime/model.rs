@@ -13,6 +13,7 @@ use super::options::Options;
 use super::request::OrtRequest;
 use crate::devices::denormals::FlushDenormals;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, Result};
@@ -22,13 +23,16 @@ const N_WAITERS: usize = 2;
 
 /// Ports and metadata of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
     let said = || -> Said<ModelInfo> {
         let options = Options::new(api)?;
         options.no_optimization()?;
         options.threads(1)?;
         options.session(path)?.info(api)
     };
-    said().map_err(|why| refused("ORT.CPU", path, &why))
+    let said = said();
+    exit::guard();
+    said.map_err(|why| refused("ORT.CPU", path, &why))
 }
 
 /// Where a model is to run, and how.
@@ -87,7 +91,10 @@ impl Prepared {
             if onnx::may_have_other_files(&bytes) {
                 not_kept("weights of this model lie in files of their own, which may change");
             } else {
-                match Kept::of(folder, prepared.changed.as_deref().unwrap_or(&bytes), &api.version) {
+                // What else changes the form in which the model is kept.
+                let options =
+                    config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
+                match Kept::of(folder, prepared.changed.as_deref().unwrap_or(&bytes), &options) {
                     Ok(kept) => prepared.kept = Some(kept),
                     Err(error) => tracing::warn!("no compiled models are kept in `{}`: {error}", folder.display()),
                 }
@@ -176,6 +183,9 @@ impl OrtModel {
             }
             // For the session's own threads; the caller's is looked after in `request`.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
+            for (key, value) in config.options_of(super::PREFIX) {
+                options.entry(&c_string(key)?, &c_string(value)?)?;
+            }
             options.provider(provider)?;
             Ok(options)
         };
@@ -191,7 +201,10 @@ impl OrtModel {
             let (device, api) = (device.to_owned(), api.clone());
             Ok((Self { device, api, session, info, input_names, output_names, profiling }, prepared.ignored))
         };
-        let (model, ignored) = compile().map_err(|why| refused(device, path, &why))?;
+        let _inside = exit::try_enter()?;
+        let compiled = compile();
+        exit::guard();
+        let (model, ignored) = compiled.map_err(|why| refused(device, path, &why))?;
         let model = Arc::new(model);
         let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),

@@ -11,6 +11,7 @@ use super::model::OrtModel;
 use super::nodes::NodeTimes;
 use crate::devices::denormals::FlushDenormals;
 use crate::devices::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, NodeTime, Result};
@@ -29,6 +30,8 @@ pub(super) struct OrtRequest {
     output_values: Pointers<*mut OrtValue>,
     /// If the user wants to know the times of nodes, and the library tells them.
     times: Option<NodeTimes>,
+    /// The library may have set something up in the first run.
+    is_guarded: bool,
 }
 
 /// Lists of pointers into what the request owns.
@@ -58,6 +61,7 @@ impl OrtRequest {
             interrupt: options.clone(),
             options,
             times,
+            is_guarded: false,
             model,
         })
     }
@@ -143,12 +147,16 @@ impl DeviceRequest for OrtRequest {
     }
 
     fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let _inside = exit::try_enter()?;
         check_inputs(&self.model.info, io)?;
         if let Some(times) = &mut self.times {
             times.begin_run();
         }
         self.place(io)?;
         let ran = self.run(cancel);
+        if !std::mem::replace(&mut self.is_guarded, true) {
+            exit::guard();
+        }
         if let Some(times) = &mut self.times {
             times.end_run();
         }

@@ -11,12 +11,16 @@ use std::time::Duration;
 
 use super::completion::Completion;
 use crate::devices::engine::{Extent, Said, c_string};
+use crate::devices::exit;
 use crate::devices::find::{self, Library};
 use crate::runtime::{Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
 /// The oldest release whose numbers of element types are those below.
 const OLDEST: (u32, u32) = (2025, 1);
+
+/// Why nothing is asked of the library any more.
+const EXITS: &str = "the process exits";
 
 /// Objects of the library, seen from outside.
 macro_rules! objects {
@@ -258,6 +262,7 @@ impl Api {
 
     /// `CPU`, `GPU.0`, ... as the library calls them.
     pub(super) fn devices(&self) -> Said<Vec<String>> {
+        let _inside = exit::enter().ok_or(EXITS)?;
         let mut list = OvDevices { names: ptr::null_mut(), n_names: 0 };
         // SAFETY: a place for the answer, freed below.
         self.check(unsafe { (self.functions.ov_core_get_available_devices)(self.core(), &raw mut list) })?;
@@ -270,6 +275,7 @@ impl Api {
 
     /// A property of a device.
     pub(super) fn property(&self, device: &str, key: &CStr) -> Said<String> {
+        let _inside = exit::enter().ok_or(EXITS)?;
         let device = c_string(device)?;
         let mut value = ptr::null_mut();
         // SAFETY: C strings, and a place for the answer.
@@ -468,6 +474,7 @@ impl TensorOver {
 
 impl Drop for TensorOver {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, freed once.
         unsafe { (self.api.functions.ov_tensor_free)(self.ptr.as_ptr()) };
     }
@@ -592,6 +599,7 @@ unsafe extern "C" fn has_computed(argument: *mut c_void) {
 
 impl Interrupt for EngineRequest {
     fn interrupt(&self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: the request lives; made to be called while it runs.
         let status = unsafe { (self.api.functions.ov_infer_request_cancel)(self.ptr.as_ptr()) };
         if let Err(error) = self.api.check(status) {
@@ -602,6 +610,7 @@ impl Interrupt for EngineRequest {
 
 impl Drop for EngineRequest {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, freed once, and not while it runs: the run holds a share.
         unsafe { (self.api.functions.ov_infer_request_free)(self.ptr.as_ptr()) };
     }

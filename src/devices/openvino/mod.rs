@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::Api;
 
+use super::exit;
 use super::find::Wanted;
 use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
 use crate::runtime::executor::Executors;
@@ -76,10 +77,15 @@ impl OpenVino {
     }
 
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
+        let open = |path: &Path| {
+            let api = Api::open(path);
+            exit::guard();
+            api
+        };
         let open = || match &self.0.at {
-            None => WANTED.find(Api::open).map(|(api, path)| (Arc::new(api), path)),
+            None => WANTED.find(open).map(|(api, path)| (Arc::new(api), path)),
             Some(path) => super::find::check_shared_object(path)
-                .and_then(|()| Api::open(path))
+                .and_then(|()| open(path))
                 .map(|api| (Arc::new(api), path.clone()))
                 .map_err(|why| Missing { reason: format!("`{}`: {why}", path.display()), install: Some(WANTED.install) }),
         };

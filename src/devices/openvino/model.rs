@@ -9,15 +9,17 @@ use std::sync::Arc;
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
 use super::request::OpenVinoRequest;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, ModelInfo, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
-const MAX_PROPERTIES: usize = 8;
+const MAX_PROPERTIES: usize = 12;
 
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> Said<ModelInfo> {
         let model = ReadModel::new(api, path)?;
@@ -30,7 +32,9 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
             |port_idx, port| unsafe { (functions.ov_model_const_output_by_index)(model.as_ptr(), port_idx, port) },
         )
     };
-    said().map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
+    let said = said();
+    exit::guard();
+    said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
 }
 
 /// Where a model is to run, and how.
@@ -82,6 +86,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
     }
+    for (key, value) in config.options_of(super::PREFIX) {
+        properties.retain(|(known, _)| *known != key);
+        properties.push((key, value.to_owned()));
+    }
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
         // From the file, because a kept model is then found without reading it.
         let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
@@ -97,7 +105,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
         let info = compiled.info()?;
         Ok((compiled, info))
     };
-    let (compiled, info) = compile().map_err(|why| refused(name, path, &why))?;
+    let _inside = exit::try_enter()?;
+    let compiled = compile();
+    exit::guard();
+    let (compiled, info) = compiled.map_err(|why| refused(name, path, &why))?;
     let ignored = ignored(&compiled, config, on_processor);
     let n_requests = match on_processor {
         true => n_requests,
@@ -274,7 +285,7 @@ impl CompiledFile {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = api.functions.ov_core_compile_model_from_file;
         // SAFETY: the core lives; C strings throughout, as many as said.
@@ -301,6 +312,14 @@ impl CompiledFile {
                 n,
                 o,
                 p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
             )
         };
         Self::made(api, status, compiled)
@@ -309,13 +328,43 @@ impl CompiledFile {
     fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = texts.arguments;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = model.api.functions.ov_core_compile_model;
         // SAFETY: core and model live; C strings throughout, as many as said.
         let status = unsafe {
             let core = model.api.core();
-            compile(core, model.as_ptr(), device.as_ptr(), texts.n_texts, &raw mut compiled, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
+            compile(
+                core,
+                model.as_ptr(),
+                device.as_ptr(),
+                texts.n_texts,
+                &raw mut compiled,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
+            )
         };
         Self::made(model.api, status, compiled)
     }
@@ -350,6 +399,7 @@ impl CompiledFile {
 
 impl Drop for CompiledFile {
     fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
         // SAFETY: owned, freed once; requests hold the model while they exist.
         unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
     }

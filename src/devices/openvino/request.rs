@@ -7,6 +7,7 @@ use super::api::{EngineRequest, TensorOver};
 use super::completion::Completion;
 use super::model::OpenVinoModel;
 use crate::devices::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::devices::exit::{self, Inside};
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::executor::Executor;
 use crate::runtime::io::DeviceIo;
@@ -21,6 +22,10 @@ pub(super) struct OpenVinoRequest {
     completion: Option<Arc<Completion>>,
     /// This request's latest run came to its end; the engine's times are those of its runs and its neighbors'.
     has_run: bool,
+    /// The library may have set something up in the first run.
+    is_guarded: bool,
+    /// From the start of a run to its end; an accelerator computes between its steps, too.
+    inside: Option<Inside<'static>>,
     inputs: Vec<Place<TensorOver>>,
     outputs: Vec<Place<TensorOver>>,
     model: Arc<OpenVinoModel>,
@@ -36,7 +41,7 @@ impl OpenVinoRequest {
         }
         let engine = Arc::new(engine);
         let (inputs, outputs) = (Place::list(model.info.inputs.len()), Place::list(model.info.outputs.len()));
-        Ok(Self { interrupt: engine.clone(), engine, completion, has_run: false, inputs, outputs, model })
+        Ok(Self { interrupt: engine.clone(), engine, completion, has_run: false, is_guarded: false, inside: None, inputs, outputs, model })
     }
 
     /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
@@ -118,6 +123,7 @@ impl DeviceRequest for OpenVinoRequest {
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         let completion = self.completion.clone();
         if step_idx == 0 {
+            self.inside = Some(exit::try_enter()?);
             self.has_run = false;
             check_inputs(&self.model.info, io)?;
             self.place(io)?;
@@ -128,6 +134,9 @@ impl DeviceRequest for OpenVinoRequest {
             (Some(completion), _) => self.wait(completion, cancel)?,
         }
         self.has_run = true;
+        if !std::mem::replace(&mut self.is_guarded, true) {
+            exit::guard();
+        }
         self.finish_outputs(io)
     }
 
@@ -148,10 +157,15 @@ impl DeviceRequest for OpenVinoRequest {
         }
     }
 
+    fn end_run(&mut self) {
+        self.inside = None;
+    }
+
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         if !self.model.profiling {
             return Err(profiling_is_off());
         }
+        let _inside = exit::try_enter()?;
         let mut nodes = self.engine.nodes().map_err(device_error(&self.model.device))?;
         // Neither weights nor inputs and outputs are nodes here.
         nodes.retain(|node| !matches!(&*node.kind, "Parameter" | "Result" | "Const" | "Constant"));

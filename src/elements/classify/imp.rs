@@ -111,8 +111,11 @@ impl ElementImpl for RoiClassify {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let element = self.obj();
-        let load = |settings: &Settings| self.load(settings);
+        let element = self.obj().clone();
+        let load = {
+            let element = element.clone();
+            move |settings: &Settings| element.imp().load(settings)
+        };
         let parent = || self.parent_change_state(transition);
         self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
@@ -157,12 +160,14 @@ impl Stage for ClassifyStage {
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        let frame = infer::black_frame(self.classifier.spec().input_size)?;
-        // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
-        self.classifier.classify(&frame)?;
-        let begin = Instant::now();
-        self.classifier.classify(&frame)?;
-        Ok(begin.elapsed())
+        self.classifier.warm_up(|| {
+            let frame = infer::black_frame(self.classifier.spec().input_size)?;
+            // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
+            self.classifier.classify(&frame)?;
+            let begin = Instant::now();
+            self.classifier.classify(&frame)?;
+            Ok(begin.elapsed())
+        })
     }
 
     fn drop_pending(&self) {
@@ -198,8 +203,8 @@ impl Stage for ClassifyStage {
         self.classifier.scheduling()
     }
 
-    fn n_requests(&self) -> usize {
-        self.classifier.n_requests()
+    fn n_frames_at_once(&self) -> usize {
+        self.classifier.n_frames_at_once()
     }
 
     fn stats(&self) -> StageStats {

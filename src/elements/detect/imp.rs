@@ -136,8 +136,11 @@ impl ElementImpl for RoiDetect {
     }
 
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let element = self.obj();
-        let load = |settings: &Settings| self.load(settings);
+        let element = self.obj().clone();
+        let load = {
+            let element = element.clone();
+            move |settings: &Settings| element.imp().load(settings)
+        };
         let parent = || self.parent_change_state(transition);
         self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
@@ -203,11 +206,13 @@ impl Stage for DetectStage {
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        let frame = infer::black_frame(self.detector.spec().input_size)?;
-        self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
-        let begin = Instant::now();
-        self.detector.detect(&frame)?;
-        Ok(begin.elapsed())
+        self.detector.warm_up(|| {
+            let frame = infer::black_frame(self.detector.spec().input_size)?;
+            self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
+            let begin = Instant::now();
+            self.detector.detect(&frame)?;
+            Ok(begin.elapsed())
+        })
     }
 
     fn drop_pending(&self) {
@@ -249,8 +254,8 @@ impl Stage for DetectStage {
         self.detector.scheduling()
     }
 
-    fn n_requests(&self) -> usize {
-        self.detector.n_requests()
+    fn n_frames_at_once(&self) -> usize {
+        self.detector.n_frames_at_once()
     }
 
     fn stats(&self) -> StageStats {

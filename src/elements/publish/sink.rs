@@ -56,7 +56,34 @@ pub fn open_file(path: &str) -> Result<Sink, String> {
 
 /// A sink into standard output.
 pub fn stdout() -> Sink {
-    Sink::new(io::stdout())
+    Sink::new(WholeLines)
+}
+
+/// Standard output, for which several sinks may write lines at the same time.
+struct WholeLines;
+
+impl Write for WholeLines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stdout = io::stdout().lock();
+        let mut n_written = 0;
+        while n_written < bytes.len() {
+            match stdout.write(&bytes[n_written..]) {
+                Ok(0) => break,
+                Ok(n) => n_written += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if n_written == 0 => return Err(error),
+                Err(_) => break, // It comes again with the next call.
+            }
+            if bytes[..n_written].ends_with(b"\n") {
+                break;
+            }
+        }
+        Ok(n_written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
 }
 
 impl Sink {

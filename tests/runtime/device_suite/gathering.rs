@@ -1,12 +1,15 @@
 //! The part of the suite about runs of several requests in one call of the engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use roiflow::runtime::{CompiledModel, Config, ErrorKind};
+use roiflow::devices;
+use roiflow::devices::auto::AutoDevice;
+use roiflow::runtime::{CompiledModel, Config, Core, ErrorKind};
 
 use super::{UnderTest, batch, doubled, numbers};
 use crate::request::kind;
-use crate::support::{in_time, values};
+use crate::support::{in_time, tiny, values};
 
 fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
     Config { batch_size, batch_timeout, ..Config::default() }
@@ -106,4 +109,22 @@ pub fn a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone(device
             assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(round + idx, 1)));
         }
     }
+}
+
+/// `AUTO` gives the chosen device's model, which gathers already, and says whose it is.
+#[test]
+fn a_device_that_stands_for_others_gathers_once() {
+    let (mut core, inner) = (Core::new(), devices::core());
+    core.register(Arc::new(AutoDevice::with_order(inner.clone(), "CPU")));
+    let model = inner.read_model(tiny("double.onnx")).unwrap();
+    let config = batches(2, Duration::ZERO);
+    let (chosen, itself) = (core.compile_model(&model, "AUTO", &config).unwrap(), inner.compile_model(&model, "CPU", &config).unwrap());
+    assert_eq!((chosen.device(), itself.device()), ("CPU", "CPU"));
+    assert_eq!(chosen.optimal_number_of_requests(), itself.optimal_number_of_requests());
+    let names = |model: &CompiledModel| {
+        let steps = model.create_infer_request().unwrap().step_times().unwrap();
+        steps.into_iter().map(|step| step.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&chosen), names(&itself));
+    assert_eq!(names(&itself)[..3], ["fill", "join", "batch"]);
 }

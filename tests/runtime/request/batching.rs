@@ -11,20 +11,22 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{eventually, in_time, receive, row, values};
 
-const HOURS: Duration = Duration::from_secs(100 * 3600);
+pub(super) const HOURS: Duration = Duration::from_secs(100 * 3600);
 
-fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
+pub(super) fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
     Config { batch_size, batch_timeout, ..Config::default() }
 }
 
 /// The rows of each call, in the order of the calls.
-type Calls = Arc<Mutex<Vec<usize>>>;
+pub(super) type Calls = Arc<Mutex<Vec<usize>>>;
 
-/// Computes `y = 2 x`, writes down the rows of each call, and fails a call in which a row begins with -1; panics at -2.
-fn counting(calls: &Calls) -> Script {
+/// Computes `y = 2 x`, writes down the rows of each call, and fails a call that is canceled or in which a row begins with -1; panics
+/// at -2.
+pub(super) fn counting(calls: &Calls) -> Script {
     let calls = calls.clone();
-    Script::computing(move |io, _| {
+    Script::computing(move |io, cancel| {
         calls.lock().unwrap().push(io.input(0).layout().shape()[0]);
+        cancel.check()?;
         let rows = read(io.input(0));
         assert!(rows.chunks(4).all(|row| row[0] != -2.0), "the device panics");
         match rows.chunks(4).any(|row| row[0] == -1.0) {
@@ -34,34 +36,34 @@ fn counting(calls: &Calls) -> Script {
     })
 }
 
-fn calls_of(calls: &Calls) -> Vec<usize> {
+pub(super) fn calls_of(calls: &Calls) -> Vec<usize> {
     calls.lock().unwrap().clone()
 }
 
-fn compile_counting(batch_size: usize, timeout: Duration) -> (CompiledModel, Calls) {
+pub(super) fn compile_counting(batch_size: usize, timeout: Duration) -> (CompiledModel, Calls) {
     let calls = Calls::default();
     (compile_with(counting(&calls), &batches(batch_size, timeout)), calls)
 }
 
-fn requests(model: &CompiledModel, n: usize) -> Vec<InferRequest> {
+pub(super) fn requests(model: &CompiledModel, n: usize) -> Vec<InferRequest> {
     (0..n).map(|_| model.create_infer_request().unwrap()).collect()
 }
 
-fn start(requests: &[InferRequest], first: f32) {
+pub(super) fn start(requests: &[InferRequest], first: f32) {
     for (idx, request) in requests.iter().enumerate() {
         request.start_async(row([first + idx as f32; 4])).unwrap();
     }
 }
 
 /// Each gets its own.
-fn check(requests: &[InferRequest], first: f32) {
+pub(super) fn check(requests: &[InferRequest], first: f32) {
     for (idx, request) in requests.iter().enumerate() {
         wait(request).unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * (first + idx as f32); 4], "request {idx}");
     }
 }
 
-fn wait(request: &InferRequest) -> Result<()> {
+pub(super) fn wait(request: &InferRequest) -> Result<()> {
     let request = request.clone();
     in_time(move || request.wait())
 }

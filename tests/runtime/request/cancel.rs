@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use roiflow::runtime::ErrorKind;
+use roiflow::runtime::{ErrorKind, Interrupt, RunContext};
 
 use super::*;
-use crate::support::{in_time, row, values};
+use crate::support::{in_time, receive, row, values};
 
 /// canCancelAsyncRequest: success or `Canceled`, nothing else.
 #[test]
@@ -130,4 +130,55 @@ fn a_canceled_request_can_be_dropped_while_it_runs() {
     request.cancel();
     in_time(move || drop(request));
     assert!(manual.run_one(), "its place in the queue finds nothing to do");
+}
+
+/// Counts how often it was told to stop.
+#[derive(Default)]
+struct Engine(AtomicUsize);
+
+impl Interrupt for Engine {
+    fn interrupt(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// An engine is told of a cancel while it computes, and not when it has computed; however it says that it does.
+#[test]
+fn a_cancel_interrupts_the_engine_only_while_it_computes() {
+    for (is_computing, is_in_one_step) in [(true, true), (true, false), (false, true), (false, false)] {
+        let engine = Arc::new(Engine::default());
+        let (computing, interrupted) = (engine.clone(), engine.clone() as Arc<dyn Interrupt>);
+        let (sender, receiver) = mpsc::channel();
+        let told = sender.clone();
+        let script = Script::computing(move |io, cancel| {
+            let compute = || {
+                told.send("computing").unwrap();
+                while is_computing && computing.0.load(Ordering::Acquire) == 0 {}
+            };
+            if is_in_one_step {
+                cancel.interrupting(&interrupted, compute);
+            } else {
+                cancel.interrupt_with(&interrupted);
+                compute();
+                cancel.forget();
+            }
+            double(io)
+        });
+        let request = compile(script).create_infer_request().unwrap();
+        let until_canceled = move |context: &RunContext<'_>| {
+            sender.send("computed").unwrap();
+            while !context.cancel().is_canceled() {}
+            Ok(())
+        };
+        request.append_step("until canceled", until_canceled).unwrap();
+        request.append_step("never", |_| Ok(())).unwrap();
+        request.start_async(()).unwrap();
+        assert_eq!(receive(&receiver), "computing");
+        if !is_computing {
+            assert_eq!(receive(&receiver), "computed");
+        }
+        request.cancel();
+        assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
+        assert_eq!(engine.0.load(Ordering::Acquire), usize::from(is_computing));
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use roiflow::runtime::executor::{Executor, Task};
 use roiflow::tensor::Tensor;
 
 use super::*;
@@ -256,6 +257,47 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
         input.view_mut::<f32>().unwrap().fill(0.0);
         output.view_mut::<f32>().unwrap().fill(0.0);
     });
+}
+
+/// Runs tasks at once and never lets go of them, as a worker that was interrupted on its way out of the last one.
+#[derive(Debug, Default)]
+struct Hoarder(Mutex<Vec<Kept>>);
+
+struct Kept(Arc<dyn Task>);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a task with {} owners", Arc::strong_count(&self.0))
+    }
+}
+
+impl Executor for Hoarder {
+    fn execute(&self, task: Arc<dyn Task>) {
+        self.0.lock().unwrap().push(Kept(task.clone()));
+        task.run();
+    }
+}
+
+/// The drop itself frees what the device made, and the model with it: an engine that a worker freed a moment later might meet the end
+/// of the process.
+#[test]
+fn model_and_request_are_freed_when_their_drops_return() {
+    let (script, watched) = (Arc::new(doubling()), Arc::new(()));
+    let model = compile_ports(script.clone(), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])]);
+    let request = model.create_infer_request().unwrap();
+    let executor = Arc::new(Hoarder::default());
+    let kept = watched.clone();
+    request
+        .append_step_on(executor.clone(), "keep", move |_| {
+            let _kept = &kept;
+            Ok(())
+        })
+        .unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
+    request.wait().unwrap();
+    drop((model, request));
+    assert_eq!(executor.0.lock().unwrap().len(), 1, "the task is still there");
+    assert_eq!((Arc::strong_count(&script), Arc::strong_count(&watched), Arc::strong_count(&executor)), (1, 1, 1));
 }
 
 /// As long as the run lasts, its request counts among those that may exist.

@@ -40,6 +40,7 @@ fn lists_pairs_and_maps_mean_the_same() {
     assert_eq!(sum_of(&request, inputs!["a" => &array, &port_b => &three]), 13.0);
     assert_eq!(sum_of(&request, inputs![1 => &array, "first" => &one]), 11.0);
     assert_eq!(sum_of(&request, inputs![PortKey::Index(0) => Input::Batch(std::slice::from_ref(&three))]), 13.0);
+    assert_eq!(kind(request.infer(Input::Share(one.clone()))), Some(ErrorKind::NotFound), "one value is that of the only input");
     assert_eq!(sum_of(&request, ()), 13.0, "nothing changes nothing");
     assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
 }
@@ -261,4 +262,35 @@ fn inputs_say_what_they_are() {
     assert_eq!(format!("{:?}", Input::from(&tensor)), "Share(Tensor([1, 4] f32))");
     assert_eq!(format!("{:?}", Input::from(&arr2(&[[1_u8, 2]]))), "Copy([1, 2] u8)");
     assert_eq!(format!("{:?}", Input::Batch(&[tensor])), "Batch([Tensor([1, 4] f32)])");
+}
+
+/// One value of any kind is that of the only input.
+#[test]
+fn a_value_needs_no_key_where_there_is_one_input() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let (shared, copied) = (row([1.0; 4]), arr2(&[[2.0_f32; 4]]));
+    for (input, expected) in [(Input::Share(shared), 2.0), (Input::Copy(&copied), 4.0), (Input::Batch(&[row([3.0; 4])]), 6.0)] {
+        request.infer(&input).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [expected; 4]);
+    }
+}
+
+/// What a batch of slices lacks is said with both sides, as far as the port and the first slice know them.
+#[test]
+fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
+    let refusal = |dims: &[usize], slices: &[&[usize]]| {
+        let model = compile_ports(Arc::default(), vec![port("x", dims)], vec![port("y", dims)]);
+        let slices: Vec<_> =
+            slices.iter().map(|shape| Tensor::new(ElementType::F32, roiflow::tensor::Shape::new(shape)).unwrap()).collect();
+        model.create_infer_request().unwrap().set_tensors("x", &slices).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refusal(&[0, 0], &[&[1, 3], &[1, 4]]),
+        "input `x` [?, ?] f32: slice 1 of 2: expected [1, 3] f32, got [1, 4] f32",
+        "as the first one, where the port leaves it open"
+    );
+    assert_eq!(refusal(&[0, 4], &[&[1, 3], &[1, 4]]), "input `x` [?, 4] f32: slice 1 of 2: expected [1, 4] f32, got [1, 4] f32");
+    assert_eq!(refusal(&[0, 0], &[&[4]]), "input `x` [?, ?] f32: slice 0 of 1: expected [1, ?] f32, got [4] f32");
+    let scalar = refusal(&[], &[&[], &[]]);
+    assert!(scalar.contains("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: none"), "{scalar}");
 }

@@ -2,15 +2,18 @@
 //! that are turned by hand. Doc comments name the OpenVINO behavior test of which a test is the equivalent.
 
 mod batching;
+mod beside;
 mod busy;
 mod callback;
 mod cancel;
 mod cascade;
 mod concurrent;
+mod devices;
 mod direct;
 pub mod drop;
 mod executors;
 mod futures;
+mod gathering;
 mod inputs;
 mod memory;
 mod ordered;

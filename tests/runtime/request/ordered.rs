@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use ::futures::StreamExt as _;
 use ::futures::executor::block_on;
-use roiflow::runtime::executor::Pool;
+use roiflow::runtime::executor::{Executor, Pool, Task};
 use roiflow::runtime::{AsyncInferQueue, ErrorKind};
 use roiflow::tensor::Tensor;
 
@@ -169,4 +169,44 @@ fn a_stream_goes_on_after_its_inputs_paused() {
         sender.try_send(row([3.0; 4])).unwrap();
         assert_eq!(block_on(answers.next()).unwrap().unwrap(), 6.0);
     });
+}
+
+/// Runs all tasks at once but the first, which it holds until it is let go.
+#[derive(Debug, Default)]
+struct AllButTheFirst {
+    n_tasks: AtomicUsize,
+    first: Manual,
+}
+
+impl Executor for AllButTheFirst {
+    fn execute(&self, task: Arc<dyn Task>) {
+        match self.n_tasks.fetch_add(1, Ordering::AcqRel) {
+            0 => self.first.execute(task),
+            _ => task.run(),
+        }
+    }
+}
+
+/// While the first result is not there, others wait for their turn: as many as there are requests, and those that run.
+#[test]
+fn results_that_wait_for_their_turn_are_bounded() {
+    let held = Arc::new(AllButTheFirst::default());
+    // The fill runs there as well.
+    let config = Config { exclusive_requests: true, ..Config::default() };
+    let model = compile_with(Script { executor: Some(held.clone()), ..doubling() }, &config);
+    let queue = AsyncInferQueue::<()>::new(&model, 2).unwrap();
+    let (n_asked, is_free) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (asked, free) = (n_asked.clone(), is_free.clone());
+    let consuming = std::thread::spawn(move || {
+        let inputs = (0..20).map(|job| {
+            assert!(asked.fetch_add(1, Ordering::AcqRel) < 4 || free.load(Ordering::Acquire) == 1, "more than twice the requests");
+            row([job as f32; 4])
+        });
+        queue.ordered(inputs, read_first).map(Result::unwrap).collect::<Vec<f32>>()
+    });
+    crate::support::eventually(move || n_asked.load(Ordering::Acquire) >= 4);
+    is_free.store(1, Ordering::Release);
+    assert!(held.first.run_one());
+    let answers = in_time(move || consuming.join().unwrap());
+    assert_eq!(answers, (0..20).map(|job| 2.0 * job as f32).collect::<Vec<_>>());
 }

@@ -55,6 +55,21 @@ fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     assert_eq!(names, ["fill", "submit", "wait", "finish"]);
 }
 
+/// Fills are the processor's work: they need no turn in the queue of a device that has one.
+#[test]
+fn a_fill_does_not_wait_for_the_queue_of_the_device() {
+    let hand = Arc::new(Manual::default());
+    let request = compile(Script { executor: Some(hand.clone()), ..doubling() }).create_infer_request().unwrap();
+    let (sender, filled) = mpsc::channel();
+    request.set_input((), Says(1.0, sender)).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(receive(&filled), 1.0);
+    let queued = hand.clone();
+    eventually(move || queued.n_queued() == 1);
+    assert!(hand.run_one());
+    in_time(move || request.wait()).unwrap();
+}
+
 /// Each instance has a waiter of its own: both are waited for at once. With one waiter for all, the second would not arrive.
 #[test]
 fn two_instances_of_a_device_overlap() {

@@ -409,6 +409,49 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     assert_eq!((Arc::strong_count(&called), Arc::strong_count(&data)), (1, 1));
 }
 
+/// Says so when it goes.
+struct Says(&'static str, mpsc::Sender<&'static str>);
+
+impl Drop for Says {
+    fn drop(&mut self) {
+        self.1.send(self.0).unwrap();
+    }
+}
+
+/// A callback that is on when the queue is dropped ends before the drop does.
+#[test]
+fn the_drop_of_a_queue_waits_for_its_callbacks() {
+    let (queue, gate) = gated_queue(2);
+    let (entered, has_entered) = mpsc::channel();
+    let (sender, said) = mpsc::channel();
+    let (said, has_ended) = (Mutex::new(said), Arc::new(AtomicBool::new(false)));
+    let ended = has_ended.clone();
+    let opened = gate.clone();
+    queue.set_callback(move |_, of_job: Option<Says>, _| {
+        if of_job.is_some() {
+            return;
+        }
+        entered.send(()).unwrap();
+        // The data of the other job goes when the drop begins.
+        assert_eq!(receive(&said.lock().unwrap()), "the drop has begun");
+        opened.open();
+        ended.store(true, Ordering::Release);
+    });
+    queue.start_async((), None).unwrap();
+    gate.wait_for_arrivals(1);
+    gate.admit(1);
+    receive(&has_entered);
+    queue.start_async((), Some(Says("the drop has begun", sender.clone()))).unwrap();
+    let dropping = std::thread::spawn(move || {
+        drop(queue);
+        let waited = has_ended.load(Ordering::Acquire);
+        // Should nothing have been said, the callback must not wait for ever.
+        let _heard = sender.send("the drop is over");
+        waited
+    });
+    assert!(in_time(move || dropping.join().unwrap()), "the callback ended first");
+}
+
 /// The last handle of the queue may go in its own callback.
 #[test]
 fn a_queue_may_be_dropped_in_its_own_callback() {

@@ -279,6 +279,19 @@ fn results_of_ones_own_come_out_of_remote_outputs() {
     assert_eq!(values(&results.to_owned().unwrap()[0]), [2.0, 4.0, 6.0, 8.0]);
 }
 
+/// The same for an input, and for a device that accepts such memory and then looks for bytes.
+#[test]
+fn whoever_asks_for_the_bytes_of_a_remote_input_is_told_where_it_lies() {
+    let request = compile(doubling_there()).create_infer_request().unwrap();
+    request.append_step("decode", |context| context.input::<f32>(0).map(drop)).unwrap();
+    let error = request.infer(remote(NUMBERS)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert!(error.to_string().contains("`x`") && error.to_string().contains("the memory of NULL"), "{error}");
+    let error = compile(doubling()).create_infer_request().unwrap().infer(remote(NUMBERS)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panic);
+    assert!(error.to_string().contains("input 0 lies in a device's memory"), "{error}");
+}
+
 #[test]
 fn a_decoder_that_asks_for_a_remote_output_gets_an_error() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -311,4 +324,18 @@ fn tensors_outlive_their_context_and_contexts_their_core() {
     drop(context);
     tensor.copy_from(&row(NUMBERS)).unwrap();
     assert_eq!(copied(&tensor), NUMBERS);
+}
+
+/// Errors of tensors keep their kind on the way through the runtime, where it has the same.
+#[test]
+fn errors_of_tensors_are_errors_of_the_runtime() {
+    let input = row([1.0; 4]);
+    let _writing = input.view_mut::<f32>().unwrap();
+    let of = |error: roiflow::tensor::Error| Error::from(error).kind();
+    assert_eq!(of(input.view::<f32>().unwrap_err()), ErrorKind::Busy);
+    assert_eq!(of(Tensor::shared(ElementType::Bool, [1, 4]).unwrap_err()), ErrorKind::Unsupported);
+    assert_eq!(of(Tensor::new(ElementType::F32, [usize::MAX, 2]).unwrap_err()), ErrorKind::Tensor);
+    let error = Error::with_source(ErrorKind::Io, "no file", std::io::Error::other("the disk is gone")).context("model");
+    assert_eq!(error.to_string(), "model: no file");
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the disk is gone");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use roiflow::runtime::ErrorKind;
 
 use super::*;
-use crate::support::{in_time, row, values};
+use crate::support::{in_time, receive, row, values};
 
 /// CorrectOneAsyncInferWithGetInOutWithInfWait.
 #[test]
@@ -54,6 +54,28 @@ fn the_longest_timeout_is_as_good_as_none() {
     });
     assert!(manual.run_one());
     assert!(waiting.join().unwrap().unwrap());
+}
+
+/// A wait with a limit lasts until the run ends, if that comes first.
+#[test]
+fn a_long_limit_is_not_over_before_the_run_is() {
+    for _ in 0..10 {
+        let (request, manual) = turned_by_hand();
+        request.start_async(()).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn({
+            let request = request.clone();
+            move || {
+                sender.send(()).unwrap();
+                request.wait_for(Duration::from_secs(3600))
+            }
+        });
+        receive(&receiver);
+        // It may begin to wait before the run ends, or after; most of the time it does before.
+        (0..100).for_each(|_| std::thread::yield_now());
+        assert!(manual.run_one());
+        assert!(in_time(move || waiting.join().unwrap()).unwrap());
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The steps of a run: their order, where they run, and what an error skips.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
-use roiflow::runtime::{ErrorKind, FillInput};
+use roiflow::runtime::{ErrorKind, FillInput, RunContext};
 use roiflow::tensor::{BytesMut, Shape};
 
 use super::*;
-use crate::support::values;
+use crate::support::{in_time, receive, values};
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
 
@@ -245,7 +245,7 @@ fn steps_run_where_the_user_says() {
     let request = compile(script).create_infer_request().unwrap();
     let (first, last) = (log.clone(), log.clone());
     let step = |log: Log, line| {
-        move |_: &roiflow::runtime::RunContext<'_>| {
+        move |_: &RunContext<'_>| {
             write_to(&log, line);
             Ok(())
         }
@@ -283,4 +283,38 @@ fn cleared_steps_are_freed() {
     assert_eq!(Arc::strong_count(&captured), 3);
     request.clear_steps().unwrap();
     assert_eq!(Arc::strong_count(&captured), 1);
+}
+
+/// What a step of the user's may know of its run: how many ports there are, and whether it is still wanted.
+#[test]
+fn a_step_sees_all_ports_and_a_cancel() {
+    let request = tensors::adding().create_infer_request().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let until_canceled = move |context: &RunContext<'_>| {
+        sender.send((context.n_inputs(), context.n_outputs())).unwrap();
+        while !context.cancel().is_canceled() {
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    request.append_step("until canceled", until_canceled).unwrap();
+    request.append_step("never", |_| panic!("a run that is canceled goes no further")).unwrap();
+    request.start_async(()).unwrap();
+    assert_eq!(receive(&receiver), (2, 2));
+    request.cancel();
+    assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
+}
+
+/// A device sees as many ports as the model has, and the outputs that it computes must be of their shapes.
+#[test]
+fn a_device_that_computes_another_shape_fails_the_run() {
+    let script = Script::computing(|io, _| {
+        assert_eq!((io.n_inputs(), io.n_outputs()), (2, 2));
+        write(io, 1, &[2, 4], vec![0.0; 8])
+    });
+    let ports = || vec![port("a", &[1, 4]), port("b", &[1, 4])];
+    let request = compile_ports(Arc::new(script), ports(), ports()).create_infer_request().unwrap();
+    let error = request.infer(()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Device);
+    assert_eq!(error.to_string(), "output `b` [1, 4] f32: the engine computed the shape [2, 4]");
 }

@@ -1,0 +1,173 @@
+//! Several inputs through one description: each is a stream with a pipeline, a name and results of its own, beside the others.
+//!
+//! What they share they share by themselves: elements of one process that ask for the same model use one. A stream that fails is
+//! no reason to end the others.
+
+use std::path::{Path, PathBuf};
+
+use super::{Ending, Error, Interrupt, Outputs, Plan, Progress, Result, run};
+
+/// Stands for the stream's name in the paths of outputs.
+pub const PLACEHOLDER: &str = "{stream}";
+
+/// A name for each of these inputs, as the user typed them: the file's without ending, or host and path of a URI, and a number where
+/// two are equal. Only characters that are plain in file names, and no passwords.
+pub fn names(inputs: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let base = name(input);
+        let numbered = (2..).map(|n| format!("{base}-{n}"));
+        let free = std::iter::once(base.clone()).chain(numbered).find(|name| !names.contains(name));
+        names.extend(free);
+    }
+    names
+}
+
+/// An input as the user typed it, without user and password.
+pub fn redacted(input: &str) -> String {
+    crate::elements::publish::json::redact(input).into_owned()
+}
+
+fn name(input: &str) -> String {
+    let text = match input.split_once("://") {
+        Some(("file", path)) => return name(path),
+        Some((_, place)) => {
+            let place = place.split(['?', '#']).next().unwrap_or_default();
+            let (host, path) = place.split_once('/').unwrap_or((place, ""));
+            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+            format!("{host}/{path}")
+        }
+        None if input.starts_with("test:") => "test".to_owned(),
+        None => Path::new(input.trim_end_matches('/')).file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    let plain = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
+    let name: String = text.chars().map(plain).collect();
+    match name.trim_matches(|c| c == '-' || c == '.') {
+        "" => "stream".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+impl Outputs {
+    /// Whether several streams can have outputs like these.
+    ///
+    /// # Errors
+    /// `Usage` if they would write into one file.
+    pub fn check_for(&self, n_streams: usize) -> Result<()> {
+        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
+        if n_streams < 2 {
+            return Ok(());
+        }
+        if is_stdout(&self.video) {
+            return Err(Error::usage(format!(
+                "--video -: expected one input, got {n_streams}; write files, as in --video {PLACEHOLDER}.mkv"
+            )));
+        }
+        for (option, path, ending) in [("--json", &self.json, "jsonl"), ("--video", &self.video, "mp4")] {
+            if let Some(path) = path.as_ref().filter(|path| *path != Path::new("-") && !path.to_string_lossy().contains(PLACEHOLDER)) {
+                return Err(Error::usage(format!(
+                    "{option} {}: {n_streams} inputs need a file each; put {PLACEHOLDER} where their names go, as in {option} out/{PLACEHOLDER}.{ending}",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs of the stream with this name; its results carry it if `is_one_of_many`.
+    #[must_use]
+    pub fn of_stream(&self, name: &str, is_one_of_many: bool) -> Self {
+        let place = |path: &PathBuf| match path.to_str() {
+            Some(text) => PathBuf::from(text.replace(PLACEHOLDER, name)),
+            None => path.clone(),
+        };
+        Self {
+            json: self.json.as_ref().map(place),
+            video: self.video.as_ref().map(place),
+            stream: is_one_of_many.then(|| name.to_owned()),
+            ..self.clone()
+        }
+    }
+}
+
+/// Plays all plans at the same time, each to its own end, and returns how they ended, in their order. `progress` is called with the
+/// number of the plan, from several threads.
+pub fn run_all(plans: &[Plan], interrupt: &Interrupt, progress: impl Fn(usize, Progress) + Sync) -> Vec<Result<Ending>> {
+    let play = |plan_idx: usize| run(&plans[plan_idx], interrupt, |at| progress(plan_idx, at));
+    if plans.len() == 1 {
+        return vec![play(0)];
+    }
+    let play = &play;
+    std::thread::scope(|scope| {
+        let playing: Vec<_> = (0..plans.len())
+            .map(|plan_idx| {
+                std::thread::Builder::new().name(format!("roiflow-stream-{plan_idx}")).spawn_scoped(scope, move || play(plan_idx))
+            })
+            .collect();
+        let ended = playing.into_iter().map(|playing| match playing {
+            Ok(playing) => playing.join().unwrap_or_else(|_| Err(Error::failed("a bug: the thread of the stream panicked"))),
+            Err(error) => Err(Error::failed(format!("cannot start a thread: {error}"))),
+        });
+        ended.collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_named_by_their_inputs_and_no_two_alike() {
+        let inputs = [
+            "clips/door.mp4",
+            "other/door.mkv",
+            "door-2.mp4",
+            "test:",
+            "test:40",
+            "rtsp://user:secret@camera.local:554/live/1?token=secret#x",
+            "rtsp://camera.local",
+            "v4l2:///dev/video0",
+            "file:///videos/a b.mp4",
+            "pictures/",
+            "pictures/*.png",
+            "..",
+        ];
+        let expected = [
+            "door",
+            "door-2",
+            "door-2-2",
+            "test",
+            "test-2",
+            "camera.local-554-live-1",
+            "camera.local",
+            "dev-video0",
+            "a-b",
+            "pictures",
+            "stream",
+            "stream-2",
+        ];
+        assert_eq!(names(&inputs.map(str::to_owned)), expected);
+    }
+
+    #[test]
+    fn each_stream_has_its_own_files() {
+        let outputs = |json: &str, video: &str| Outputs {
+            json: Some(json.into()).filter(|_| !json.is_empty()),
+            video: Some(video.into()).filter(|_| !video.is_empty()),
+            ..Outputs::default()
+        };
+        let own = outputs("out/{stream}/{stream}.jsonl", "{stream}.mp4").of_stream("door", true);
+        assert_eq!((own.json.unwrap(), own.video.unwrap()), ("out/door/door.jsonl".into(), "door.mp4".into()));
+        assert_eq!(own.stream.as_deref(), Some("door"));
+        for (json, video, n_streams, says) in [
+            ("all.jsonl", "", 2, "2 inputs need a file each"),
+            ("", "all.mp4", 3, "out/{stream}.mp4"),
+            ("", "-", 2, "expected one input, got 2"),
+        ] {
+            let error = outputs(json, video).check_for(n_streams).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+            outputs(json, video).check_for(1).unwrap();
+        }
+        outputs("-", "{stream}.mp4").check_for(16).unwrap();
+    }
+}

@@ -1,0 +1,174 @@
+//! Options as a user types them: `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`. One vocabulary for all devices, and behind
+//! the prefix of an engine the engine's own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::config::MAX_BATCH_SIZE;
+use super::{Config, Error, ErrorKind, Performance, Precision, Result};
+
+/// The names, and what each expects.
+const OPTIONS: [(&str, &str); 10] = [
+    ("performance", "`throughput` or `latency`"),
+    ("requests", "a number from 1 to 4096"),
+    ("threads", "a number from 1 to 4096"),
+    ("precision", "`f32`, `bf16` or `f16`"),
+    ("cache-folder", "a folder"),
+    ("profiling", "`true` or `false`"),
+    ("exclusive-requests", "`true` or `false`"),
+    ("callback-thread", "`true` or `false`"),
+    ("batch-size", "a number from 1 to 1024"),
+    ("batch-timeout", "milliseconds, 0 or more"),
+];
+
+impl Config {
+    /// Sets the option with this name: `performance`, `requests`, `threads`, `precision`, `cache-folder`, `profiling`,
+    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), or, behind the prefix of an engine, one
+    /// of the engine's own, see [`Config::engine_options`].
+    ///
+    /// ```
+    /// # use roiflow::runtime::{Config, Performance};
+    /// let mut config = Config::default();
+    /// config.set("performance", "latency")?;
+    /// config.set("OPENVINO.NUM_STREAMS", "2")?;
+    /// assert_eq!(config.performance, Performance::Latency);
+    /// assert!(config.set("performance", "best").is_err());
+    /// # roiflow::runtime::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Config` for a name or a value that there is not.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let (name, value) = (name.trim(), value.trim());
+        if name.contains('.') {
+            self.engine_options.insert(name.to_owned(), value.to_owned());
+            return Ok(());
+        }
+        let Some((_, expected)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
+            let names = OPTIONS.map(|(known, _)| known).join(", ");
+            return Err(error(format!("no option `{name}`: expected one of {names}, or an engine's own, such as OPENVINO.NUM_STREAMS")));
+        };
+        let is_set = match name {
+            "performance" => {
+                set(&mut self.performance, one_of(value, [("throughput", Performance::Throughput), ("latency", Performance::Latency)]))
+            }
+            "requests" => set(&mut self.n_requests, number(value, 4096).map(Some)),
+            "threads" => set(&mut self.n_threads, number(value, 4096).map(Some)),
+            "precision" => {
+                set(&mut self.precision, one_of(value, [("f32", Precision::F32), ("bf16", Precision::Bf16), ("f16", Precision::F16)]))
+            }
+            "cache-folder" => set(&mut self.cache_folder, (!value.is_empty()).then(|| Some(PathBuf::from(value)))),
+            "profiling" => set(&mut self.profiling, value.parse().ok()),
+            "exclusive-requests" => set(&mut self.exclusive_requests, value.parse().ok()),
+            "callback-thread" => set(&mut self.callback_thread, value.parse().ok()),
+            "batch-size" => set(&mut self.batch_size, number(value, MAX_BATCH_SIZE)),
+            _ => set(&mut self.batch_timeout, milliseconds(value)),
+        };
+        if is_set { Ok(()) } else { Err(error(format!("option `{name}`: expected {expected}, got `{value}`"))) }
+    }
+
+    /// Sets all options of a list such as `performance=latency,threads=2`; empty parts are passed over.
+    ///
+    /// # Errors
+    /// As [`Config::set`], and `Config` for a part without `=`. What stands before it is set.
+    pub fn set_all(&mut self, list: &str) -> Result<()> {
+        for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| error(format!("options: expected `name=value`, with commas between, got `{part}`")))?;
+            self.set(name, value)?;
+        }
+        Ok(())
+    }
+
+    /// The engine's own options among [`Config::engine_options`], without its prefix.
+    pub fn options_of(&self, engine: &str) -> impl Iterator<Item = (&str, &str)> {
+        let own = self.engine_options.iter().filter_map(move |(name, value)| Some((name.split_once('.')?, value)));
+        own.filter(move |((prefix, _), _)| *prefix == engine).map(|((_, name), value)| (name, value.as_str()))
+    }
+
+    /// Every engine that has options of its own here is one of `engines`.
+    pub(super) fn check_engines<'a>(&self, engines: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        let is_known = |name: &str| name.split_once('.').is_some_and(|(prefix, _)| engines.clone().any(|engine| engine == prefix));
+        match self.engine_options.keys().find(|name| !is_known(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let engines = engines.collect::<Vec<_>>().join(", ");
+                Err(error(format!("option `{name}`: expected the prefix of an engine that has options of its own, one of {engines}")))
+            }
+        }
+    }
+}
+
+fn error(message: String) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+fn set<T>(option: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *option = value).is_some()
+}
+
+fn one_of<T, const N: usize>(text: &str, values: [(&str, T); N]) -> Option<T> {
+    values.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
+}
+
+fn number(text: &str, max: usize) -> Option<usize> {
+    text.parse().ok().filter(|number| (1..=max).contains(number))
+}
+
+fn milliseconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_options_is_taken_by_name() {
+        let mut config = Config::default();
+        let list = " performance=latency, requests=3 ,threads=2,precision=bf16,cache-folder=/a b/c,profiling=true,,exclusive-requests=true,\
+                    callback-thread=true,batch-size=4,batch-timeout=2.5,OPENVINO.NUM_STREAMS=2,ORT.session.x=a=b,";
+        config.set_all(list).unwrap();
+        assert_eq!(
+            config,
+            Config {
+                performance: Performance::Latency,
+                n_requests: Some(3),
+                n_threads: Some(2),
+                precision: Precision::Bf16,
+                cache_folder: Some("/a b/c".into()),
+                profiling: true,
+                exclusive_requests: true,
+                callback_thread: true,
+                batch_size: 4,
+                batch_timeout: Duration::from_micros(2500),
+                engine_options: [("OPENVINO.NUM_STREAMS", "2"), ("ORT.session.x", "a=b")]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+                ..Config::default()
+            }
+        );
+        assert_eq!(config.options_of("ORT").collect::<Vec<_>>(), [("session.x", "a=b")]);
+        assert_eq!(config.options_of("NULL").count(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_option_is_said_with_what_was_expected() {
+        for (list, says) in [
+            ("thread=2", "no option `thread`: expected one of performance, requests, threads"),
+            ("threads=0", "option `threads`: expected a number from 1 to 4096, got `0`"),
+            ("threads=two", "got `two`"),
+            ("threads", "expected `name=value`, with commas between, got `threads`"),
+            ("performance=fast", "expected `throughput` or `latency`, got `fast`"),
+            ("precision=f64", "expected `f32`, `bf16` or `f16`, got `f64`"),
+            ("profiling=yes", "expected `true` or `false`, got `yes`"),
+            ("batch-size=1025", "expected a number from 1 to 1024, got `1025`"),
+            ("batch-timeout=-1", "expected milliseconds, 0 or more, got `-1`"),
+            ("batch-timeout=nan", "got `nan`"),
+            ("cache-folder=", "option `cache-folder`: expected a folder, got ``"),
+        ] {
+            let error = Config::default().set_all(list).unwrap_err();
+            assert!(error.kind() == ErrorKind::Config && error.to_string().contains(says), "{list}: {error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Compiled models with their requests, shared by all stages of the process that ask for the same.
+//!
+//! What counts as the same is what the compiled model and its requests are made of: [`Settings`]. How a picture becomes an input, how
+//! outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them along. The register holds
+//! instances weakly; the last stage that goes frees the model on its own thread, before its drop returns.
+//!
+//! Who loads holds the lock of the instance's place only, so that a model is compiled once however many ask for it at the same
+//! time, and others load meanwhile.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use super::StageOptions;
+use super::dispatch::{Job, Queue, Rows};
+use super::spec::{DEFAULT_DEVICE, core_for};
+use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Result};
+
+/// The most regions of one frame that run in one call where nobody says how many.
+const MAX_ROWS_OF_A_FRAME: usize = 32;
+/// How long a job waits for company where a batch size is asked for and no time limit.
+pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
+
+/// With whom a stage shares its compiled model.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// With nobody.
+    #[default]
+    Nobody,
+    /// With all who ask for the same model, device, requests and batches.
+    Alike,
+    /// With all who give this name. What one of them leaves open is as the others have it.
+    Named(String),
+}
+
+/// A compiled model, its requests and the jobs of all who share it.
+pub(super) struct Instance<J: Job> {
+    pub(super) queue: Arc<Queue<J>>,
+    pub(super) model: CompiledModel,
+    /// What the file says of it, for one row.
+    pub(super) info: ModelInfo,
+    made_of: Settings,
+    warmed_up: Mutex<Option<Duration>>,
+}
+
+impl<J: Job> Instance<J> {
+    /// How long a frame takes, measured once for all who share the model.
+    pub(super) fn warm_up(&self, measure: impl FnOnce() -> Result<Duration>) -> Result<Duration> {
+        let mut warmed_up = self.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
+        match *warmed_up {
+            Some(took) => Ok(took),
+            None => Ok(*warmed_up.insert(measure()?)),
+        }
+    }
+}
+
+impl<J: Job> Drop for Instance<J> {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// What a compiled model and its requests are made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Settings {
+    model: PathBuf,
+    /// Tells a file from one that took its place.
+    written: Option<(SystemTime, u64)>,
+    device: Option<String>,
+    /// Tells a device of the application's own from one that took its place.
+    generation: u64,
+    n_requests: Option<usize>,
+    batch_size: Option<usize>,
+    batch_timeout: Option<Duration>,
+}
+
+impl Settings {
+    fn of(options: &StageOptions, generation: u64) -> Self {
+        let written = std::fs::metadata(&options.model).ok().and_then(|file| Some((file.modified().ok()?, file.len())));
+        Self {
+            model: std::fs::canonicalize(&options.model).unwrap_or_else(|_| options.model.clone()),
+            written,
+            device: options.device.clone(),
+            generation,
+            n_requests: options.n_requests,
+            batch_size: options.batch_size,
+            batch_timeout: options.batch_timeout,
+        }
+    }
+
+    /// With its value in the place of what is left open, so that who says it and who does not are alike.
+    fn filled_in(mut self) -> Self {
+        self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
+        self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
+        self
+    }
+
+    /// What is asked for and is not so, both sides of each; nothing where it is left open.
+    fn contradictions(&self, asked: &Self) -> Vec<String> {
+        fn differs<T: PartialEq>(is: &Option<T>, asked: &Option<T>) -> bool {
+            asked.is_some() && is != asked
+        }
+        fn said<T: fmt::Display>(value: &Option<T>, open: &str) -> String {
+            value.as_ref().map_or_else(|| open.to_owned(), T::to_string)
+        }
+        let milliseconds = |time: &Option<Duration>| time.map(|time| time.as_millis());
+        let mut found = Vec::new();
+        let mut say = |name: &str, is: String, asked: String| found.push(format!("{name}: {is}, and here {asked}"));
+        if self.model != asked.model {
+            say("model", format!("`{}`", self.model.display()), format!("`{}`", asked.model.display()));
+        }
+        let device = |settings: &Self| Some(settings.device.clone().unwrap_or_else(|| DEFAULT_DEVICE.to_owned()));
+        if asked.device.is_some() && device(self) != asked.device {
+            say("device", said(&device(self), ""), said(&asked.device, ""));
+        }
+        if differs(&self.n_requests, &asked.n_requests) {
+            say("nireq", said(&self.n_requests, "what the device likes best"), said(&asked.n_requests, ""));
+        }
+        if differs(&self.batch_size, &asked.batch_size) {
+            say("batch-size", said(&self.batch_size, "0 (the regions of a frame)"), said(&asked.batch_size, ""));
+        }
+        if differs(&self.batch_timeout, &asked.batch_timeout) {
+            let (is, asked) = (milliseconds(&self.batch_timeout), milliseconds(&asked.batch_timeout));
+            say("batch-timeout", said(&is, &DEFAULT_BATCH_TIMEOUT.as_millis().to_string()), said(&asked, ""));
+        }
+        found
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    /// Those of another task have other jobs.
+    Alike(&'static str, Settings),
+    Named(String),
+}
+
+/// Where one instance is, if it is, with its task; locked while it is made.
+type Place = Arc<Mutex<Option<(&'static str, Weak<dyn Any + Send + Sync>)>>>;
+
+static PLACES: LazyLock<Mutex<HashMap<Key, Place>>> = LazyLock::new(Mutex::default);
+
+fn place(key: Key) -> Place {
+    let mut places = PLACES.lock().unwrap();
+    places.retain(|_, place| {
+        // Who loads holds a share of it.
+        Arc::strong_count(place) > 1
+            || place.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|(_, instance)| instance.strong_count() > 0)
+    });
+    places.entry(key).or_default().clone()
+}
+
+/// The instance that these options ask for: one that is there, or a new one. `task` says what its jobs are; `runs_regions` that a
+/// frame may have several of them.
+pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_regions: bool) -> Result<Arc<Instance<J>>> {
+    let (core, generation) = core_for(options.device.as_deref());
+    let settings = Settings::of(options, generation);
+    let compile = |settings| make::<J>(&core, options, settings, runs_regions);
+    let (key, name) = match &options.sharing {
+        Sharing::Nobody => return compile(settings).map(Arc::new),
+        Sharing::Alike => (Key::Alike(task, settings.clone().filled_in()), None),
+        Sharing::Named(name) => (Key::Named(name.clone()), Some(name)),
+    };
+    let place = place(key);
+    let mut held = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((its_task, there)) = &*held
+        && let Some(there) = there.upgrade()
+    {
+        let wrong = |why: String| {
+            let name = name.map_or("", String::as_str);
+            Error::new(
+                ErrorKind::Config,
+                format!(
+                    "model-instance-id `{name}` is in use by another element, and they differ: {why}; say the same, or give another model-instance-id"
+                ),
+            )
+        };
+        let Ok(there) = there.downcast::<Instance<J>>() else {
+            return Err(wrong(format!("it is a {its_task}, and here a {task}")));
+        };
+        let found = if name.is_some() { there.made_of.contradictions(&settings) } else { Vec::new() };
+        return if found.is_empty() { Ok(there) } else { Err(wrong(found.join("; "))) };
+    }
+    let made = Arc::new(compile(settings)?);
+    let weak: Weak<Instance<J>> = Arc::downgrade(&made);
+    *held = Some((task, weak));
+    Ok(made)
+}
+
+fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_regions: bool) -> Result<Instance<J>> {
+    let model = core.read_model(&options.model)?;
+    let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
+    let config = Config { n_requests: options.n_requests, ..Config::default() };
+    let one_by_one = Rows { max: 1, timeout: None };
+    let alone = core.compile_model(&model, device, &config)?;
+    // As the file has it: of an axis that was opened the device may know less.
+    let info = alone.info().clone();
+    let (compiled, rows) = match options.batch_size {
+        Some(max @ 2..) => {
+            let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
+            (core.open_rows(&model, device, &alone, max)?, Rows { max, timeout })
+        }
+        None if runs_regions && has_open_batch(&alone) && !alone.computes_rows_in_turn() => {
+            let rows = match alone.check_rows(MAX_ROWS_OF_A_FRAME) {
+                Ok(()) => Rows { max: MAX_ROWS_OF_A_FRAME, timeout: None },
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    tracing::info!(model = %options.model.display(), "the regions of a frame are run one by one: {error}");
+                    one_by_one
+                }
+                Err(error) => return Err(error),
+            };
+            (alone, rows)
+        }
+        Some(_) | None => (alone, one_by_one),
+    };
+    let queue = Queue::new(&compiled, compiled.optimal_number_of_requests(), rows)?;
+    Ok(Instance { queue, model: compiled, info, made_of, warmed_up: Mutex::new(None) })
+}
+
+/// Whether the only input takes one row or as many as a frame may have, as it is.
+fn has_open_batch(model: &CompiledModel) -> bool {
+    match model.inputs() {
+        [input] => input.shape.dims().first().is_some_and(|first| first.is_open() && first.admits(1) && first.admits(MAX_ROWS_OF_A_FRAME)),
+        _ => false,
+    }
+}

@@ -1,0 +1,148 @@
+//! The rows of one call: each job's picture goes into its row of the input, each job reads its row of the outputs.
+//!
+//! A row that can't be filled or read is an error of its job alone; the call goes on for the others. Knows no queue.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::dispatch::{Job, Tally, stopped};
+use crate::frame::Transform;
+use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
+use crate::tensor::{BytesMut, MAX_RANK, Shape};
+use crate::vision::Scratch;
+use crate::vision::decode::Output;
+
+/// What passes between the steps of a run.
+pub(super) struct Slot<J> {
+    /// Empty while the request is idle, and while they are decoded.
+    pub(super) rows: Vec<Row<J>>,
+    /// Of one of them; all have the same.
+    pub(super) input_shape: Option<Shape>,
+}
+
+/// A job that runs.
+pub(super) struct Row<J> {
+    pub(super) job: J,
+    pub(super) client: Arc<Tally>,
+    pub(super) group: u64,
+    pub(super) order: Instant,
+    pub(super) submitted: Instant,
+    pub(super) alone: bool,
+    frame_from_input: Transform,
+    /// Why this row has no result, whatever becomes of the call.
+    pub(super) failed: Option<Error>,
+}
+
+impl<J> Row<J> {
+    pub(super) fn new(job: J, client: Arc<Tally>, group: u64, order: Instant, submitted: Instant, alone: bool) -> Self {
+        Self { job, client, group, order, submitted, alone, frame_from_input: Transform::IDENTITY, failed: None }
+    }
+}
+
+/// Fills the input from the jobs in the slot.
+pub(super) struct JobRows<J: Job> {
+    slot: Arc<Mutex<Slot<J>>>,
+    scratch: Scratch,
+}
+
+impl<J: Job> JobRows<J> {
+    pub(super) fn new(slot: Arc<Mutex<Slot<J>>>) -> Self {
+        Self { slot, scratch: Scratch::default() }
+    }
+}
+
+impl<J: Job> FillInput for JobRows<J> {
+    fn shape(&mut self, _port: &Port) -> Result<Shape> {
+        let slot = self.slot.lock().unwrap();
+        let Some(of_one) = slot.input_shape else { return Err(stopped()) };
+        Ok(with_rows(&of_one, slot.rows.len()))
+    }
+
+    fn frame(&mut self) -> Option<u64> {
+        self.slot.lock().unwrap().rows.first().map(|row| row.job.frame_number())
+    }
+
+    fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
+        let n_rows = self.slot.lock().unwrap().rows.len();
+        let mut n_filled = 0;
+        for row_idx in 0..n_rows {
+            let (frame, spec) = {
+                let slot = self.slot.lock().unwrap();
+                let job = &slot.rows[row_idx].job;
+                (job.frame().clone(), job.spec().clone())
+            };
+            let scratch = &mut self.scratch;
+            let filled = calm("filling the input", || Ok(spec.preprocess.fill(&frame, input, row_idx, scratch)?));
+            drop(frame);
+            match filled {
+                Ok(frame_from_input) => {
+                    self.slot.lock().unwrap().rows[row_idx].frame_from_input = frame_from_input;
+                    n_filled += 1;
+                }
+                Err(error) if n_rows == 1 => return Err(error),
+                // What is in the row from an earlier call is computed once more, and looked at by nobody.
+                Err(error) => self.slot.lock().unwrap().rows[row_idx].failed = Some(error),
+            }
+        }
+        if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "none of the rows could be filled")) } else { Ok(()) }
+    }
+}
+
+/// The step behind the device's: each job reads its row of the outputs.
+pub(super) fn decode_rows<J: Job>(slot: &Mutex<Slot<J>>, context: &RunContext<'_>, scratch: &mut J::Scratch) -> Result<()> {
+    let mut rows = std::mem::take(&mut slot.lock().unwrap().rows);
+    let decoded = decode_each(&mut rows, context, scratch);
+    slot.lock().unwrap().rows = rows;
+    decoded
+}
+
+fn decode_each<J: Job>(rows: &mut [Row<J>], context: &RunContext<'_>, scratch: &mut J::Scratch) -> Result<()> {
+    let n_rows = rows.len();
+    // The shape that an output has in each row, and the values of all.
+    let mut values = Vec::with_capacity(context.n_outputs());
+    for output_idx in 0..context.n_outputs() {
+        let (mut shape, data) = context.output::<f32>(output_idx)?;
+        if n_rows > 1 {
+            if shape.first() != Some(&n_rows) {
+                let port = context.output_port(output_idx);
+                let message = format!("output {port}: expected {n_rows} rows for as many pictures, got {shape}; use batch-size=1");
+                return Err(Error::new(ErrorKind::Device, message));
+            }
+            shape = with_rows(&shape, 1);
+        }
+        values.push((shape, data));
+    }
+    let mut outputs: Vec<Output<'_>> = Vec::with_capacity(values.len());
+    for (row_idx, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.failed.is_none()) {
+        outputs.clear();
+        outputs.extend(values.iter().enumerate().map(|(output_idx, (shape, data))| {
+            let len = data.len() / n_rows;
+            Output { name: context.output_port(output_idx).name(), shape, data: &data[row_idx * len..][..len] }
+        }));
+        let (job, frame_from_input) = (&mut row.job, row.frame_from_input);
+        match calm("reading the outputs", || job.decode(&outputs, &frame_from_input, scratch)) {
+            Ok(()) => {}
+            // Of a run by itself it is the run's.
+            Err(error) if n_rows == 1 => return Err(error),
+            Err(error) => row.failed = Some(error),
+        }
+    }
+    Ok(())
+}
+
+/// The same but for its first axis, which it has.
+fn with_rows(shape: &Shape, n_rows: usize) -> Shape {
+    let mut extents = [0; MAX_RANK];
+    extents[..shape.len()].copy_from_slice(shape);
+    extents[0] = n_rows;
+    Shape::new(&extents[..shape.len()])
+}
+
+/// A panic over one row is an error of that row.
+fn calm<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(Error::new(ErrorKind::Panic, format!("{what} panicked: {}", said.unwrap_or("(no message)"))))
+    })
+}

@@ -1,0 +1,356 @@
+//! A device of the tests' own, as an accelerator is: one step hands the run to the engine, the next waits for it at the request, and
+//! no thread waits meanwhile. What a device does not say is as the traits have it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel, DeviceRequest, DeviceStep};
+use roiflow::runtime::executor::{Executor, Executors};
+use roiflow::runtime::{CancelToken, ContextParams, Interrupt, RemoteContext};
+use roiflow::tensor::{Shape, Tensor};
+
+use super::*;
+use crate::support::{eventually, in_time, receive, row, values};
+
+type Rows = fn(&mut DeviceIo<'_>) -> Result<()>;
+
+/// `y = 2 x`, or what `rows` computes. The engine computes until the test turns its hand.
+struct Beside {
+    hand: Arc<Manual>,
+    rows: Rows,
+    log: Arc<Log>,
+    /// All but the wait is done by the thread that starts a run.
+    is_inline: bool,
+}
+
+/// What the engine was told.
+#[derive(Default)]
+struct Log {
+    n_allocated: AtomicUsize,
+    n_submitted: AtomicUsize,
+    n_abandoned: AtomicUsize,
+    interrupted: Mutex<Option<mpsc::Sender<()>>>,
+}
+
+impl Interrupt for Log {
+    fn interrupt(&self) {
+        if let Some(sender) = &*self.interrupted.lock().unwrap() {
+            sender.send(()).unwrap();
+        }
+    }
+}
+
+impl Beside {
+    fn new(rows: Rows) -> Arc<Self> {
+        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: false })
+    }
+
+    fn inline(rows: Rows) -> Arc<Self> {
+        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: true })
+    }
+
+    fn compile(self: &Arc<Self>, inputs: Vec<Port>, config: &Config) -> Result<CompiledModel> {
+        let mut core = Core::new();
+        core.register(self.clone());
+        let outputs = inputs.iter().map(|port| Port { names: vec!["y".into()], ..port.clone() }).take(1).collect();
+        core.compile_model(&Model::from_ports(ModelInfo { inputs, outputs, ..ModelInfo::default() }), "BESIDE", config)
+    }
+
+    fn n_submitted(&self) -> usize {
+        self.log.n_submitted.load(Ordering::Acquire)
+    }
+
+    /// Waits until as many runs are with the engine, of which nobody waits for the end with a thread.
+    fn wait_for_submitted(&self, n: usize) {
+        let hand = self.hand.clone();
+        eventually(move || hand.n_queued() == n);
+    }
+}
+
+impl Device for Beside {
+    fn name(&self) -> &str {
+        "BESIDE"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { description: "for tests".to_owned(), properties: Vec::new(), missing: None }
+    }
+
+    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+        Err(Error::new(ErrorKind::Unsupported, "device BESIDE reads no files"))
+    }
+
+    fn compile(&self, model: &Model, _config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        let executor: Arc<dyn Executor> = if self.is_inline { Arc::new(Inline) } else { executors.cpu()? };
+        let request = BesideRequest { hand: self.hand.clone(), rows: self.rows, log: self.log.clone(), is_computing: false };
+        let mut info = model.info().clone();
+        // Nothing that an engine knows.
+        info.inputs.iter_mut().for_each(|port| port.axes = None);
+        Ok(Arc::new(BesideModel { info, executor, request }))
+    }
+}
+
+struct BesideModel {
+    info: ModelInfo,
+    executor: Arc<dyn Executor>,
+    request: BesideRequest,
+}
+
+impl DeviceModel for BesideModel {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn steps(&self) -> Vec<DeviceStep> {
+        ["submit", "wait"].map(|name| DeviceStep { name, executor: self.executor.clone() }).into()
+    }
+
+    fn optimal_number_of_requests(&self) -> usize {
+        1
+    }
+
+    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
+        Ok(Box::new(self.request.clone()))
+    }
+}
+
+#[derive(Clone)]
+struct BesideRequest {
+    hand: Arc<Manual>,
+    rows: Rows,
+    log: Arc<Log>,
+    is_computing: bool,
+}
+
+impl DeviceRequest for BesideRequest {
+    fn allocate_input(&mut self, _port_idx: usize, shape: Shape) -> Result<Tensor> {
+        self.log.n_allocated.fetch_add(1, Ordering::AcqRel);
+        Ok(Tensor::new(ElementType::F32, shape)?)
+    }
+
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        self.is_computing = step_idx == 0;
+        if self.is_computing {
+            self.log.n_submitted.fetch_add(1, Ordering::AcqRel);
+            let engine: Arc<dyn Interrupt> = self.log.clone();
+            cancel.interrupt_with(&engine);
+            return Ok(());
+        }
+        cancel.forget();
+        (self.rows)(io)
+    }
+
+    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
+        (step_idx == 1).then(|| self.hand.clone() as Arc<dyn Executor>)
+    }
+
+    fn is_computing(&self) -> bool {
+        self.is_computing
+    }
+
+    fn abandon(&mut self) {
+        if std::mem::take(&mut self.is_computing) {
+            self.log.n_abandoned.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn batches(batch_size: usize) -> Config {
+    Config { batch_size, batch_timeout: Duration::from_secs(100 * 3600), ..Config::default() }
+}
+
+/// The end of a run that the test does not hold up any more.
+fn ended(request: &InferRequest) -> Result<()> {
+    let request = request.clone();
+    in_time(move || request.wait())
+}
+
+fn x() -> Vec<Port> {
+    vec![port("x", &[0, 4])]
+}
+
+/// By itself, or as the only one there is of a model that gathers.
+#[test]
+fn a_run_waits_for_the_engine_where_its_request_says() {
+    for batch_size in [1, 2] {
+        let device = Beside::new(double);
+        let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
+        let n_before = device.n_submitted();
+        request.start_async(row([3.0; 4])).unwrap();
+        device.wait_for_submitted(1);
+        assert_eq!((device.n_submitted() - n_before, request.wait_for(Duration::ZERO).unwrap()), (1, false));
+        assert!(device.hand.run_one());
+        ended(&request).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [6.0; 4]);
+    }
+}
+
+#[test]
+fn a_call_of_several_runs_waits_for_the_engine_as_one_run_does() {
+    let device = Beside::new(double);
+    let model = device.compile(x(), &batches(3)).unwrap();
+    let requests: Vec<_> = (0..3).map(|_| model.create_infer_request().unwrap()).collect();
+    let n_before = device.n_submitted();
+    requests.iter().enumerate().for_each(|(idx, request)| request.start_async(row([idx as f32; 4])).unwrap());
+    device.wait_for_submitted(1);
+    assert_eq!(device.n_submitted() - n_before, 1);
+    assert!(device.hand.run_one());
+    for (idx, request) in requests.iter().enumerate() {
+        ended(request).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * idx as f32; 4]);
+    }
+}
+
+/// While the one engine computes, runs gather, however short the time limit; when it is free, they go together.
+#[test]
+fn runs_gather_while_the_engine_is_busy() {
+    let device = Beside::inline(double);
+    let model = device.compile(x(), &Config { batch_timeout: Duration::ZERO, ..batches(8) }).unwrap();
+    let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
+    let n_before = device.n_submitted();
+    for (idx, request) in requests.iter().enumerate() {
+        request.start_async(row([idx as f32; 4])).unwrap();
+        assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (1, 1), "run {idx}");
+    }
+    assert!(device.hand.run_one());
+    ended(&requests[0]).unwrap();
+    assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (2, 1));
+    requests[0].start_async(row([9.0; 4])).unwrap();
+    assert_eq!(device.hand.n_queued(), 1, "the engine computes for the three others");
+    assert!(device.hand.run_one());
+    for (idx, request) in requests.iter().enumerate().skip(1) {
+        ended(request).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * idx as f32; 4]);
+    }
+    assert!(device.hand.run_one());
+    ended(&requests[0]).unwrap();
+    assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (3, 0));
+}
+
+/// What the caller says of the axes counts, though the engine knows nothing of it.
+#[test]
+fn the_callers_axes_hold_on_a_device_that_knows_none() {
+    let core = {
+        let mut core = Core::new();
+        core.register(Beside::new(double));
+        core
+    };
+    let model = Model::from_ports(ModelInfo { inputs: x(), outputs: vec![port("y", &[0, 4])], ..ModelInfo::default() });
+    for (axes, expected) in [("NC", None), ("CN", Some(ErrorKind::Tensor))] {
+        let model = core.compile_model(&model.with_axes("x", axes.parse().unwrap()).unwrap(), "BESIDE", &Config::default()).unwrap();
+        assert_eq!(model.inputs()[0].axes, Some(axes.parse().unwrap()));
+        let request = model.create_infer_request().unwrap();
+        assert_eq!(kind(request.set_tensors("x", &[row([1.0; 4]), row([2.0; 4])])), expected, "{axes}");
+    }
+}
+
+/// A run whose engine computes can't be taken from it: the drop tells the engine, and waits until it is done with the tensors.
+#[test]
+fn a_drop_while_the_engine_computes_waits_for_its_end() {
+    for batch_size in [1, 2] {
+        let device = Beside::new(double);
+        let (sender, interrupted) = mpsc::channel();
+        let model = device.compile(x(), &batches(batch_size)).unwrap();
+        *device.log.interrupted.lock().unwrap() = Some(sender);
+        let request = model.create_infer_request().unwrap();
+        request.start_async(row([1.0; 4])).unwrap();
+        device.wait_for_submitted(1);
+        let dropping = std::thread::spawn(move || drop(request));
+        receive(&interrupted);
+        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 0);
+        assert!(device.hand.run_one());
+        in_time(move || dropping.join().unwrap());
+        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 1, "the engine is done with the run when it is over");
+    }
+}
+
+/// The same for a run that is canceled: it ends when the engine is done with it.
+#[test]
+fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
+    for batch_size in [1, 2] {
+        let device = Beside::new(double);
+        let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
+        request.start_async(row([1.0; 4])).unwrap();
+        device.wait_for_submitted(1);
+        request.cancel();
+        assert!(!request.wait_for(Duration::ZERO).unwrap());
+        assert!(device.hand.run_one());
+        assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
+        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 1);
+    }
+}
+
+#[test]
+fn a_device_that_says_no_more_has_host_memory_and_no_times_of_nodes() {
+    let (device, mut core) = (Beside::new(double), Core::new());
+    core.register(Arc::new(NullDevice::default()));
+    core.register(device.clone());
+    let unsupported = |result: Result<RemoteContext>, expected: &str| {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains(expected), "{error}");
+    };
+    let of_device = ContextParams::DeviceMemory { max_bytes: None };
+    unsupported(core.default_context("BESIDE"), "device BESIDE has no memory of its own");
+    unsupported(core.create_context("BESIDE", &of_device), "device BESIDE has no memory of its own");
+    let remote = core.create_context("NULL", &of_device).unwrap().create_tensor(ElementType::F32, [1, 4]).unwrap();
+    for batch_size in [1, 2] {
+        let model = device.compile(x(), &batches(batch_size)).unwrap();
+        assert_eq!(model.properties().ignored, []);
+        assert_eq!(model.optimal_number_of_requests(), batch_size);
+        let request = model.create_infer_request().unwrap();
+        assert_eq!(kind(request.set_tensor("x", &remote)), Some(ErrorKind::Unsupported));
+        request.infer(row([1.0; 4])).unwrap();
+        let error = request.profiling_info().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("does not tell the times of nodes"), "{error}");
+    }
+}
+
+/// Whether rows are independent is tried out where the device does not know.
+#[test]
+fn rows_are_gathered_only_if_none_depends_on_the_others() {
+    let less_the_first: Rows = |io| {
+        let (values, shape) = (read(io.input(0)), *io.input(0).layout().shape());
+        write(io, 0, &shape, values.iter().map(|value| value - values[0]).collect())
+    };
+    let one_row: Rows = |io| {
+        let values = read(io.input(0));
+        write(io, 0, &[1, 4], values[..4].to_vec())
+    };
+    let failing: Rows = |io| match io.input(0).layout().shape()[0] {
+        1 => double(io),
+        _ => Err(Error::new(ErrorKind::Device, "one row at a time")),
+    };
+    let cases = [
+        (less_the_first, "its rows are not independent, so what one run gets would depend on the others (output `y` [?, 4] f32, row 1: "),
+        (one_row, "output `y` [?, 4] f32: expected 3 rows of 3, got [1, 4]"),
+        (failing, "3 rows in one call: one row at a time"),
+    ];
+    for (rows, expected) in cases {
+        let device = Beside::new(rows);
+        device.compile(x(), &batches(1)).unwrap();
+        assert_eq!(device.n_submitted(), 0, "nothing is tried where nothing is gathered");
+        let error = device.compile(x(), &batches(3)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("batch size 3 of `model of ports` on device BESIDE: {expected}")), "{error}");
+    }
+}
+
+/// The request's own tensor lies in memory of the device's choice, which is asked for more only when that is too small.
+#[test]
+fn an_input_that_is_copied_stays_in_the_memory_that_the_device_gave() {
+    let device = Beside::new(double);
+    let request = device.compile(x(), &Config::default()).unwrap().create_infer_request().unwrap();
+    let mut address = None;
+    for (n_rows, n_allocated) in [(0, 1), (3, 2), (1, 2), (2, 2), (3, 2), (0, 2), (4, 3), (3, 3)] {
+        request.set_inputs(ndarray::Array2::from_elem((n_rows, 4), 1.0_f32)).unwrap();
+        assert_eq!(device.log.n_allocated.load(Ordering::Acquire), n_allocated, "{n_rows} rows");
+        let tensor = request.input_tensor(()).unwrap();
+        assert_eq!(values(&tensor), vec![1.0; 4 * n_rows]);
+        if n_allocated == 2 {
+            assert_eq!(*address.get_or_insert_with(|| tensor.address()), tensor.address());
+        }
+    }
+}

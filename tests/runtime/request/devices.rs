@@ -1,0 +1,111 @@
+//! What a core does with its devices, and with families of them: engines that give any number of devices.
+
+use std::path::Path;
+
+use roiflow::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
+use roiflow::runtime::executor::Executors;
+
+use super::*;
+use crate::support::Scratch;
+
+type Read = fn() -> Result<ModelInfo>;
+
+const UNKNOWN: Read = || Err(Error::new(ErrorKind::Unsupported, "another format"));
+const BROKEN: Read = || Err(Error::new(ErrorKind::Model, "it is cut off"));
+const READ: Read = || Ok(ModelInfo { inputs: vec![port("x", &[1, 4])], ..ModelInfo::default() });
+
+/// A device that reads files as told, and runs nothing.
+struct Reader(Read);
+
+impl Device for Reader {
+    fn name(&self) -> &str {
+        "READER"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { description: String::new(), properties: Vec::new(), missing: None }
+    }
+
+    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+        (self.0)()
+    }
+
+    fn compile(&self, _model: &Model, _config: &Config, _executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        Err(Error::new(ErrorKind::Unsupported, "it only reads"))
+    }
+}
+
+/// Null devices by any name behind the prefix, some of them known.
+struct Family {
+    prefix: &'static str,
+    known: Vec<&'static str>,
+    read: Read,
+}
+
+impl DeviceFamily for Family {
+    fn prefix(&self) -> &str {
+        self.prefix
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        self.known.iter().map(|name| self.device(name)).collect()
+    }
+
+    fn device(&self, name: &str) -> Arc<dyn Device> {
+        Arc::new(NullDevice::instance(name, Arc::default()))
+    }
+
+    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+        (self.read)()
+    }
+}
+
+fn names(core: &Core) -> Vec<String> {
+    core.devices().into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn a_family_gives_the_devices_behind_its_prefix() {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::default()));
+    core.register_family(Arc::new(Family { prefix: "A", known: vec!["A.0"], read: UNKNOWN }));
+    core.register_family(Arc::new(Family { prefix: "B", known: vec!["B.0", "B.1"], read: UNKNOWN }));
+    assert_eq!(names(&core), ["NULL", "A.0", "B.0", "B.1"]);
+    for name in ["A.0", "B.1", "B.7", "A.HETERO:B.0"] {
+        assert_eq!(compile_on(&core, name, &Config::default()).device(), name);
+    }
+    for name in ["A", "A.", "AA.0", "C.0", ".0", ""] {
+        let error = core.default_context(name).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
+        assert_eq!(error.to_string(), format!("no device `{name}`: expected one of NULL, A.CPU, B.CPU"));
+    }
+    // One of the same name takes the place.
+    core.register_family(Arc::new(Family { prefix: "A", known: vec!["A.5"], read: UNKNOWN }));
+    core.register(Arc::new(NullDevice::default()));
+    assert_eq!(names(&core), ["NULL", "B.0", "B.1", "A.5"]);
+}
+
+/// The first that knows the format has the word; who does not know it has none.
+#[test]
+fn a_model_is_read_by_the_first_that_knows_its_format() {
+    let scratch = Scratch::new("devices");
+    let path = scratch.file("model.any", "any");
+    let read = |of_device: Read, of_families: &[Read]| {
+        let mut core = Core::new();
+        core.register(Arc::new(Reader(of_device)));
+        for (prefix, read) in ["A", "B"].iter().zip(of_families) {
+            core.register_family(Arc::new(Family { prefix, known: Vec::new(), read: *read }));
+        }
+        core.read_model(&path).map(|model| model.info().inputs.len()).map_err(|error| (error.kind(), error.to_string()))
+    };
+    let refused = || Err((ErrorKind::Model, "it is cut off".to_owned()));
+    assert_eq!(read(READ, &[BROKEN]), Ok(1));
+    assert_eq!(read(UNKNOWN, &[READ, BROKEN]), Ok(1));
+    assert_eq!(read(UNKNOWN, &[UNKNOWN, READ]), Ok(1));
+    assert_eq!(read(BROKEN, &[READ]), refused(), "no engine is loaded to say it again");
+    assert_eq!(read(UNKNOWN, &[BROKEN, READ]), refused());
+    let message = format!("cannot read model `{}`: another format", path.display());
+    assert_eq!(read(UNKNOWN, &[UNKNOWN, UNKNOWN]), Err((ErrorKind::Model, message)));
+    let message = format!("no device reads models such as `{}`", path.display());
+    assert_eq!(read(UNKNOWN, &[]), Err((ErrorKind::Model, message)));
+}

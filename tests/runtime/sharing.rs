@@ -1,0 +1,449 @@
+//! Stages that share one compiled model: calls of several rows, whose turn it is, who leaves, and what may differ.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use roiflow::devices::null::{Gate, NullDevice, Script};
+use roiflow::frame::{Classification, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
+use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel};
+use roiflow::runtime::executor::{Executors, Pool};
+use roiflow::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use roiflow::stages::classifier::Classified;
+use roiflow::stages::{Classifier, Detector, Permit, Scheduling, Sharing, StageOptions, register_device};
+
+use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
+
+/// A null device of a test's own that counts how often a model was compiled for it.
+struct Counting {
+    device: NullDevice,
+    script: Arc<Script>,
+    n_compiled: AtomicUsize,
+}
+
+impl Counting {
+    /// Registers the device under this name.
+    fn register(name: &str, script: Script) -> Arc<Self> {
+        let script = Arc::new(Script { executor: Some(Arc::new(Pool::new("null", 2).unwrap())), ..script });
+        let device = NullDevice::instance(name, script.clone());
+        let counting = Arc::new(Self { device, script, n_compiled: AtomicUsize::new(0) });
+        register_device(counting.clone());
+        counting
+    }
+
+    fn n_compiled(&self) -> usize {
+        self.n_compiled.load(Ordering::Acquire)
+    }
+
+    fn options(&self, model: &str) -> StageOptions {
+        StageOptions {
+            model: tiny(model),
+            device: Some(self.device.name().to_owned()),
+            sharing: Sharing::Alike,
+            n_requests: Some(1),
+            ..StageOptions::default()
+        }
+    }
+}
+
+impl Device for Counting {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        self.device.read_model(path)
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        self.n_compiled.fetch_add(1, Ordering::AcqRel);
+        self.device.compile(model, config, executors)
+    }
+}
+
+fn picture(value: u8) -> Frame {
+    Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
+}
+
+/// Finds in each row one box, whose confidence is the mean of the row's picture.
+fn means() -> Script {
+    Script::computing(|io, _| {
+        let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
+        let len = values.len() / n_rows;
+        let of_row: Vec<[f32; 6]> =
+            values.chunks(len).map(|row| [0.0, row.iter().sum::<f32>() / len as f32 / 255.0, 0.25, 0.25, 0.75, 0.75]).collect();
+        io.output(0, &[n_rows, 1, 6])?.dense_mut::<f32>()?.copy_from_slice(of_row.as_flattened());
+        Ok(())
+    })
+}
+
+/// Waits at the gate, and says of each row the class whose number is its first value.
+fn echoes(gate: Option<Arc<Gate>>) -> Script {
+    let script = Script::computing(|io, _| {
+        let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
+        let len = values.len() / n_rows;
+        let mut said = vec![0.0; n_rows * 4];
+        for (row_idx, row) in values.chunks(len).enumerate() {
+            said[row_idx * 4 + row[0] as usize % 4] = 1.0;
+        }
+        io.output(0, &[n_rows, 4])?.dense_mut::<f32>()?.copy_from_slice(&said);
+        Ok(())
+    });
+    Script { gate, ..script }
+}
+
+fn label(said: &Classification) -> &str {
+    match &said.outcome {
+        Outcome::Label { label: Some(label), .. } => label,
+        other => panic!("no label: {other:?}"),
+    }
+}
+
+/// Four by four pictures of one value each, in one frame, and where they are.
+fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
+    let size = Size::new(64, 64);
+    let bytes: Vec<u8> = (0..64 * 64).flat_map(|at| [(at / 64 / 16 * 4 + at % 64 / 16) as u8; 3]).collect();
+    let cell = |n: u32| PixelRect { x: n % 4 * 16, y: n / 4 * 16, width: 16, height: 16 };
+    (Frame::from_packed(PixelFormat::Rgb, size, &bytes).unwrap(), (0..16).map(|n| (ObjectId(n as i32 + 1), cell(n))).collect())
+}
+
+fn classified(classifier: &Classifier, frame: &Frame, regions: &[(ObjectId, PixelRect)]) -> mpsc::Receiver<Classified> {
+    let (sender, receiver) = mpsc::channel();
+    let done = move |classified| drop(sender.send(classified));
+    classifier.submit(frame.clone(), 0, regions.to_vec(), Box::new(done));
+    receiver
+}
+
+type Found = Result<Vec<Detection>>;
+
+fn detected(detector: &Detector, frame: &Frame) -> mpsc::Receiver<Found> {
+    let (sender, receiver) = mpsc::channel();
+    detector.submit(frame.clone(), 0, Box::new(move |found| drop(sender.send(found))));
+    receiver
+}
+
+#[test]
+fn sixteen_regions_of_a_frame_are_one_call() {
+    let device = Counting::register("NULL.sixteen", echoes(None));
+    let classifier = Classifier::new(&StageOptions { n_requests: None, ..device.options("color.onnx") }).unwrap();
+    let (frame, regions) = mosaic();
+    let said = receive(&classified(&classifier, &frame, &regions));
+    assert_eq!((device.script.n_calls(), said.failed.is_none()), (1, true));
+    let names = ["red", "green", "blue", "other"];
+    assert_eq!(said.classifications.len(), 16);
+    for (id, said) in &said.classifications {
+        assert_eq!(label(said), names[(id.0 - 1) as usize % 4], "region {id:?}");
+    }
+    let stats = classifier.stats();
+    assert_eq!((stats.n_runs, stats.n_rows), (1, 16));
+    // A frame with more than is good for one call takes two.
+    let many: Vec<_> = regions.iter().cycle().take(40).enumerate().map(|(n, (_, rect))| (ObjectId(n as i32 + 100), *rect)).collect();
+    assert_eq!(receive(&classified(&classifier, &frame, &many)).classifications.len(), 40);
+    assert_eq!(device.script.n_calls(), 3);
+}
+
+#[test]
+fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_other() {
+    let (frame, regions) = mosaic();
+    let device = Counting::register("NULL.one-by-one", echoes(None));
+    let classifier = Classifier::new(&StageOptions { batch_size: Some(1), ..device.options("color.onnx") }).unwrap();
+    receive(&classified(&classifier, &frame, &regions));
+    assert_eq!((device.script.n_calls(), classifier.stats().n_runs), (16, 16));
+    let device = Counting::register("NULL.mixes", Script { mixes_rows: true, ..echoes(None) });
+    let classifier = Classifier::new(&device.options("color.onnx")).unwrap();
+    receive(&classified(&classifier, &frame, &regions));
+    assert_eq!(device.script.n_calls(), 16);
+    let error = Classifier::new(&StageOptions { batch_size: Some(4), ..device.options("color.onnx") }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("not independent") && error.to_string().contains("use batch size 1"), "{error}");
+}
+
+#[test]
+fn eight_frames_of_eight_streams_are_one_call() {
+    let device = Counting::register("NULL.eight", means());
+    let options = StageOptions { batch_size: Some(8), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
+    let detectors: Vec<Detector> = (0..8).map(|_| Detector::new(&options).unwrap()).collect();
+    let receivers: Vec<_> = detectors.iter().zip(0..).map(|(detector, n)| detected(detector, &picture(130 + n * 10))).collect();
+    for (receiver, n) in receivers.iter().zip(0..) {
+        let found = receive(receiver).unwrap();
+        let expected = (130 + n * 10) as f32 / 255.0;
+        assert!(found.len() == 1 && (found[0].confidence - expected).abs() < 1e-3, "stream {n}: {found:?}");
+    }
+    assert_eq!(device.script.n_calls(), 1);
+    assert!(detectors.iter().all(|detector| (detector.stats().n_runs, detector.stats().n_rows) == (1, 1)));
+}
+
+#[test]
+fn a_lone_frame_waits_no_longer_than_the_time_limit() {
+    let device = Counting::register("NULL.lone", means());
+    for timeout in [Duration::ZERO, Duration::from_millis(60)] {
+        let options = StageOptions { batch_size: Some(8), batch_timeout: Some(timeout), ..device.options("rectangle.onnx") };
+        let detector = Detector::new(&options).unwrap();
+        let begin = Instant::now();
+        receive(&detected(&detector, &picture(200))).unwrap();
+        let took = begin.elapsed();
+        assert!(took >= timeout, "others had their time: {took:?}");
+        assert!(took < timeout + Duration::from_secs(20), "{took:?}");
+    }
+    assert_eq!(device.script.n_calls(), 2);
+    // One that came first and is not the oldest is not forgotten behind those that come after it.
+    let options = StageOptions {
+        batch_size: Some(3),
+        batch_timeout: Some(Duration::from_millis(200)),
+        scheduling: Scheduling::Latency,
+        ..device.options("rectangle.onnx")
+    };
+    let detector = Detector::new(&options).unwrap();
+    let begin = Instant::now();
+    let (sender, receiver) = mpsc::channel();
+    for age in [0, 1000] {
+        let (sender, permit) = (sender.clone(), Permit::new(begin.checked_sub(Duration::from_millis(age)).unwrap(), None));
+        detector.submit_with(picture(200), 0, permit, Box::new(move |found| sender.send(found.is_ok()).unwrap()));
+    }
+    assert!(receive(&receiver) && receive(&receiver));
+    assert_eq!(device.script.n_calls(), 3, "both in one call");
+}
+
+#[test]
+fn what_a_batch_finds_is_what_single_runs_find() {
+    let (frame, regions) = mosaic();
+    let colors: Vec<u8> = (0..64 * 64).flat_map(|at| [[250, 3, 9], [4, 240, 7], [1, 2, 255], [90, 90, 90]][at % 64 / 16]).collect();
+    let colors = Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &colors).unwrap();
+    for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| is_here(device)) {
+        for (model, frame) in [("color.onnx", &colors), ("brightness.onnx", &frame)] {
+            let answers = |batch_size| {
+                let options = StageOptions {
+                    model: tiny(model),
+                    device: Some(device.to_owned()),
+                    batch_size,
+                    batch_timeout: Some(Duration::from_secs(3600)),
+                    ..StageOptions::default()
+                };
+                let classifier = Classifier::new(&options).unwrap();
+                let mut said = receive(&classified(&classifier, frame, &regions)).classifications;
+                said.sort_by_key(|(id, _)| *id);
+                (said, classifier.stats())
+            };
+            let (alone, of_alone) = answers(Some(1));
+            assert_eq!((alone.len(), of_alone.n_runs, of_alone.n_rows), (16, 16, 16), "{device} {model}");
+            for (batch_size, n_calls) in [(Some(16), 1), (Some(8), 2), (None, if device == "CPU" { 16 } else { 1 })] {
+                let (said, stats) = answers(batch_size);
+                assert_eq!((stats.n_runs, stats.n_rows), (n_calls, 16), "{device} {model} {batch_size:?}");
+                for ((id, said), (id_alone, alone)) in said.iter().zip(&alone) {
+                    let is_same = match (&said.outcome, &alone.outcome) {
+                        (Outcome::Value(value), Outcome::Value(of_alone)) => (value - of_alone).abs() < 1e-3,
+                        (
+                            Outcome::Label { label_id, confidence, .. },
+                            Outcome::Label { label_id: of_alone, confidence: confidence_alone, .. },
+                        ) => label_id == of_alone && (confidence - confidence_alone).abs() < 1e-4,
+                        _ => false,
+                    };
+                    assert!(id == id_alone && is_same, "{device} {model} {batch_size:?} {id:?}: {said:?}, alone {alone:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
+    let script = Script::computing(|io, _| {
+        let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
+        if values.contains(&13.0) {
+            return Err(Error::new(ErrorKind::Device, "thirteen"));
+        }
+        io.output(0, &[n_rows, 1, 6])?.dense_mut::<f32>()?.as_chunks_mut::<6>().0.fill([0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+        Ok(())
+    });
+    let device = Counting::register("NULL.thirteen", script);
+    let options = StageOptions { batch_size: Some(4), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
+    let detectors: Vec<Detector> = (0..4).map(|_| Detector::new(&options).unwrap()).collect();
+    let receivers: Vec<_> = detectors.iter().zip([7, 13, 8, 9]).map(|(detector, value)| detected(detector, &picture(value))).collect();
+    let found: Vec<_> = receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect();
+    assert_eq!(found, [Ok(1), Err(ErrorKind::Device), Ok(1), Ok(1)]);
+    assert_eq!(device.script.n_calls(), 1 + 4);
+}
+
+#[test]
+fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
+    let device = Counting::register("NULL.shared", means());
+    let before = Arc::strong_count(&device.script);
+    for round in 1..=20 {
+        let options = device.options("rectangle.onnx");
+        // All at the same time.
+        let detectors: Vec<Detector> = std::thread::scope(|scope| {
+            let loading: Vec<_> = (0..16).map(|_| scope.spawn(|| Detector::new(&options).unwrap())).collect();
+            loading.into_iter().map(|loading| loading.join().unwrap()).collect()
+        });
+        assert_eq!(device.n_compiled(), round);
+        let receivers: Vec<_> = detectors.iter().map(|detector| detected(detector, &picture(255))).collect();
+        assert!(receivers.iter().all(|receiver| receive(receiver).unwrap().len() == 1));
+        drop(detectors);
+        assert_eq!(Arc::strong_count(&device.script), before, "the engine's objects are gone when the last drop returns");
+    }
+}
+
+#[test]
+fn who_leaves_while_runs_end_frees_everything_all_the_same() {
+    let device = Counting::register("NULL.leaving", means());
+    let before = Arc::strong_count(&device.script);
+    for _ in 0..200 {
+        let detector = Detector::new(&StageOptions { n_requests: Some(2), ..device.options("rectangle.onnx") }).unwrap();
+        let (first, second) = (detected(&detector, &picture(255)), detected(&detector, &picture(255)));
+        receive(&first).unwrap();
+        drop(detector);
+        assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
+        // It ran, or was canceled, or never began; it was told of.
+        drop(receive(&second));
+    }
+}
+
+#[test]
+fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_differ() {
+    let device = Counting::register("NULL.differ", means());
+    let options = device.options("rectangle.onnx");
+    let scratch = Scratch::new("sharing");
+    let other_file = scratch.file("rectangle.onnx", std::fs::read(tiny("rectangle.onnx")).unwrap());
+    let description = Some(scratch.file("other.toml", std::fs::read(tiny("rectangle.toml")).unwrap()));
+    let first = Detector::new(&options).unwrap();
+    let same = [
+        StageOptions { threshold: Some(0.9), iou_threshold: Some(0.1), ..options.clone() },
+        StageOptions { labels: Some(vec!["box".into()]), scheduling: Scheduling::Latency, ..options.clone() },
+        StageOptions { description: description.clone(), batch_timeout: Some(Duration::from_secs(1)), ..options.clone() },
+    ];
+    let same: Vec<Detector> = same.iter().map(|options| Detector::new(options).unwrap()).collect();
+    assert_eq!(device.n_compiled(), 1);
+    let of = |detector: &Detector, value| receive(&detected(detector, &picture(value))).unwrap();
+    assert_eq!((of(&first, 200).len(), of(&same[0], 200).len(), of(&same[0], 250).len()), (1, 0, 1), "each has its threshold");
+    assert_eq!((of(&same[1], 200)[0].label.as_deref(), of(&first, 200)[0].label.as_deref()), (Some("box"), Some("rectangle")));
+    let others = [
+        StageOptions { n_requests: Some(2), ..options.clone() },
+        StageOptions { batch_size: Some(2), ..options.clone() },
+        StageOptions { model: other_file, description, ..options.clone() },
+        StageOptions { sharing: Sharing::Named("a name".into()), ..options.clone() },
+        StageOptions { sharing: Sharing::Nobody, ..options.clone() },
+    ];
+    let n_before = device.n_compiled();
+    let kept: Vec<Detector> = others.iter().map(|options| Detector::new(options).unwrap()).collect();
+    // A batch of two has its first axis opened, by one compilation more.
+    assert_eq!(device.n_compiled(), n_before + kept.len() + 1);
+}
+
+#[test]
+fn who_shares_by_name_and_contradicts_hears_both_sides() {
+    let device = Counting::register("NULL.named", means());
+    let named = |options| StageOptions { sharing: Sharing::Named("front".into()), ..options };
+    let options = named(StageOptions { batch_size: Some(2), ..device.options("rectangle.onnx") });
+    let first = Detector::new(&options).unwrap();
+    let open = StageOptions { device: None, n_requests: None, batch_size: None, ..options.clone() };
+    let second = Detector::new(&open).unwrap();
+    assert_eq!(second.model().device(), first.model().device(), "what is left open is as the other has it");
+    let says = |error: Error, parts: &[&str]| {
+        let said = error.to_string();
+        assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| said.contains(part)), "{said}");
+    };
+    let other = StageOptions { n_requests: Some(3), device: Some("CPU".into()), batch_size: Some(4), ..options.clone() };
+    let both_sides = ["`front`", "nireq: 1, and here 3", "device: NULL.named, and here CPU", "batch-size: 2, and here 4"];
+    says(Detector::new(&other).unwrap_err(), &both_sides);
+    says(Detector::new(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(), &["rectangle.onnx", "stripes.onnx"]);
+    says(Classifier::new(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector, and here a classifier"]);
+    drop((first, second));
+    Classifier::new(&named(device.options("color.onnx"))).unwrap();
+}
+
+/// A detector for each of so many streams, on one request that stands at a gate; and a frame of the first one that keeps it busy.
+fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Detector>, mpsc::Receiver<Found>) {
+    let gate = Gate::closed();
+    let device = Counting::register(name, Script { gate: Some(gate.clone()), ..means() });
+    let options = change(device.options("rectangle.onnx"));
+    let detectors: Vec<Detector> = (0..n_streams).map(|_| Detector::new(&options).unwrap()).collect();
+    let first = detected(&detectors[0], &picture(255));
+    gate.wait_for_arrivals(1);
+    (gate, detectors, first)
+}
+
+#[test]
+fn the_oldest_frame_of_all_streams_is_next_or_the_one_that_came_first() {
+    for (scheduling, expected) in [(Scheduling::Throughput, [0, 1, 2, 3, 4, 5]), (Scheduling::Latency, [1, 3, 5, 0, 2, 4])] {
+        let (gate, detectors, first) = held(&format!("NULL.age-{scheduling:?}"), 3, |options| StageOptions { scheduling, ..options });
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let now = Instant::now();
+        for (number, age) in [50, 400, 40, 300, 30, 300].into_iter().enumerate() {
+            let (order, permit) = (order.clone(), Permit::new(now - Duration::from_millis(age), None));
+            let done = move |_| order.lock().unwrap().push(number);
+            detectors[number % 3].submit_with(picture(255), 0, permit, Box::new(done));
+        }
+        gate.open();
+        receive(&first).unwrap();
+        eventually({
+            let order = order.clone();
+            move || order.lock().unwrap().len() == 6
+        });
+        assert_eq!(*order.lock().unwrap(), expected, "{scheduling:?}");
+    }
+}
+
+#[test]
+fn who_leaves_takes_only_its_own_frames_along_and_waits_for_nobody_elses() {
+    let (gate, mut detectors, first) = held("NULL.leave", 3, |options| options);
+    let kinds = |receivers: &[mpsc::Receiver<Found>]| -> Vec<_> {
+        receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect()
+    };
+    let of = |detector: &Detector| (0..3).map(|_| detected(detector, &picture(255))).collect::<Vec<_>>();
+    let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
+    let leaving = detectors.pop().unwrap();
+    // The gate is closed: whoever waited for the run of another would wait here.
+    in_time(move || drop(leaving));
+    assert_eq!(kinds(&of_third), [Err(ErrorKind::Stopped); 3]);
+    assert!(of_second.iter().all(|receiver| receiver.try_recv().is_err()));
+    gate.open();
+    assert_eq!((kinds(&of_second), receive(&first).is_ok()), (vec![Ok(1); 3], true));
+}
+
+#[test]
+fn who_leaves_waits_for_its_own_frame_in_a_call_with_others() {
+    let (gate, mut detectors, first) =
+        held("NULL.own", 2, |options| StageOptions { batch_size: Some(2), batch_timeout: Some(Duration::ZERO), ..options });
+    let (second, third) = (detected(&detectors[0], &picture(255)), detected(&detectors[1], &picture(255)));
+    gate.admit(1);
+    receive(&first).unwrap();
+    gate.wait_for_arrivals(2);
+    let leaving = detectors.pop().unwrap();
+    let (sender, left) = mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(leaving);
+        sender.send(()).unwrap();
+    });
+    assert!(left.recv_timeout(Duration::from_millis(50)).is_err(), "its frame is in the engine, with another's");
+    gate.open();
+    assert_eq!((receive(&second).unwrap().len(), receive(&third).unwrap().len()), (1, 1), "nobody's frame was canceled");
+    receive(&left);
+    dropping.join().unwrap();
+}
+
+#[test]
+fn a_stage_may_be_dropped_by_who_takes_its_result() {
+    let device = Counting::register("NULL.taker", means());
+    let before = Arc::strong_count(&device.script);
+    let detector = Arc::new(Detector::new(&device.options("rectangle.onnx")).unwrap());
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::channel();
+    let last = detector.clone();
+    let done = move |_| {
+        may_go_on.recv().unwrap();
+        drop(last);
+        sender.send(()).unwrap();
+    };
+    detector.submit(picture(255), 0, Box::new(done));
+    drop(detector);
+    let begin = Instant::now();
+    go_on.send(()).unwrap();
+    receive(&receiver);
+    assert!(begin.elapsed() < Duration::from_secs(4), "it does not wait for itself");
+    eventually(move || Arc::strong_count(&device.script) == before);
+}

@@ -1,0 +1,281 @@
+//! Elements of several streams and pipelines that use one compiled model: none of them waits for another that stands still, fails or
+//! goes, and their frames share calls.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::devices::null::{NullDevice, Script};
+use roiflow::frame::{PixelRect, Size};
+use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel};
+use roiflow::runtime::executor::Executors;
+use roiflow::runtime::{Config, Model, ModelInfo, Result};
+
+use crate::harness::{
+    Slow, TIMEOUT, attach, caps, classify, collect, detect, eventually, face, feed, init, is_alone, picture, pipeline, results, run, tiny,
+};
+use crate::rig::{Rig, black};
+
+/// A null device that counts how often a model was compiled for it.
+struct Counting {
+    device: NullDevice,
+    script: Arc<Script>,
+    n_compiled: AtomicUsize,
+}
+
+impl Counting {
+    /// Each row of a call gets these numbers in the only output.
+    fn register(name: &str, row: &'static [f32], shape: fn(usize) -> Vec<usize>) -> Arc<Self> {
+        init();
+        let script = Arc::new(Script::computing(move |io, _| {
+            let n_rows = io.input(0).layout().shape()[0];
+            io.output(0, &shape(n_rows))?.dense_mut::<f32>()?.chunks_mut(row.len()).for_each(|output| output.copy_from_slice(row));
+            Ok(())
+        }));
+        let counting = Arc::new(Self { device: NullDevice::instance(name, script.clone()), script, n_compiled: AtomicUsize::new(0) });
+        roiflow::stages::register_device(counting.clone());
+        counting
+    }
+
+    /// A detector that finds one box in each picture.
+    fn detector(name: &str) -> Arc<Self> {
+        Self::register(name, &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6])
+    }
+
+    fn n_compiled(&self) -> usize {
+        self.n_compiled.load(Ordering::Acquire)
+    }
+}
+
+impl Device for Counting {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+        self.device.read_model(path)
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        self.n_compiled.fetch_add(1, Ordering::AcqRel);
+        self.device.compile(model, config, executors)
+    }
+}
+
+fn to_null(pipelines: &[gst::Pipeline]) {
+    pipelines.iter().for_each(|pipeline| drop(pipeline.set_state(gst::State::Null).unwrap()));
+}
+
+#[test]
+fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
+    let device = Counting::detector("NULL.sixteen");
+    let before = Arc::strong_count(&device.script);
+    for named in ["", "model-instance-id=of-all"] {
+        let line = format!(
+            "videotestsrc num-buffers=30 ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink name=sink",
+            detect("rectangle", &format!("device=NULL.sixteen name=detect {named}"))
+        );
+        let n_compiled = device.n_compiled();
+        let pipelines: Vec<gst::Pipeline> = (0..16).map(|_| pipeline(&line)).collect();
+        let playing: Vec<_> = pipelines
+            .iter()
+            .cloned()
+            .map(|pipeline| {
+                std::thread::spawn(move || {
+                    let bus = pipeline.bus().unwrap();
+                    let _ = pipeline.set_state(gst::State::Playing);
+                    let ended = bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Eos, gst::MessageType::Error]).unwrap();
+                    assert_eq!(ended.type_(), gst::MessageType::Eos, "{ended:?}");
+                })
+            })
+            .collect();
+        playing.into_iter().for_each(|playing| playing.join().unwrap());
+        assert_eq!(device.n_compiled(), n_compiled + 1);
+        let mut n_warm_ups = 0;
+        for pipeline in &pipelines {
+            let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
+            let count = |field: &str| stats.get::<u64>(field).unwrap();
+            assert_eq!((count("frames-in"), count("inferred"), count("objects")), (30, 30, 30), "{stats}");
+            assert_eq!(count("runs"), count("rows"), "{stats}");
+            n_warm_ups += count("runs") - 30;
+        }
+        assert_eq!(n_warm_ups, 2, "one of them warms the model up");
+        to_null(&pipelines[..15]);
+        assert!(Arc::strong_count(&device.script) > before);
+        to_null(&pipelines[15..]);
+        assert_eq!(Arc::strong_count(&device.script), before, "freed before the change of state returns");
+    }
+}
+
+#[test]
+fn a_stream_that_stands_still_holds_up_no_other() {
+    let device = Counting::detector("NULL.still");
+    let line = detect("rectangle", "device=NULL.still nireq=1 queue-policy=wait");
+    let (still, other) = (Rig::begun(&line), Rig::begun(&line));
+    let (sender, go_on) = std::sync::mpsc::channel::<()>();
+    still.answer(move |_| {
+        let _ = go_on.recv();
+        Ok(gst::FlowSuccess::Ok)
+    });
+    let source = still.source.clone();
+    // More than it can hold: its source waits, too.
+    let pushing = std::thread::spawn(move || (0..20).for_each(|n| drop(source.push(black(n)))));
+    eventually("its window is full", || still.count("frames-in") == 5);
+    for n in 0..100 {
+        other.frame(n).unwrap();
+        assert_eq!(other.next(), format!("frame {n} of 64x48"));
+    }
+    assert_eq!((other.count("inferred"), device.n_compiled()), (100, 1));
+    drop(sender);
+    pushing.join().unwrap();
+    still.event(gst::event::Eos::new());
+    assert_eq!(still.until_eos().len(), 20);
+}
+
+#[test]
+fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
+    let slow = Slow::open("dies", 1);
+    let line = slow.detect("nireq=1 queue-policy=wait");
+    let (failing, leaving, other) = (Rig::begun(&line), Rig::begun(&line), Rig::begun(&line));
+    failing.answer(|_| Err(gst::FlowError::Error));
+    assert_eq!(failing.refusal(), gst::FlowError::Error);
+    slow.hold();
+    other.frame(0).unwrap();
+    slow.wait_for(1);
+    leaving.frames(0..2);
+    other.frame(1).unwrap();
+    // No run ends: who waited for those of the others would wait for ever.
+    let begin = std::time::Instant::now();
+    leaving.element.set_state(gst::State::Null).unwrap();
+    failing.element.set_state(gst::State::Null).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(4), "it waited for frames of others: {:?}", begin.elapsed());
+    slow.release();
+    other.frames(2..10);
+    other.event(gst::event::Eos::new());
+    assert_eq!(other.until_eos().len(), 10);
+    assert_eq!((other.count("inferred"), other.count("failed")), (10, 0));
+    other.check_counts();
+}
+
+#[test]
+fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() {
+    let device = Counting::detector("NULL.gathered");
+    let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
+    {
+        // Its own frames do, where nobody else has any; and the warm-up is over when the limit is.
+        let first = Rig::begun(&line(20));
+        let n_calls = device.script.n_calls();
+        first.frame(0).unwrap();
+        assert_eq!(first.next(), "frame 0 of 64x48");
+        assert_eq!(device.script.n_calls(), n_calls + 1);
+    }
+    let rigs: Vec<Rig> = (0..8).map(|_| Rig::begun(&line(1000))).collect();
+    let n_calls = device.script.n_calls();
+    rigs.iter().for_each(|rig| rig.frame(0).unwrap());
+    rigs.iter().for_each(|rig| assert_eq!(rig.next(), "frame 0 of 64x48"));
+    let n_calls = device.script.n_calls() - n_calls;
+    // A machine that stands still for a second between two of them makes it two.
+    assert!((1..=2).contains(&n_calls), "{n_calls} calls");
+    assert!(rigs.iter().all(|rig| rig.left()[0].ids.len() == 1));
+}
+
+#[test]
+fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
+    let device = Counting::register("NULL.regions", &[0.0, 1.0, 0.0, 0.0], |n_rows| vec![n_rows, 4]);
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",
+        classify("color", "device=NULL.regions nireq=1 name=classify")
+    );
+    let pipeline = pipeline(&line);
+    let size = Size::new(64, 48);
+    attach(&pipeline, move |n| {
+        let faces = (0..16).map(|id| face(id + 1, PixelRect { x: id as u32 * 4, y: 8, width: 4, height: 8 }.to_rect()));
+        results(size, n, faces.collect())
+    });
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", size), (0..10).map(|_| picture(size, PixelRect { x: 0, y: 0, width: 9, height: 9 }, [255; 3])));
+    assert_eq!(run(&pipeline).error, None);
+    assert_eq!(device.script.n_calls(), 2 + 10, "the warm-up, and one for each frame");
+    for arrived in &*arrived.lock().unwrap() {
+        let results = arrived.results().unwrap();
+        assert!(results.detections.iter().all(|face| face.classifications.iter().any(|said| &*said.name == "color")), "{results:?}");
+    }
+}
+
+#[test]
+fn elements_that_share_by_name_and_contradict_say_both_sides() {
+    let first = Rig::begun(&detect("rectangle", "device=CPU nireq=1 model-instance-id=both"));
+    for (model, properties, says) in [
+        ("stripes", "", "stripes.onnx"),
+        ("rectangle", "nireq=2", "nireq: 1, and here 2"),
+        ("rectangle", "device=NULL", "device: CPU, and here NULL"),
+    ] {
+        let other = pipeline(&format!("fakesrc ! {} ! fakesink", detect(model, &format!("model-instance-id=both {properties}"))));
+        let error = run(&other).error.unwrap();
+        assert!(error.contains("model-instance-id `both`") && error.contains(says), "{error}");
+    }
+    first.frame(0).unwrap();
+    assert_eq!(first.next(), "frame 0 of 64x48");
+    assert_eq!(first.element.property::<Option<String>>("model-instance-id").as_deref(), Some("both"));
+}
+
+#[test]
+fn thresholds_and_policies_stay_each_elements_own() {
+    let device = Counting::register("NULL.own", &[0.0, 0.8, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6]);
+    let rig = |properties: &str| Rig::begun(&detect("rectangle", &format!("device=NULL.own {properties}")));
+    let (low, high, seldom) = (rig("threshold=0.1"), rig("threshold=0.9 scheduling-policy=latency"), rig("inference-interval=2"));
+    for rig in [&low, &high, &seldom] {
+        rig.frames(0..4);
+        (0..4).for_each(|n| assert_eq!(rig.next(), format!("frame {n} of 64x48")));
+    }
+    let found = |rig: &Rig| rig.left().iter().map(|left| left.ids.len()).collect::<Vec<_>>();
+    assert_eq!((found(&low), found(&high), found(&seldom)), (vec![1; 4], vec![0; 4], vec![1, 0, 1, 0]));
+    assert_eq!(device.n_compiled(), 1);
+    assert!(low.count("window") > high.count("window"));
+}
+
+/// What a further stream costs beside its frames: the model, its requests and its threads are there already.
+#[test]
+fn a_further_stream_takes_no_memory_of_the_model() {
+    if !is_alone() {
+        return;
+    }
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    let line = format!(
+        "videotestsrc num-buffers=60 ! video/x-raw,format=NV12,width=320,height=240 ! roidetect model={} device=CPU ! fakesink",
+        tiny("stripes.onnx")
+    );
+    let mut kilobytes = Vec::new();
+    for n_streams in [1, 2, 4, 8, 16] {
+        let pipelines: Vec<gst::Pipeline> = (0..n_streams).map(|_| pipeline(&line)).collect();
+        let begin = std::time::Instant::now();
+        pipelines.iter().for_each(|pipeline| drop(pipeline.set_state(gst::State::Playing).unwrap()));
+        for pipeline in &pipelines {
+            let ended = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Eos, gst::MessageType::Error]).unwrap();
+            assert_eq!(ended.type_(), gst::MessageType::Eos);
+        }
+        let took = begin.elapsed();
+        kilobytes.push(resident());
+        to_null(&pipelines);
+        eprintln!(
+            "{n_streams:2} streams: {:7.1} frames/s, {:6.0} us a frame, {} KiB resident",
+            f64::from(n_streams) * 60.0 / took.as_secs_f64(),
+            took.as_secs_f64() * 1e6 / f64::from(n_streams) / 60.0,
+            kilobytes[kilobytes.len() - 1]
+        );
+    }
+    // A window of NV12 frames of this size is below 1 MiB; threads and pads of GStreamer take some more.
+    let per_stream = (kilobytes[4] - kilobytes[0]) / 15;
+    assert!(per_stream < 4096, "{per_stream} KiB for each further stream: {kilobytes:?}");
+}
