@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{self, Ending, ErrorKind, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
+use crate::stages;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -95,6 +96,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
         bail!(error.clone());
     }
 
+    stages::keep_compiled_models_in(cache_folder());
     let interrupt = Interrupt::default();
     handle_signals(&interrupt)?;
     let begin = Instant::now();
@@ -127,6 +129,17 @@ pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
         _ if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         _ => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
+}
+
+/// Where compiled models are kept, so that the next start is quick: what `ROIFLOW_CACHE_DIR` says (nowhere, if it is empty), else a
+/// folder in the user's cache.
+fn cache_folder() -> Option<PathBuf> {
+    let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+    let of_user = || {
+        let cache = named("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
+        Some(cache.or_else(|| Some(named("HOME")?.join(".cache")))?.join("roiflow/models"))
+    };
+    named("ROIFLOW_CACHE_DIR").or_else(of_user).filter(|folder| !folder.as_os_str().is_empty())
 }
 
 fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {

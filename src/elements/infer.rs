@@ -621,6 +621,10 @@ impl Driver {
             (stream.has_eos, forgotten)
         };
         self.forget(forgotten, error);
+        if let Some(stage) = self.stage() {
+            // Others may wait for the requests.
+            stage.drop_pending();
+        }
         if has_eos && is_fatal(error) {
             post_flow_error(element, error);
         }

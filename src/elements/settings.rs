@@ -51,6 +51,11 @@ impl ModelSettings {
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),
+            text(
+                "config",
+                "Configuration",
+                "Options of the compiled model, such as performance=latency,threads=2,cache-folder=/var/cache/models,OPENVINO.NUM_STREAMS=2; the README lists them",
+            ),
             glib::ParamSpecFloat::builder("threshold")
                 .nick("Threshold")
                 .blurb("Results with less confidence are left out, 0 to 1; -1: what the description says")
@@ -106,6 +111,7 @@ impl ModelSettings {
             "labels" => options.labels = text().map(|text| text.split(',').map(|label| label.trim().to_owned()).collect()),
             "labels-file" => options.labels_file = text().map(Into::into),
             "device" => options.device = text(),
+            "config" => options.config = text(),
             "threshold" => options.threshold = fraction(value),
             "iou-threshold" => options.iou_threshold = fraction(value),
             "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
@@ -136,6 +142,7 @@ impl ModelSettings {
             "labels" => options.labels.as_ref().map(|labels| labels.join(",")).to_value(),
             "labels-file" => options.labels_file.as_deref().map_or_else(|| None::<String>.to_value(), path),
             "device" => options.device.as_deref().unwrap_or(stages::spec::DEFAULT_DEVICE).to_value(),
+            "config" => options.config.to_value(),
             "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
             "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
             "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),

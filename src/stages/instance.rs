@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use super::StageOptions;
 use super::dispatch::{Job, Queue, Rows};
 use super::spec::{DEFAULT_DEVICE, core_for};
-use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Result};
+use crate::runtime::{CompiledModel, Core, Error, ErrorKind, ModelInfo, Result};
 
 /// The most regions of one frame that run in one call where nobody says how many.
 const MAX_ROWS_OF_A_FRAME: usize = 32;
@@ -72,6 +72,7 @@ struct Settings {
     device: Option<String>,
     /// Tells a device of the application's own from one that took its place.
     generation: u64,
+    config: Option<String>,
     n_requests: Option<usize>,
     batch_size: Option<usize>,
     batch_timeout: Option<Duration>,
@@ -85,6 +86,7 @@ impl Settings {
             written,
             device: options.device.clone(),
             generation,
+            config: options.config.clone(),
             n_requests: options.n_requests,
             batch_size: options.batch_size,
             batch_timeout: options.batch_timeout,
@@ -115,6 +117,9 @@ impl Settings {
         let device = |settings: &Self| Some(settings.device.clone().unwrap_or_else(|| DEFAULT_DEVICE.to_owned()));
         if asked.device.is_some() && device(self) != asked.device {
             say("device", said(&device(self), ""), said(&asked.device, ""));
+        }
+        if differs(&self.config, &asked.config) {
+            say("config", said(&self.config, "nothing"), said(&asked.config, ""));
         }
         if differs(&self.n_requests, &asked.n_requests) {
             say("nireq", said(&self.n_requests, "what the device likes best"), said(&asked.n_requests, ""));
@@ -192,7 +197,7 @@ pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_
 fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_regions: bool) -> Result<Instance<J>> {
     let model = core.read_model(&options.model)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
-    let config = Config { n_requests: options.n_requests, ..Config::default() };
+    let config = options.config()?;
     let one_by_one = Rows { max: 1, timeout: None };
     let alone = core.compile_model(&model, device, &config)?;
     // As the file has it: of an axis that was opened the device may know less.

@@ -29,5 +29,5 @@ pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use permit::{Permit, Withdrawal};
-pub use spec::{ModelSpec, StageOptions, Task, register_device};
+pub use spec::{ModelSpec, StageOptions, Task, keep_compiled_models_in, register_device};
 pub use window::{Ticket, Window};

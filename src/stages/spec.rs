@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -37,6 +37,9 @@ pub struct StageOptions {
     pub threshold: Option<f32>,
     /// Instead of the description's.
     pub iou_threshold: Option<f32>,
+    /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. What the fields below
+    /// say comes first.
+    pub config: Option<String>,
     /// How many requests run at once; else what the device likes best.
     pub n_requests: Option<usize>,
     /// Which frame is next, of those that wait for a request.
@@ -175,13 +178,42 @@ pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
     (core, generation)
 }
 
+/// Where compiled models are kept unless their options say otherwise, see [`keep_compiled_models_in`].
+static CACHE_FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+/// From now on engines that can keep the models that are compiled for the stages and elements of this process in this folder, or
+/// nowhere, unless a model's own options name one. The first call counts. Without a call it is the folder that the variable
+/// `ROIFLOW_CACHE_DIR` names, or none.
+pub fn keep_compiled_models_in(folder: Option<PathBuf>) {
+    let _first = CACHE_FOLDER.set(folder);
+}
+
+impl StageOptions {
+    /// The options of the compiled model, without batches: those are gathered here, not behind the requests.
+    pub(super) fn config(&self) -> Result<Config> {
+        let mut config = Config::default();
+        config.set_all(self.config.as_deref().unwrap_or_default()).map_err(|error| error.context("config"))?;
+        if config.cache_folder.is_none() {
+            let named = || std::env::var_os("ROIFLOW_CACHE_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+            config.cache_folder = CACHE_FOLDER.get().cloned().unwrap_or_else(named);
+        }
+        let given = Config::default();
+        if (config.batch_size, config.batch_timeout) != (given.batch_size, given.batch_timeout) {
+            let message = "config: batch-size and batch-timeout have properties of their own; expected them there";
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        config.n_requests = self.n_requests.or(config.n_requests);
+        Ok(config)
+    }
+}
+
 /// Reads, compiles and describes a model, for runs of one picture each.
 ///
 /// # Errors
 /// As [`ModelSpec::load`], and what reading and compiling say.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
     let (core, _) = core_for(options.device.as_deref());
-    let config = Config { n_requests: options.n_requests, ..Config::default() };
+    let config = options.config()?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let compiled = core.compile_model(&core.read_model(&options.model)?, device, &config)?;
     let spec = describe(options, compiled.info())?;

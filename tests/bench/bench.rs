@@ -15,6 +15,7 @@ mod engines;
 mod harness;
 mod report;
 mod requests;
+mod stages;
 mod tensors;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("regions", |_engines, effort, report| tensors::regions(effort, report)),
     ("gather", |_engines, effort, report| tensors::gather(effort, report)),
     ("batching", batching::batching),
+    ("stages", stages::stages),
     ("allocations", allocations::allocations),
 ];
 

@@ -21,3 +21,6 @@ pub const ROI_ALLOCATIONS: f64 = 0.0;
 
 /// Heap allocations in a run, in steady state, engine apart.
 pub const RUN_ALLOCATIONS: f64 = 0.0;
+
+/// A frame of one of 16 streams on one compiled model, against one of a single stream: processor time.
+pub const STREAMS: f64 = 1.05;

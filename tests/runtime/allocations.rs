@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use roiflow::runtime::{Config, Core, Model, ModelInfo, Port};
+use roiflow::runtime::{Config, Core, Dim, Model, ModelInfo, Port};
 use roiflow::stages::image_input;
-use roiflow::tensor::{ElementType, Memory, Shape};
+use roiflow::tensor::{ElementType, Memory, Shape, Tensor};
 
 #[path = "../support/allocator.rs"]
 mod allocator;
@@ -52,4 +52,21 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     assert!(first <= row_bytes, "the first run allocated {first} bytes at once: expected at most a row of the region, {row_bytes}");
     let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
     assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
+}
+
+/// The list of slices is kept from batch to batch.
+#[test]
+fn a_stream_of_batches_allocates_nothing() {
+    let port = |name: &str| Port::new(name, ElementType::F32, [Dim::Dynamic, Dim::Fixed(4)]);
+    let info = ModelInfo { inputs: vec![port("x")], outputs: vec![port("y")], ..ModelInfo::default() };
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::default()));
+    let request = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap().create_infer_request().unwrap();
+    let slices = [1.0_f32, 2.0, 3.0].map(|value| Tensor::from_slice([1, 4], &[value; 4]).unwrap());
+    let run = || {
+        request.set_tensors("x", &slices).unwrap();
+        request.infer(()).unwrap();
+    };
+    run();
+    assert_eq!(allocations(|| (0..10).for_each(|_| run())), (0, 0));
 }

@@ -222,7 +222,9 @@ fn a_peer_that_is_killed_in_mid_run_takes_nothing_with_it() {
     assert_eq!(line.hear(), "");
     let received = SharedTensor::receive(&line.tensors);
     assert!(matches!(&received, Ok(None)) || received.is_err_and(|error| error.kind() == ErrorKind::Io));
-    assert_eq!(output.export().unwrap().send(&line.tensors).unwrap_err().kind(), ErrorKind::Io);
+    let error = output.export().unwrap().send(&line.tensors).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(roiflow::runtime::Error::from(error).kind(), roiflow::runtime::ErrorKind::Io);
     // And all goes on.
     request.set_output_tensor((), &output).unwrap();
     request.infer(&input).unwrap();

@@ -56,6 +56,10 @@ fn models_and_devices() {
     }
     check(&[
         case(source(&detect("rectangle", "device=GPPU")), &["GPPU", "CPU"]),
+        case(source(&detect("rectangle", "config=thread=2")), &["config", "no option `thread`", "threads"]),
+        case(source(&detect("rectangle", "config=threads=none")), &["config", "`threads`: expected a number", "got `none`"]),
+        case(source(&detect("rectangle", "device=CPU config=TPU.x=1")), &["`TPU.x`", "one of OPENVINO, ORT"]),
+        case(source(&classify("color", "config=batch-size=4")), &["config", "properties of their own"]),
         case(source(&detect("color", "")), &["color.onnx", "classification", "task = \"detection\""]),
         case(source(&classify("rectangle", "")), &["rectangle.onnx", "detection", "task = \"classification\""]),
     ]);

@@ -43,8 +43,15 @@ impl Drop for Folder {
     }
 }
 
+/// The command; it keeps nothing in the user's folders.
+pub fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
+    command.env("ROIFLOW_CACHE_DIR", "");
+    command
+}
+
 pub fn roiflow(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stdin(Stdio::null()).output().unwrap()
+    command().args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 pub fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
@@ -153,10 +160,31 @@ fn a_folder_a_glob_and_a_single_picture_are_inputs() {
 }
 
 #[test]
+fn compiled_models_are_kept_for_the_next_start_where_the_engine_can() {
+    let folder = Folder::new("cache");
+    let cache = folder.file("cache");
+    let run = |device: &str| {
+        let mut command = command();
+        command.args(["run", &folder.file("colors.toml"), "--input", "test:2", "--device", device, "-q"]);
+        let output = command.env_remove("ROIFLOW_CACHE_DIR").env("XDG_CACHE_HOME", &cache).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let device = "ORT.CPU";
+    if ::roiflow::devices::core().devices().iter().any(|(name, info)| name == device && info.missing.is_none()) {
+        run(device);
+        let kept = || std::fs::read_dir(Path::new(&cache).join("roiflow/models")).map_or(0, Iterator::count);
+        let n_kept = kept();
+        assert!(n_kept > 0);
+        run(device);
+        assert_eq!(kept(), n_kept, "the second start found them");
+    }
+}
+
+#[test]
 fn json_goes_to_standard_output_and_nothing_else_does() {
     let folder = Folder::new("stdout");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:3", "--json", "-"]);
-    assert!(output.status.success());
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().count(), 3);
     assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{text}");
@@ -227,7 +255,7 @@ fn interrupt_completes_the_files_of_all_streams() {
     let (json, video) = (folder.file("{stream}.jsonl"), folder.file("{stream}.mp4"));
     let arguments =
         ["run", &folder.file("colors.toml"), "--json", &json, "--video", &video, "--input", "test:1000000", "--input", "test:1000000"];
-    let child = Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     for name in ["test", "test-2"] {
         while std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).map_or(0, |text| text.lines().count()) < 5 {
             std::thread::yield_now();
@@ -272,7 +300,7 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let colors = folder.file("colors.toml");
     let arguments = ["run", &colors, "--json", &json, "--video", &video].into_iter().chain(input.iter().copied());
-    let child = Command::new(env!("CARGO_BIN_EXE_roiflow")).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     // The results' file grows as frames pass; that is the signal to interrupt.
     while std::fs::read_to_string(&json).map_or(0, |text| text.lines().count()) < n_lines {
         std::thread::yield_now();
@@ -335,7 +363,7 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
 #[test]
 fn show_without_a_display_is_a_sentence() {
     let folder = Folder::new("show");
-    let output = Command::new(env!("CARGO_BIN_EXE_roiflow"))
+    let output = command()
         .args(["run", &folder.file("colors.toml"), "--input", "test:3", "--show"])
         .env_remove("DISPLAY")
         .env_remove("WAYLAND_DISPLAY")

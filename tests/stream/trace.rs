@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::cli::{Folder, check_fails, roiflow};
+use crate::cli::{Folder, check_fails, command, roiflow};
 
 const EXECUTORS: u64 = 1;
 const REQUESTS: u64 = 2;
@@ -172,7 +172,7 @@ fn check_nesting(mut slices: Vec<Slice>) {
 
 /// A run without an end, once its trace has grown.
 fn endless(folder: &Folder, trace: &str) -> Child {
-    let child = Command::new(env!("CARGO_BIN_EXE_roiflow"))
+    let child = command()
         .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--trace", trace])
         .stderr(Stdio::piped())
         .spawn()
@@ -250,7 +250,7 @@ fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let run = |listens: bool| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
+        let mut command = command();
         command.args(["run", &folder.file("colors.toml"), "-q", "--input", "test:10", "--trace", &trace]);
         if listens {
             // A profiler's own library takes what it wants; one without an initializer is given these groups.

@@ -109,3 +109,25 @@ fn a_model_is_read_by_the_first_that_knows_its_format() {
     let message = format!("no device reads models such as `{}`", path.display());
     assert_eq!(read(UNKNOWN, &[]), Err((ErrorKind::Model, message)));
 }
+
+/// An engine's own option is for an engine that is known, whichever device the model is compiled for.
+#[test]
+fn options_of_an_engine_need_an_engine_of_that_name() {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::default()));
+    core.register_family(Arc::new(Family { prefix: "A", known: Vec::new(), read: UNKNOWN }));
+    core.register_family(Arc::new(Family { prefix: "B", known: Vec::new(), read: UNKNOWN }));
+    let model =
+        Model::from_ports(ModelInfo { inputs: vec![port("x", &[1, 4])], outputs: vec![port("y", &[1, 4])], ..ModelInfo::default() });
+    let compile = |options: &str| {
+        let mut config = Config::default();
+        config.set_all(options).unwrap();
+        core.compile_model(&model, "NULL", &config).map(drop)
+    };
+    compile("A.streams=2,B.streams=3").unwrap();
+    for options in ["C.streams=2", "A.streams=2,AB.streams=2"] {
+        let error = compile(options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("expected the prefix of an engine that has options of its own, one of A, B"), "{error}");
+    }
+}

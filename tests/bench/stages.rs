@@ -1,0 +1,84 @@
+//! Stages at work: the regions of a frame in one call against one by one, and many streams on one compiled model against one.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use roiflow::devices;
+use roiflow::frame::{Frame, ObjectId, PixelFormat, PixelRect, Size};
+use roiflow::runtime::{Config, Result};
+use roiflow::stages::classifier::Classified;
+use roiflow::stages::{Classifier, Sharing, StageOptions};
+
+use crate::budgets;
+use crate::engines::Engines;
+use crate::harness::{Clock, Effort};
+use crate::report::Report;
+
+const N_REGIONS: u32 = 16;
+/// More than there are requests, as in an element's window.
+const N_IN_FLIGHT: usize = 8;
+
+/// How many times as long a frame takes: with its regions in one call, and with others' streams on the same model.
+pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
+    let effort = effort.of_threads(1);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let here = |path: &str| Some(root.join(path)).filter(|path| path.is_file());
+    let tiny = (root.join("assets/tiny/color.onnx"), None);
+    // What `make demo` fetches.
+    let gender = here("assets/demo/gender-v1.onnx").zip(here("assets/models/gender.toml").map(Some));
+    let core = devices::core();
+    for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"] {
+        if device != "CPU" && core.compile_model(&core.read_model(&tiny.0)?, device, &Config::default()).is_err() {
+            println!("stages on {device}: skipped, it is not there");
+            continue;
+        }
+        for (model, description) in [Some(tiny.clone()), gender.clone()].into_iter().flatten() {
+            let options = StageOptions {
+                model: model.clone(),
+                description,
+                device: Some(device.to_owned()),
+                sharing: Sharing::Alike,
+                ..StageOptions::default()
+            };
+            let with = |batch_size| Classifier::new(&StageOptions { batch_size, ..options.clone() });
+            let name = format!("{} on {device}", model.file_stem().unwrap_or_default().to_string_lossy());
+            let one_by_one = [with(Some(1))?];
+            for (how, other) in [("as the device likes", [with(None)?]), ("by 16", [with(Some(16))?])] {
+                let pairs = effort.compare(|n_frames| play(&one_by_one, n_frames), |n_frames| play(&other, n_frames));
+                let name = format!("a frame of {N_REGIONS} regions, {how} against one by one, {name}");
+                report.ratio(&name, &pairs, Clock::Wall, None);
+                report.ratio(&name, &pairs, Clock::Cpu, None);
+            }
+            let many = (0..16).map(|_| with(Some(1))).collect::<Result<Vec<_>>>()?;
+            let pairs = effort.compare(|n_frames| play(&one_by_one, n_frames), |n_frames| play(&many, n_frames));
+            report.ratio(
+                &format!("a frame of 16 streams on one model against one stream, {name}"),
+                &pairs,
+                Clock::Cpu,
+                Some(budgets::STREAMS),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Runs so many frames, each on the next of the stages.
+fn play(stages: &[Classifier], n_frames: usize) {
+    let size = Size::new(256, 256);
+    let frame = Frame::from_packed(PixelFormat::Rgb, size, &[90; 256 * 256 * 3]).expect("so many bytes");
+    let rect = |n: u32| PixelRect { x: n % 4 * 64, y: n / 4 * 64, width: 64, height: 64 };
+    let (sender, done) = mpsc::channel();
+    let ends = || assert_eq!(done.recv(), Ok(0), "regions that failed");
+    for n in 0..n_frames {
+        if n >= N_IN_FLIGHT {
+            ends();
+        }
+        let sender = sender.clone();
+        let tell = move |classified: Classified| {
+            let _received = sender.send(classified.failed.map_or(0, |(_, n_failed)| n_failed));
+        };
+        let regions = (0..N_REGIONS).map(|n| (ObjectId(n as i32 + 1), rect(n)));
+        stages[n % stages.len()].submit(frame.clone(), n as u64, regions, Box::new(tell));
+    }
+    (0..n_frames.min(N_IN_FLIGHT)).for_each(|_| ends());
+}
