@@ -2,7 +2,7 @@
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
 //! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, joined by the
-//! detection's id, and, where the process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` ([`super::analytics`]),
+//! detection's id, and, where the process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` (`analytics`),
 //! joined by the entry's id, which our meta keeps. GStreamer rescales the geometry of both where a frame is scaled, and drops the
 //! parameters of ROI metas; so the geometry is read from there if it has changed, and everything else from ours.
 //!
