@@ -33,7 +33,7 @@ impl Config {
     /// config.set("OPENVINO.NUM_STREAMS", "2")?;
     /// assert_eq!(config.performance, Performance::Latency);
     /// assert!(config.set("performance", "best").is_err());
-    /// # roiflow::runtime::Result::Ok(())
+    /// # Ok::<(), roiflow::runtime::Error>(())
     /// ```
     ///
     /// # Errors
