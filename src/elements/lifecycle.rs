@@ -111,9 +111,7 @@ impl<S> Kept<S> {
     fn stage(self) -> Loaded {
         match self.progress {
             Progress::Loaded(stage) => Ok(stage),
-            Progress::Loading(loading) => loading.join().unwrap_or_else(|_| {
-                Err(stages::Error::new(stages::ErrorKind::Panic, "loading the model panicked; the log has the details"))
-            }),
+            Progress::Loading(loading) => loading.join().unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))),
         }
     }
 }

@@ -59,6 +59,12 @@ impl Error {
         Self(Arc::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
     }
 
+    /// What a panic said that was caught at this place; of the kind [`ErrorKind::Panic`].
+    pub fn of_panic(place: &str, panic: &(dyn std::any::Any + Send)) -> Self {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
+    }
+
     /// The reason.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

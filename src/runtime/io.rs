@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::device::DeviceRequest;
 use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
-use super::steps::{CancelToken, panic_error};
+use super::steps::CancelToken;
 use super::{Error, ErrorKind, Input, Inputs, Result};
 use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, Shape, Tensor};
 
@@ -210,7 +210,7 @@ impl InputSlot {
             }
             Source::Fill(fill) => {
                 let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&self.port)));
-                let asked = asked.unwrap_or_else(|panic| Err(panic_error("the filler", &*panic)));
+                let asked = asked.unwrap_or_else(|panic| Err(Error::of_panic("the filler", &*panic)));
                 Some(asked.map_err(|error| self.named(error))?)
             }
         };

@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use super::steps::panic_error;
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -294,7 +293,7 @@ impl<U> Shared<U> {
             (Then::Tell(tell), _) => tell(request, result),
         }));
         if let Err(panic) = called {
-            self.state.lock().unwrap().note(number, panic_error("the queue's callback", &*panic));
+            self.state.lock().unwrap().note(number, Error::of_panic("the queue's callback", &*panic));
             resume_unwind(panic); // The request says it to those who wait for this run.
         }
     }

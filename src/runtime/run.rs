@@ -16,7 +16,7 @@ use super::compiled::CompiledShared;
 use super::executor::{Task, Ticket};
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
-use super::steps::{Body, CancelToken, panic_error};
+use super::steps::{Body, CancelToken};
 use super::{Error, ErrorKind, Inputs, Port, Result};
 use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
@@ -189,7 +189,7 @@ impl Shared {
                 io.lease(&mut **device)
             })
         }));
-        match done.unwrap_or_else(|panic| Err(panic_error("setting the inputs", &*panic))) {
+        match done.unwrap_or_else(|panic| Err(Error::of_panic("setting the inputs", &*panic))) {
             Ok(()) => {
                 let mut guarded = self.guarded.lock().unwrap();
                 let run = guarded.state.start();
@@ -323,7 +323,7 @@ impl Shared {
             drop(callback);
         }));
         drop(request);
-        called.map_err(|panic| panic_error("the callback", &*panic))
+        called.map_err(|panic| Error::of_panic("the callback", &*panic))
     }
 
     /// Waits for the latest run; `None` for a deadline that never comes.

@@ -168,7 +168,7 @@ impl Body {
             StepTask::Custom(custom) => custom(&RunContext { io, cancel, run }),
         }));
         step.duration = begin.elapsed();
-        self.outcome = done.unwrap_or_else(|panic| Err(panic_error(&format!("step `{}`", step.name), &*panic)));
+        self.outcome = done.unwrap_or_else(|panic| Err(Error::of_panic(&format!("step `{}`", step.name), &*panic)));
         if step.is_of_device()
             && let Some(times) = self.device.ended_early()
         {
@@ -191,10 +191,4 @@ impl Body {
     pub(super) fn step_times(&self) -> Vec<StepTime> {
         self.steps.iter().map(|step| StepTime { name: step.name.clone(), duration: step.duration }).collect()
     }
-}
-
-/// What a panic said, as an error.
-pub(super) fn panic_error(place: &str, panic: &(dyn std::any::Any + Send)) -> Error {
-    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
 }

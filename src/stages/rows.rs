@@ -141,8 +141,5 @@ fn with_rows(shape: &Shape, n_rows: usize) -> Shape {
 
 /// A panic over one row is an error of that row.
 fn calm<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(Error::new(ErrorKind::Panic, format!("{what} panicked: {}", said.unwrap_or("(no message)"))))
-    })
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::of_panic(what, &*panic)))
 }

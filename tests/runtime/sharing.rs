@@ -1,68 +1,43 @@
 //! Stages that share one compiled model: calls of several rows, whose turn it is, who leaves, and what may differ.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{Classification, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
-use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel};
-use roiflow::runtime::executor::{Executors, Pool};
-use roiflow::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use roiflow::runtime::executor::Pool;
+use roiflow::runtime::{Error, ErrorKind, Result};
 use roiflow::stages::classifier::Classified;
 use roiflow::stages::{Classifier, Detector, Permit, Scheduling, Sharing, StageOptions, register_device};
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
-/// A null device of a test's own that counts how often a model was compiled for it.
-struct Counting {
-    device: NullDevice,
+/// A null device of a test's own.
+struct Scripted {
+    name: String,
     script: Arc<Script>,
-    n_compiled: AtomicUsize,
 }
 
-impl Counting {
+impl Scripted {
     /// Registers the device under this name.
     fn register(name: &str, script: Script) -> Arc<Self> {
         let script = Arc::new(Script { executor: Some(Arc::new(Pool::new("null", 2).unwrap())), ..script });
-        let device = NullDevice::instance(name, script.clone());
-        let counting = Arc::new(Self { device, script, n_compiled: AtomicUsize::new(0) });
-        register_device(counting.clone());
-        counting
+        register_device(Arc::new(NullDevice::instance(name, script.clone())));
+        Arc::new(Self { name: name.to_owned(), script })
     }
 
     fn n_compiled(&self) -> usize {
-        self.n_compiled.load(Ordering::Acquire)
+        self.script.n_compiled()
     }
 
     fn options(&self, model: &str) -> StageOptions {
         StageOptions {
             model: tiny(model),
-            device: Some(self.device.name().to_owned()),
+            device: Some(self.name.clone()),
             sharing: Sharing::Alike,
             n_requests: Some(1),
             ..StageOptions::default()
         }
-    }
-}
-
-impl Device for Counting {
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.device.info()
-    }
-
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
-        self.device.read_model(path)
-    }
-
-    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
-        self.n_compiled.fetch_add(1, Ordering::AcqRel);
-        self.device.compile(model, config, executors)
     }
 }
 
@@ -129,7 +104,7 @@ fn detected(detector: &Detector, frame: &Frame) -> mpsc::Receiver<Found> {
 
 #[test]
 fn sixteen_regions_of_a_frame_are_one_call() {
-    let device = Counting::register("NULL.sixteen", echoes(None));
+    let device = Scripted::register("NULL.sixteen", echoes(None));
     let classifier = Classifier::new(&StageOptions { n_requests: None, ..device.options("color.onnx") }).unwrap();
     let (frame, regions) = mosaic();
     let said = receive(&classified(&classifier, &frame, &regions));
@@ -150,11 +125,11 @@ fn sixteen_regions_of_a_frame_are_one_call() {
 #[test]
 fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_other() {
     let (frame, regions) = mosaic();
-    let device = Counting::register("NULL.one-by-one", echoes(None));
+    let device = Scripted::register("NULL.one-by-one", echoes(None));
     let classifier = Classifier::new(&StageOptions { batch_size: Some(1), ..device.options("color.onnx") }).unwrap();
     receive(&classified(&classifier, &frame, &regions));
     assert_eq!((device.script.n_calls(), classifier.stats().n_runs), (16, 16));
-    let device = Counting::register("NULL.mixes", Script { mixes_rows: true, ..echoes(None) });
+    let device = Scripted::register("NULL.mixes", Script { mixes_rows: true, ..echoes(None) });
     let classifier = Classifier::new(&device.options("color.onnx")).unwrap();
     receive(&classified(&classifier, &frame, &regions));
     assert_eq!(device.script.n_calls(), 16);
@@ -165,7 +140,7 @@ fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_oth
 
 #[test]
 fn eight_frames_of_eight_streams_are_one_call() {
-    let device = Counting::register("NULL.eight", means());
+    let device = Scripted::register("NULL.eight", means());
     let options = StageOptions { batch_size: Some(8), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
     let detectors: Vec<Detector> = (0..8).map(|_| Detector::new(&options).unwrap()).collect();
     let receivers: Vec<_> = detectors.iter().zip(0..).map(|(detector, n)| detected(detector, &picture(130 + n * 10))).collect();
@@ -180,7 +155,7 @@ fn eight_frames_of_eight_streams_are_one_call() {
 
 #[test]
 fn a_lone_frame_waits_no_longer_than_the_time_limit() {
-    let device = Counting::register("NULL.lone", means());
+    let device = Scripted::register("NULL.lone", means());
     for timeout in [Duration::ZERO, Duration::from_millis(60)] {
         let options = StageOptions { batch_size: Some(8), batch_timeout: Some(timeout), ..device.options("rectangle.onnx") };
         let detector = Detector::new(&options).unwrap();
@@ -260,7 +235,7 @@ fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
         io.output(0, &[n_rows, 1, 6])?.dense_mut::<f32>()?.as_chunks_mut::<6>().0.fill([0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
         Ok(())
     });
-    let device = Counting::register("NULL.thirteen", script);
+    let device = Scripted::register("NULL.thirteen", script);
     let options = StageOptions { batch_size: Some(4), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
     let detectors: Vec<Detector> = (0..4).map(|_| Detector::new(&options).unwrap()).collect();
     let receivers: Vec<_> = detectors.iter().zip([7, 13, 8, 9]).map(|(detector, value)| detected(detector, &picture(value))).collect();
@@ -271,7 +246,7 @@ fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
 
 #[test]
 fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
-    let device = Counting::register("NULL.shared", means());
+    let device = Scripted::register("NULL.shared", means());
     let before = Arc::strong_count(&device.script);
     for round in 1..=20 {
         let options = device.options("rectangle.onnx");
@@ -290,7 +265,7 @@ fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
 
 #[test]
 fn who_leaves_while_runs_end_frees_everything_all_the_same() {
-    let device = Counting::register("NULL.leaving", means());
+    let device = Scripted::register("NULL.leaving", means());
     let before = Arc::strong_count(&device.script);
     for _ in 0..200 {
         let detector = Detector::new(&StageOptions { n_requests: Some(2), ..device.options("rectangle.onnx") }).unwrap();
@@ -305,7 +280,7 @@ fn who_leaves_while_runs_end_frees_everything_all_the_same() {
 
 #[test]
 fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_differ() {
-    let device = Counting::register("NULL.differ", means());
+    let device = Scripted::register("NULL.differ", means());
     let options = device.options("rectangle.onnx");
     let scratch = Scratch::new("sharing");
     let other_file = scratch.file("rectangle.onnx", std::fs::read(tiny("rectangle.onnx")).unwrap());
@@ -336,7 +311,7 @@ fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_d
 
 #[test]
 fn who_shares_by_name_and_contradicts_hears_both_sides() {
-    let device = Counting::register("NULL.named", means());
+    let device = Scripted::register("NULL.named", means());
     let named = |options| StageOptions { sharing: Sharing::Named("front".into()), ..options };
     let options = named(StageOptions { batch_size: Some(2), ..device.options("rectangle.onnx") });
     let first = Detector::new(&options).unwrap();
@@ -359,7 +334,7 @@ fn who_shares_by_name_and_contradicts_hears_both_sides() {
 /// A detector for each of so many streams, on one request that stands at a gate; and a frame of the first one that keeps it busy.
 fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Detector>, mpsc::Receiver<Found>) {
     let gate = Gate::closed();
-    let device = Counting::register(name, Script { gate: Some(gate.clone()), ..means() });
+    let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });
     let options = change(device.options("rectangle.onnx"));
     let detectors: Vec<Detector> = (0..n_streams).map(|_| Detector::new(&options).unwrap()).collect();
     let first = detected(&detectors[0], &picture(255));
@@ -428,7 +403,7 @@ fn who_leaves_waits_for_its_own_frame_in_a_call_with_others() {
 
 #[test]
 fn a_stage_may_be_dropped_by_who_takes_its_result() {
-    let device = Counting::register("NULL.taker", means());
+    let device = Scripted::register("NULL.taker", means());
     let before = Arc::strong_count(&device.script);
     let detector = Arc::new(Detector::new(&device.options("rectangle.onnx")).unwrap());
     let (go_on, may_go_on) = mpsc::channel::<()>();

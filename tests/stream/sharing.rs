@@ -1,32 +1,25 @@
 //! Elements of several streams and pipelines that use one compiled model: none of them waits for another that stands still, fails or
 //! goes, and their frames share calls.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gst::prelude::*;
 use gstreamer as gst;
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{PixelRect, Size};
-use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel};
-use roiflow::runtime::executor::Executors;
-use roiflow::runtime::{Config, Model, ModelInfo, Result};
 
 use crate::harness::{
     Slow, TIMEOUT, attach, caps, classify, collect, detect, eventually, face, feed, init, is_alone, picture, pipeline, results, run, tiny,
 };
 use crate::rig::{Rig, black};
 
-/// A null device that counts how often a model was compiled for it.
-struct Counting {
-    device: NullDevice,
+/// A null device of a test's own.
+struct Scripted {
     script: Arc<Script>,
-    n_compiled: AtomicUsize,
 }
 
-impl Counting {
+impl Scripted {
     /// Each row of a call gets these numbers in the only output.
     fn register(name: &str, row: &'static [f32], shape: fn(usize) -> Vec<usize>) -> Arc<Self> {
         init();
@@ -35,9 +28,8 @@ impl Counting {
             io.output(0, &shape(n_rows))?.dense_mut::<f32>()?.chunks_mut(row.len()).for_each(|output| output.copy_from_slice(row));
             Ok(())
         }));
-        let counting = Arc::new(Self { device: NullDevice::instance(name, script.clone()), script, n_compiled: AtomicUsize::new(0) });
-        roiflow::stages::register_device(counting.clone());
-        counting
+        roiflow::stages::register_device(Arc::new(NullDevice::instance(name, script.clone())));
+        Arc::new(Self { script })
     }
 
     /// A detector that finds one box in each picture.
@@ -46,26 +38,7 @@ impl Counting {
     }
 
     fn n_compiled(&self) -> usize {
-        self.n_compiled.load(Ordering::Acquire)
-    }
-}
-
-impl Device for Counting {
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.device.info()
-    }
-
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
-        self.device.read_model(path)
-    }
-
-    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
-        self.n_compiled.fetch_add(1, Ordering::AcqRel);
-        self.device.compile(model, config, executors)
+        self.script.n_compiled()
     }
 }
 
@@ -77,7 +50,7 @@ fn to(state: gst::State, pipelines: &[gst::Pipeline]) {
 
 #[test]
 fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
-    let device = Counting::detector("NULL.sixteen");
+    let device = Scripted::detector("NULL.sixteen");
     let before = Arc::strong_count(&device.script);
     for named in ["", "model-instance-id=of-all"] {
         let line = format!(
@@ -118,7 +91,7 @@ fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
 
 #[test]
 fn a_stream_that_stands_still_holds_up_no_other() {
-    let device = Counting::detector("NULL.still");
+    let device = Scripted::detector("NULL.still");
     let line = detect("rectangle", "device=NULL.still nireq=1 queue-policy=wait");
     let (still, other) = (Rig::begun(&line), Rig::begun(&line));
     let (sender, go_on) = std::sync::mpsc::channel::<()>();
@@ -168,7 +141,7 @@ fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
 
 #[test]
 fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() {
-    let device = Counting::detector("NULL.gathered");
+    let device = Scripted::detector("NULL.gathered");
     let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
     {
         // Its own frames do, where nobody else has any; and the warm-up is over when the limit is.
@@ -190,7 +163,7 @@ fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() 
 
 #[test]
 fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
-    let device = Counting::register("NULL.regions", &[0.0, 1.0, 0.0, 0.0], |n_rows| vec![n_rows, 4]);
+    let device = Scripted::register("NULL.regions", &[0.0, 1.0, 0.0, 0.0], |n_rows| vec![n_rows, 4]);
     let line = format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",
         classify("color", "device=NULL.regions nireq=1 name=classify")
@@ -230,7 +203,7 @@ fn elements_that_share_by_name_and_contradict_say_both_sides() {
 
 #[test]
 fn thresholds_and_policies_stay_each_elements_own() {
-    let device = Counting::register("NULL.own", &[0.0, 0.8, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6]);
+    let device = Scripted::register("NULL.own", &[0.0, 0.8, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6]);
     let rig = |properties: &str| Rig::begun(&detect("rectangle", &format!("device=NULL.own {properties}")));
     let (low, high, seldom) = (rig("threshold=0.1"), rig("threshold=0.9 scheduling-policy=latency"), rig("inference-interval=2"));
     for rig in [&low, &high, &seldom] {

@@ -100,10 +100,8 @@ fn name_nodes(graph: &mut pb::GraphProto) {
 
 /// What the engine does with a file that it did not expect may be a panic: here it is an error like the others.
 fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(TractError::msg(format!("the engine panicked: {}", said.unwrap_or("(no message)"))))
-    })
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(action))
+        .unwrap_or_else(|panic| Err(TractError::msg(Error::of_panic("the engine", &*panic).to_string())))
 }
 
 /// An error with its causes, outermost first, each said once.

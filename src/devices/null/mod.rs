@@ -8,6 +8,7 @@ mod script;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use memory::NullMemory;
 pub use script::{Gate, Script};
@@ -55,6 +56,7 @@ impl Device for NullDevice {
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        self.script.n_compiled.fetch_add(1, Ordering::AcqRel);
         let cpu: Arc<dyn Executor> = match &self.script.executor {
             Some(executor) => executor.clone(),
             None => executors.for_model(&self.name, config)?,

@@ -28,6 +28,8 @@ pub struct Script {
     pub mixes_rows: bool,
     /// How often the device was called. Runs that were gathered into one call count once.
     pub n_calls: AtomicUsize,
+    /// How often a model was compiled for the device.
+    pub n_compiled: AtomicUsize,
 }
 
 impl Script {
@@ -39,6 +41,11 @@ impl Script {
     /// How often the device was called.
     pub fn n_calls(&self) -> usize {
         self.n_calls.load(Ordering::Acquire)
+    }
+
+    /// How often a model was compiled for the device.
+    pub fn n_compiled(&self) -> usize {
+        self.n_compiled.load(Ordering::Acquire)
     }
 }
 
