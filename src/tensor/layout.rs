@@ -28,7 +28,7 @@ impl Shape {
     }
 
     /// The extents from `begin` to `end`, which have the same number of axes, [`MAX_RANK`] at most.
-    #[inline]
+    #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
         // A fixed number of turns, so that they stay in registers.
@@ -192,7 +192,7 @@ impl Layout {
     }
 
     /// Where [`Layout::window`] begins, in bytes, if there is such a window.
-    #[inline]
+    #[inline(always)]
     pub(super) fn window_offset(&self, begin: &[usize], end: &[usize]) -> Result<usize> {
         let fail = || Err(self.not_within(begin, end));
         if begin.len() != self.shape.len() || end.len() != self.shape.len() {
@@ -209,9 +209,10 @@ impl Layout {
         Ok(if is_empty { 0 } else { offset_bytes })
     }
 
-    /// The layout of a window that was found to be one. It is made of parts, because a whole that is copied and then changed
-    /// goes through memory twice, which is most of what a region would cost.
-    #[inline]
+    /// The layout of a window that was found to be one. It is made of parts, and everything on the way from here to the region is
+    /// inlined: a layout that goes through memory on its way, written in words and read back in vectors, waits for its own stores,
+    /// which costs three times as much as all the rest.
+    #[inline(always)]
     pub(super) fn with_window(&self, begin: &[usize], end: &[usize]) -> Self {
         Self { shape: Shape::between(begin, end), stride_bytes: self.stride_bytes, element: self.element }
     }

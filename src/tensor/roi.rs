@@ -22,7 +22,7 @@ impl Tensor {
 }
 
 impl Placed {
-    #[inline]
+    #[inline(always)]
     fn window(&self, begin: &[usize], end: &[usize]) -> Result<Tensor> {
         let offset_bytes = self.offset_bytes + self.layout.window_offset(begin, end)?;
         let layout = self.layout.with_window(begin, end);

@@ -291,7 +291,7 @@ impl Tensor {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn from_placed(placed: Placed) -> Self {
         Self { element: placed.layout.element(), body: Body::Part { placed, limit: None } }
     }
