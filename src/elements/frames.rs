@@ -120,7 +120,8 @@ impl Driver {
     pub(super) fn sink_chain(self: &Arc<Self>, element: &gst::Element, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let arrived = Instant::now();
         self.flow()?;
-        let Some(stage) = self.stage() else { return Err(gst::FlowError::Flushing) };
+        // Why there is none was told.
+        let stage = self.ready_stage(element).ok_or_else(|| self.no_stage())?;
         let Some(info) = self.stream.lock().unwrap().info.clone() else {
             gst::element_error!(
                 element,

@@ -9,6 +9,8 @@
 //! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
 //!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.
 //!
+//! The stage may still be made when the stream begins; [`Driver::ready_stage`] waits for it, for the caps and whatever comes first.
+//!
 //! Serialized events pass through the window and keep their place; frames leave by the task or not at all. What becomes of one
 //! frame is decided in [`super::frames`].
 //!
@@ -26,8 +28,9 @@
 //!
 //! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
-//! turn ends, so the task never takes it.
+//! turn ends, so the task never takes it. `Driver::arriving` comes before `stream`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -37,6 +40,7 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::frames::{InFlight, Pool};
+use super::lifecycle::Loading;
 use super::policy::Policy;
 use super::stats::Counts;
 use super::{buffer, caps, meta};
@@ -107,6 +111,10 @@ pub(super) struct Driver {
     pub(super) cat: gst::DebugCategory,
     pub(super) window: Window<Item>,
     stage: Mutex<Option<Arc<dyn Stage>>>,
+    /// The stage that is to be, once it is made.
+    arriving: Mutex<Option<Arc<Loading>>>,
+    /// Nobody need wait for it any more.
+    is_given_up: AtomicBool,
     pub(super) stream: Mutex<Stream>,
     /// One thread at a time starts the task anew.
     opening: Mutex<()>,
@@ -186,6 +194,8 @@ impl Driver {
             cat,
             window: Window::new(1),
             stage: Mutex::default(),
+            arriving: Mutex::default(),
+            is_given_up: AtomicBool::new(false),
             stream: Mutex::default(),
             opening: Mutex::default(),
             policy: Mutex::default(),
@@ -194,8 +204,48 @@ impl Driver {
         })
     }
 
-    /// Puts a stage to work: sizes the window.
-    pub(super) fn prepare(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
+    /// Begins a stream with the stage that is, or will be, made.
+    pub(super) fn begin_stream(&self, element: &gst::Element, stage: Arc<Loading>) {
+        *self.stream.lock().unwrap() = Stream::default();
+        // It is put to work anew, for the policy may have changed.
+        self.release();
+        self.is_given_up.store(false, Ordering::Release);
+        let is_there = stage.is_over();
+        *self.arriving.lock().unwrap() = Some(stage);
+        if is_there {
+            self.ready_stage(element);
+        }
+    }
+
+    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was told, or the stream ends.
+    pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Stage>> {
+        if let Some(stage) = self.stage() {
+            return Some(stage);
+        }
+        let loading = self.arriving.lock().unwrap().clone()?;
+        let warm = loading.wait(&self.is_given_up)?;
+        let run_time = warm.run_time;
+        let is_first = {
+            let mut arriving = self.arriving.lock().unwrap();
+            let is_first = arriving.take_if(|other| Arc::ptr_eq(other, &loading)).is_some();
+            if is_first {
+                self.put_to_work(element, warm);
+            }
+            is_first
+        };
+        if is_first {
+            self.warn_of_max_latency(element, run_time);
+        }
+        self.stage()
+    }
+
+    /// What upstream hears where there is no stage.
+    pub(super) fn no_stage(&self) -> gst::FlowError {
+        if self.is_given_up.load(Ordering::Acquire) { gst::FlowError::Flushing } else { gst::FlowError::Error }
+    }
+
+    /// Sizes the window for a stage.
+    fn put_to_work(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
         let n_at_once = stage.n_frames_at_once();
         let capacity = match stage.scheduling() {
             Scheduling::Throughput => {
@@ -208,6 +258,14 @@ impl Driver {
         self.window.set_capacity(capacity, MAX_PASSING);
         let latency = run_time * capacity as u32;
         gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
+        let mut stream = self.stream.lock().unwrap();
+        (stream.n_at_once, stream.wanted, stream.capacity) = (n_at_once, capacity, capacity);
+        (stream.run_time, stream.latency) = (run_time, latency);
+        drop(stream);
+        *self.stage.lock().unwrap() = Some(stage);
+    }
+
+    fn warn_of_max_latency(&self, element: &gst::Element, run_time: Duration) {
         let max_latency = self.policy.lock().unwrap().max_latency;
         if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
             gst::element_warning!(
@@ -220,8 +278,15 @@ impl Driver {
                 )
             );
         }
-        *self.stream.lock().unwrap() = Stream { n_at_once, wanted: capacity, capacity, run_time, latency, ..Stream::default() };
-        *self.stage.lock().unwrap() = Some(stage);
+    }
+
+    /// Lets those go who wait for the stage.
+    pub(super) fn stop_waiting(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+        let arriving = self.arriving.lock().unwrap().take();
+        if let Some(arriving) = arriving {
+            arriving.wake();
+        }
     }
 
     /// Ends the stream; the stage stays for the next one.
@@ -275,6 +340,10 @@ impl Driver {
                 self.open_again(srcpad, element) && pushed
             }
             gst::EventView::Caps(caps) => {
+                if self.ready_stage(element).is_none() {
+                    // A stream that ends is no error; what comes next hears that it does.
+                    return self.is_given_up.load(Ordering::Acquire);
+                }
                 if let Err(error) = self.set_caps(caps.caps()) {
                     gst::element_error!(element, gst::StreamError::Format, ("{error}"));
                     return false;
@@ -428,6 +497,9 @@ impl Driver {
                 true
             }
             gst::QueryViewMut::Allocation(allocation) => {
+                if self.ready_stage(element).is_none() {
+                    return false;
+                }
                 // Downstream answers for the caps that it has seen: let them, and all frames of the old ones, leave first.
                 if self.window.drain().is_err() {
                     return false;
@@ -477,6 +549,9 @@ impl Driver {
         };
         let mut upstream = gst::query::Latency::new();
         if !sinkpad.peer_query(&mut upstream) {
+            return false;
+        }
+        if self.ready_stage(element).is_none() {
             return false;
         }
         let (live, min, max) = upstream.result();

@@ -1,10 +1,18 @@
-//! The state changes of an inference element: its stage is made from READY on, is there in PAUSED, and is let go on the way to NULL.
+//! The state changes of an inference element: its stage is made from READY on, beside whatever else the pipeline starts, and is
+//! let go on the way to NULL.
+//!
+//! Nobody waits for it in a state change: a source starts and a decoder is found meanwhile. Who first needs the stage waits, which
+//! is the streaming thread with its caps, or whoever asks for the latency. Why there is none goes onto the bus as soon as it is
+//! known, but not before PAUSED, for in READY the settings may still change.
 //!
 //! Knows when. What is made, of which settings, is the element's.
 
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle, ThreadId};
 
+use gst::prelude::*;
 use gstreamer as gst;
 
 use super::infer::{Driver, Stage, WarmStage};
@@ -15,17 +23,26 @@ use crate::stages;
 pub(super) struct KeptStage<S>(Mutex<Option<Kept<S>>>);
 
 struct Kept<S> {
-    progress: Progress,
+    loading: Arc<Loading>,
+    thread: Option<JoinHandle<()>>,
     made_of: S,
 }
 
-enum Progress {
-    /// A thread makes it.
-    Loading(JoinHandle<Loaded>),
-    Loaded(WarmStage),
+/// A stage that is being made, or was.
+pub(super) struct Loading {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
-type Loaded = stages::Result<WarmStage>;
+#[derive(Default)]
+struct State {
+    outcome: Option<stages::Result<WarmStage>>,
+    /// Whose bus hears why there is none. It is said once.
+    tell: Option<gst::glib::WeakRef<gst::Element>>,
+    is_told: bool,
+    /// The thread that says so just now.
+    telling: Option<ThreadId>,
+}
 
 impl<S> Default for KeptStage<S> {
     fn default() -> Self {
@@ -33,29 +50,36 @@ impl<S> Default for KeptStage<S> {
     }
 }
 
-impl<S: Clone + PartialEq + Send + 'static> KeptStage<S> {
-    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings; what it says goes onto
-    /// the bus.
+impl<S: Clone + PartialEq> KeptStage<S> {
+    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings, `check` finds what is
+    /// wrong with them at a glance; what they say goes onto the bus.
     ///
     /// It begins on the way to READY, on a thread of its own: all elements of a pipeline come there before the first goes on, so their
-    /// models are compiled side by side. On the way to PAUSED it is waited for.
+    /// models are compiled side by side.
     pub(super) fn change_state(
         &self,
         driver: &Driver,
         element: &gst::Element,
         transition: gst::StateChange,
         settings: &Mutex<S>,
+        check: impl FnOnce(&S) -> stages::Result<()>,
         load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
         parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+    where
+        S: Send + 'static,
+    {
         match transition {
-            gst::StateChange::NullToReady => self.begin_to_load(settings.lock().unwrap().clone(), load),
+            gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Kept::begin(settings.lock().unwrap().clone(), load)),
             gst::StateChange::ReadyToPaused => {
-                if let Err(error) = self.start(driver, element, settings, load) {
+                let settings = settings.lock().unwrap().clone();
+                if let Err(error) = check(&settings) {
                     post_load_error(element, &error);
                     return Err(gst::StateChangeError);
                 }
+                self.start(driver, element, settings, load)?;
             }
+            gst::StateChange::PausedToReady => driver.stop_waiting(),
             _ => {}
         }
         let changed = parent()?;
@@ -65,53 +89,120 @@ impl<S: Clone + PartialEq + Send + 'static> KeptStage<S> {
                 driver.release();
                 // Outside the lock: the last share waits for its runs.
                 let kept = self.0.lock().unwrap().take();
-                drop(kept.map(Kept::stage));
+                drop(kept);
             }
             _ => {}
         }
         Ok(changed)
     }
 
-    fn begin_to_load(&self, settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static) {
-        let made_of = settings.clone();
-        let load = move || WarmStage::new(load(&settings)?);
-        // Without a thread the stage is made where it is waited for.
-        let loading = std::thread::Builder::new().name("roiflow-load".to_owned()).spawn(load).ok();
-        *self.0.lock().unwrap() = loading.map(|loading| Kept { progress: Progress::Loading(loading), made_of });
-    }
-
-    /// Puts a stage to work; it is made here unless there is one that fits.
+    /// Puts a stage to work as soon as it is there; it is made now unless one is, or will be, that fits.
     fn start(
         &self,
         driver: &Driver,
         element: &gst::Element,
-        settings: &Mutex<S>,
-        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>>,
-    ) -> stages::Result<()> {
-        let settings = settings.lock().unwrap().clone();
+        settings: S,
+        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
+    ) -> Result<(), gst::StateChangeError>
+    where
+        S: Send + 'static,
+    {
         let kept = self.0.lock().unwrap().take();
-        let is_made_of_these = kept.as_ref().is_some_and(|kept| kept.made_of == settings);
-        let kept = kept.map(Kept::stage);
-        let stage = match kept {
-            Some(stage) if is_made_of_these => stage?,
+        let kept = match kept {
+            // What went wrong and was said may have been put right.
+            Some(kept) if kept.made_of == settings && !kept.loading.state.lock().unwrap().is_told => kept,
             other => {
                 driver.release();
                 drop(other);
-                WarmStage::new(load(&settings)?)?
+                Kept::begin(settings, load)
             }
         };
-        driver.prepare(element, stage.clone());
-        *self.0.lock().unwrap() = Some(Kept { progress: Progress::Loaded(stage), made_of: settings });
+        let loading = kept.loading.clone();
+        if loading.tell_failure(element) {
+            return Err(gst::StateChangeError);
+        }
+        *self.0.lock().unwrap() = Some(kept);
+        driver.begin_stream(element, loading);
         Ok(())
     }
 }
 
-impl<S> Kept<S> {
-    /// Waits until it is there.
-    fn stage(self) -> Loaded {
-        match self.progress {
-            Progress::Loaded(stage) => Ok(stage),
-            Progress::Loading(loading) => loading.join().unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))),
+impl<S: Clone + Send + 'static> Kept<S> {
+    fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static) -> Self {
+        let loading = Arc::new(Loading { state: Mutex::default(), changed: Condvar::new() });
+        let (of_thread, made_of) = (loading.clone(), settings.clone());
+        let load = move || {
+            let loaded = catch_unwind(AssertUnwindSafe(|| WarmStage::new(load(&settings)?)));
+            of_thread.finish(loaded.unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))));
+        };
+        let thread = thread::Builder::new().name("roiflow-load".to_owned()).spawn(load);
+        if let Err(error) = &thread {
+            let message = format!("cannot start the thread that loads the model: {error}");
+            loading.finish(Err(stages::Error::new(stages::ErrorKind::Device, message)));
         }
+        Self { loading, thread: thread.ok(), made_of }
+    }
+}
+
+impl<S> Drop for Kept<S> {
+    fn drop(&mut self) {
+        // The thread holds the element, and what it loads takes memory: neither outlives the state that asked for it.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id()) {
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Loading {
+    /// Waits for the stage. `None` if there will be none, for a reason that was told, or the caller need not wait any more.
+    pub(super) fn wait(&self, is_given_up: &AtomicBool) -> Option<WarmStage> {
+        let here = thread::current().id();
+        // The reason comes to the bus before what follows of it. Who hears it there may ask, and is the thread that says it.
+        let waits = |state: &mut State| {
+            (state.outcome.is_none() || state.telling.is_some_and(|telling| telling != here)) && !is_given_up.load(Ordering::Acquire)
+        };
+        let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
+        state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
+    }
+
+    /// Whether the stage is there, or will not be.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.lock().unwrap().outcome.is_some()
+    }
+
+    /// Lets those who wait look again whether they have been given up.
+    pub(super) fn wake(&self) {
+        let _state = self.state.lock().unwrap();
+        self.changed.notify_all();
+    }
+
+    /// Tells this element's bus why there is no stage, now or when that is known; whether it is known.
+    fn tell_failure(&self, element: &gst::Element) -> bool {
+        self.tell(|state| state.tell = Some(element.downgrade()))
+    }
+
+    fn finish(&self, outcome: stages::Result<WarmStage>) {
+        self.tell(|state| state.outcome = Some(outcome));
+        self.wake();
+    }
+
+    /// After a change, says why there is no stage, if somebody is to be told and was not; whether there is none.
+    fn tell(&self, change: impl FnOnce(&mut State)) -> bool {
+        let (element, error) = {
+            let mut state = self.state.lock().unwrap();
+            change(&mut state);
+            let Some(Err(error)) = &state.outcome else { return false };
+            let error = error.clone();
+            let Some(element) = state.tell.as_ref().and_then(gst::glib::WeakRef::upgrade) else { return true };
+            if std::mem::replace(&mut state.is_told, true) {
+                return true;
+            }
+            state.telling = Some(thread::current().id());
+            (element, error)
+        };
+        post_load_error(&element, &error);
+        self.state.lock().unwrap().telling = None;
+        self.changed.notify_all();
+        true
     }
 }

@@ -116,8 +116,9 @@ impl ElementImpl for RoiClassify {
             let element = element.clone();
             move |settings: &Settings| element.imp().load(settings)
         };
+        let check = |settings: &Settings| settings.model.checked(element.upcast_ref()).map(drop);
         let parent = || self.parent_change_state(transition);
-        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
+        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, check, load, parent)
     }
 }
 
