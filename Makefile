@@ -38,8 +38,9 @@ test: setup ## Format, lints, tests, documentation, package
 test-analytics: build ## GStreamer 1.26 in a Debian 13 root: its analytics elements and ours (root, network)
 	@scripts/test-analytics $(PLUGIN) $(TARGET)
 
-bench: ## What roiflow costs beyond the bare engine: a table, and target/bench/summary.json
-	@cargo bench --quiet --locked --no-default-features --bench requests
+bench: build ## What roiflow costs beyond the bare engine, and against plain Python: tables, and target/bench/summary.json
+	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
+	  scripts/compare-pipelines || status=$$?; exit $$status
 
 install: ## Put the command and the plugin in place (PREFIX, PLUGIN_DIR, DESTDIR)
 	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }

@@ -24,6 +24,13 @@ pub struct Outputs {
     pub stream: Option<String>,
 }
 
+impl Outputs {
+    /// Whether anybody gets to see the frames.
+    fn have_pictures(&self) -> bool {
+        self.video.is_some() || self.show || self.application
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -89,6 +96,14 @@ impl Plan {
             // An empty default means: as the element has it.
             if !value.is_empty() {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
+            }
+        }
+        // Other elements may have ways of their own to show frames.
+        let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
+        if are_ours && !outputs.have_pictures() {
+            // Drawn on, a frame that the decoder still refers to would be copied, for nobody.
+            for overlay in graph.elements.iter().filter(|element| element.factory == "roioverlay") {
+                assign(&mut assignments, &overlay.name, "draw", "false");
             }
         }
         Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, outputs })
@@ -206,7 +221,7 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
             )));
         }
     }
-    let mut values = BTreeMap::new();
+    let (mut values, mut missing) = (BTreeMap::new(), Vec::new());
     for (name, parameter) in parameters {
         let user = set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
         let value = match (user, &parameter.default) {
@@ -216,13 +231,25 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
             }
             (None, Some(default)) => default_value(name, parameter, default, spec)?,
             (None, None) => {
-                let help = if parameter.help.is_empty() { String::new() } else { format!(" ({})", parameter.help) };
-                return Err(Error::usage(format!("parameter `{name}`{help} has no default: add --set {name}=VALUE")));
+                missing.push((name, parameter));
+                continue;
             }
         };
         values.insert(name.as_str(), value);
     }
-    Ok(values)
+    if missing.is_empty() { Ok(values) } else { Err(missing_values(&missing)) }
+}
+
+/// All of them at once, so that nobody runs the command once for each.
+fn missing_values(missing: &[(&String, &Parameter)]) -> Error {
+    let told = missing.iter().map(|(name, parameter)| match &*parameter.help {
+        "" => format!("`{name}`"),
+        help => format!("`{name}` ({help})"),
+    });
+    let options = missing.iter().map(|(name, parameter)| format!("--set {name}={}", parameter.r#type.name().to_uppercase()));
+    let (told, options) = (told.collect::<Vec<_>>().join(", "), options.collect::<Vec<_>>().join(" "));
+    let (noun, verb) = if missing.len() == 1 { ("parameter", "has") } else { ("parameters", "have") };
+    Error::usage(format!("{noun} {told} {verb} no default: add {options}"))
 }
 
 fn check_type(name: &str, parameter: &Parameter, value: &str) -> Result<()> {

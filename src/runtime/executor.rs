@@ -1,7 +1,8 @@
 //! Who runs a step: the caller's thread, a bounded pool, or a test that turns the crank by hand.
 //!
-//! Queues are bounded. A request is queued at most once at a time, on one executor, so the capacity of a queue is
-//! `MAX_REQUESTS` (each waiting once) and a request that would exceed it is refused when it is *created*, never when it runs.
+//! A pool runs urgent tasks before others: those of requests that work on what others have found. Queues are bounded. A request
+//! is queued at most once at a time, on one executor, so the capacity of a queue is `MAX_REQUESTS` (each waiting once) and a
+//! request that would exceed it is refused when it is *created*, never when it runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +21,11 @@ pub const MAX_REQUESTS: usize = 4096;
 pub trait Task: Send + Sync {
     /// Runs it; must not panic.
     fn run(self: Arc<Self>);
+
+    /// Whether a pool runs it before tasks that are not urgent; asked when it is queued.
+    fn is_urgent(&self) -> bool {
+        false
+    }
 }
 
 /// Runs tasks.
@@ -55,11 +61,26 @@ impl Executor for Inline {
     }
 }
 
-/// A fixed number of worker threads and one queue.
+/// Urgent tasks that a worker runs in a row while others wait.
+const MAX_URGENT_IN_A_ROW: usize = 16;
+
+/// A fixed number of worker threads and one queue, past which urgent tasks go.
 pub struct Pool {
     name: String,
-    queue: Option<Sender<Arc<dyn Task>>>,
+    queue: Option<Queue>,
     workers: Vec<thread::JoinHandle<()>>,
+}
+
+struct Queue {
+    turns: Sender<Turn>,
+    urgent: Sender<Arc<dyn Task>>,
+}
+
+/// What wakes a worker. It runs the urgent tasks that wait before it does anything else.
+enum Turn {
+    Task(Arc<dyn Task>),
+    /// There are urgent ones.
+    Look,
 }
 
 impl Pool {
@@ -68,13 +89,16 @@ impl Pool {
     /// # Errors
     /// If the system refuses a thread.
     pub fn new(name: &str, n_threads: usize) -> Result<Self> {
-        let (queue, tasks) = bounded(MAX_REQUESTS);
-        let mut pool = Self { name: name.to_owned(), queue: Some(queue), workers: Vec::new() };
-        for worker_idx in 0..n_threads.max(1) {
-            let tasks: Receiver<Arc<dyn Task>> = tasks.clone();
+        let n_threads = n_threads.max(1);
+        // A look for each worker, beside the tasks.
+        let (turns, turns_out) = bounded(MAX_REQUESTS + n_threads);
+        let (urgent, urgent_out) = bounded(MAX_REQUESTS);
+        let mut pool = Self { name: name.to_owned(), queue: Some(Queue { turns, urgent }), workers: Vec::new() };
+        for worker_idx in 0..n_threads {
+            let (turns, urgent) = (turns_out.clone(), urgent_out.clone());
             let worker = thread::Builder::new()
                 .name(format!("{name}-{worker_idx}"))
-                .spawn(move || tasks.iter().for_each(Task::run))
+                .spawn(move || work(&turns, &urgent))
                 .map_err(|error| Error::with_source(ErrorKind::Device, format!("cannot start worker {worker_idx} of `{name}`"), error))?;
             pool.workers.push(worker);
         }
@@ -87,10 +111,40 @@ impl Pool {
     }
 }
 
+/// A worker, until the pool is dropped and all tasks are done.
+fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>) {
+    // Urgent tasks may be left over for which nobody is woken any more.
+    let mut has_more = false;
+    loop {
+        let turn = match has_more {
+            true => turns.try_recv().unwrap_or(Turn::Look),
+            false => match turns.recv() {
+                Ok(turn) => turn,
+                Err(_) => break,
+            },
+        };
+        let n_run = urgent.try_iter().take(MAX_URGENT_IN_A_ROW).map(Task::run).count();
+        has_more = n_run == MAX_URGENT_IN_A_ROW;
+        if let Turn::Task(task) = turn {
+            task.run();
+        }
+    }
+    urgent.try_iter().for_each(Task::run);
+}
+
 impl Executor for Pool {
     fn execute(&self, task: Arc<dyn Task>) {
-        let queue = self.queue.as_ref().expect("only drop takes the queue");
-        queue.send(task).expect("the workers hold the other end until the queue is dropped");
+        const HELD: &str = "the workers hold the other end until the queue is dropped";
+        let Queue { turns, urgent } = self.queue.as_ref().expect("only drop takes the queue");
+        if !task.is_urgent() {
+            return turns.send(Turn::Task(task)).expect(HELD);
+        }
+        urgent.send(task).expect(HELD);
+        // Who takes a turn that was there after the task was looks for urgent ones after that: no more turns are needed than workers.
+        if turns.len() < self.workers.len() {
+            // Refused if it is full: then nobody sleeps.
+            let _sent = turns.try_send(Turn::Look);
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Model {
     source: Arc<ModelSource>,
     info: Arc<ModelInfo>,
     variables: Arc<[VariablePorts]>,
+    is_reshaped: bool,
 }
 
 /// An output that is the input of the next run.
@@ -46,12 +47,12 @@ pub struct VariablePorts {
 impl Model {
     /// A model of a file; devices make it when they read one.
     pub fn from_file(path: &Path, info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::File(path.to_owned())), info: Arc::new(info), variables: Arc::default() }
+        Self { source: Arc::new(ModelSource::File(path.to_owned())), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
     }
 
     /// A model that is ports alone.
     pub fn from_ports(info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::Ports), info: Arc::new(info), variables: Arc::default() }
+        Self { source: Arc::new(ModelSource::Ports), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
     }
 
     /// Where it comes from.
@@ -96,7 +97,12 @@ impl Model {
         if let ModelSource::File(_) = *self.source {
             info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
-        Ok(Self { info: Arc::new(info), ..self.clone() })
+        Ok(Self { info: Arc::new(info), is_reshaped: true, ..self.clone() })
+    }
+
+    /// Whether input shapes may be others than those of the file.
+    pub fn is_reshaped(&self) -> bool {
+        self.is_reshaped
     }
 
     /// The same model with the first axis open from 1 to `max` wherever it is fixed at 1: a batch.

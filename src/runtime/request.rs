@@ -122,6 +122,13 @@ impl InferRequest {
         }
     }
 
+    /// Whether asynchronous runs of this request go before those of others that wait for the same workers: for work on what other
+    /// runs have found, whose memory is held until it is done. At most 16 go before one that is not urgent. Counts from the next step
+    /// that is queued.
+    pub fn set_urgent(&self, is_urgent: bool) {
+        self.shared().set_urgent(is_urgent);
+    }
+
     /// Sets the closure that is called after each asynchronous run, with the result or the error, before waiters go on. It may
     /// start the request again. It is called on an executor's thread, so it should be short, unless the model was compiled with
     /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, every other thread finds the request busy.

@@ -18,7 +18,7 @@ use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken};
 use super::{Error, ErrorKind, Inputs, Port, Result};
-use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
@@ -33,6 +33,7 @@ pub(super) struct Shared {
     pub(super) guarded: Mutex<Guarded>,
     finished: Condvar,
     in_flight: Mutex<Option<Box<Body>>>,
+    is_urgent: AtomicBool,
     /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
@@ -86,6 +87,7 @@ impl Handle {
             }),
             finished: Condvar::new(),
             in_flight: Mutex::new(None),
+            is_urgent: AtomicBool::new(false),
             stepping: AtomicU64::new(0),
             handle: OnceLock::new(),
             _ticket: ticket,
@@ -405,6 +407,12 @@ fn would_deadlock() -> Error {
     )
 }
 
+impl Shared {
+    pub(super) fn set_urgent(&self, is_urgent: bool) {
+        self.is_urgent.store(is_urgent, Ordering::Relaxed);
+    }
+}
+
 impl Task for Shared {
     fn run(self: Arc<Self>) {
         let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
@@ -427,6 +435,10 @@ impl Task for Shared {
             }
         }
         self.end(body);
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
     }
 }
 

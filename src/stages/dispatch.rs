@@ -274,8 +274,8 @@ impl<J: Job> Drop for Client<J> {
 }
 
 impl<J: Job> Queue<J> {
-    /// `n_requests` requests of the model.
-    pub(super) fn new(model: &CompiledModel, n_requests: usize, rows: Rows) -> Result<Arc<Self>> {
+    /// `n_requests` requests of the model, whose runs go before others if they are `urgent`.
+    pub(super) fn new(model: &CompiledModel, n_requests: usize, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
         let state = State {
             workers: Vec::with_capacity(n_requests),
             pending: VecDeque::new(),
@@ -296,6 +296,7 @@ impl<J: Job> Queue<J> {
         });
         for worker_idx in 0..n_requests {
             let request = model.create_infer_request()?;
+            request.set_urgent(urgent);
             let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
             request.set_input((), JobRows::new(slot.clone()))?;
             let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
@@ -631,7 +632,7 @@ mod tests {
         let spec = Arc::new(spec);
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
-            let queue = Queue::<Picture>::new(&model, 1, Rows { max, timeout }).unwrap();
+            let queue = Queue::<Picture>::new(&model, 1, Rows { max, timeout }, false).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             client.submit((0..3).map(|n| Picture {

@@ -437,3 +437,11 @@ fn a_stage_takes_only_models_of_its_task() {
     let error = Classifier::new(&options("rectangle.onnx")).unwrap_err();
     assert!(error.to_string().contains("described as detection") && error.to_string().contains("task = \"classification\""), "{error}");
 }
+
+#[test]
+fn a_model_with_an_open_batch_is_compiled_for_one_row_where_it_gets_no_more() {
+    for (batch_size, expected) in [(Some(1), "[1, 3, 8, 8]"), (None, "[?, 3, 8, 8]")] {
+        let classifier = Classifier::new(&StageOptions { batch_size, device: Some("CPU".to_owned()), ..options("color.onnx") }).unwrap();
+        assert_eq!(classifier.model().inputs()[0].shape.to_string(), expected, "batch size {batch_size:?}");
+    }
+}

@@ -41,6 +41,12 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
 }
 
 #[test]
+fn nothing_is_drawn_if_so_asked() {
+    let frames = overlaid(PixelFormat::I420, Size::new(160, 120), "draw=false", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
+    assert_eq!(differences(PixelFormat::I420, &frames), []);
+}
+
+#[test]
 fn only_pixels_of_the_outline_change_in_every_format() {
     let size = Size::new(161, 121);
     for format in PixelFormat::ALL {

@@ -45,7 +45,9 @@ fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [
 #[test]
 fn every_description_we_ship_parses_and_plans() {
     let mut n_found = 0;
-    for entry in std::fs::read_dir(root().join("pipelines")).unwrap() {
+    // Those of the benchmarks are read by the same program.
+    let entries = ["pipelines", "tests/bench/pipelines"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
+    for entry in entries.into_iter().flatten() {
         let path = entry.unwrap().path();
         let spec = Spec::read(&path).unwrap();
         assert!(!spec.comment.is_empty(), "{}: a description opens with what it shows and needs", path.display());
@@ -54,7 +56,24 @@ fn every_description_we_ship_parses_and_plans() {
         Plan::resolve(&spec, &set, Input::Test(1), Outputs::default()).unwrap();
         n_found += 1;
     }
-    assert!(n_found >= 2);
+    assert!(n_found >= 6);
+}
+
+#[test]
+fn nothing_is_drawn_where_nobody_sees_it() {
+    let faces = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
+    let of = |spec: &Spec, outputs: Outputs| {
+        let plan = Plan::resolve(spec, &[], Input::Test(1), outputs).unwrap();
+        !plan.assignments.iter().any(|set| set.element.starts_with("roioverlay") && (&*set.property, &*set.value) == ("draw", "false"))
+    };
+    let draws = |outputs: Outputs| of(&faces, outputs);
+    assert!(!draws(Outputs { json: Some("-".into()), ..Outputs::default() }));
+    assert!(draws(Outputs { video: Some("x.mp4".into()), ..Outputs::default() }));
+    assert!(draws(Outputs { show: true, ..Outputs::default() }));
+    assert!(draws(Outputs { application: true, ..Outputs::default() }));
+    let mut shown_elsewhere = faces.clone();
+    shown_elsewhere.file.pipeline.graph = "{source} ! roioverlay ! tee name=t ! intervideosink t. ! {video}".to_owned();
+    assert!(of(&shown_elsewhere, Outputs::default()), "who knows what other elements do with the frames");
 }
 
 #[test]
@@ -163,7 +182,12 @@ fn what_is_wrong_with_a_description_is_said() {
     let spec = Spec::parse(good, Path::new("good.toml")).unwrap();
     let missing = Plan::resolve(&spec, &[], Input::Test(1), Outputs::default()).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Usage);
-    assert!(missing.to_string().contains("--set model="), "{missing}");
+    assert!(missing.to_string().contains("--set model=PATH"), "{missing}");
+    let vehicles = Spec::read(&root().join("pipelines/vehicles.toml")).unwrap();
+    let missing = Plan::resolve(&vehicles, &[], Input::Test(1), Outputs::default()).unwrap_err().to_string();
+    for part in ["`detector`", "yolox_nano", "`classifier`", "vehicle-attributes", "--set classifier=PATH --set detector=PATH"] {
+        assert!(missing.contains(part), "all that is missing is told, with what it is: {missing}");
+    }
     let unknown = Plan::resolve(&spec, &[("mdel".into(), "x".into())], Input::Test(1), Outputs::default()).unwrap_err();
     assert!(unknown.to_string().contains("did you mean `model`"), "{unknown}");
     let nireq = Plan::resolve(&colors(), &[("nireq".into(), "two".into())], Input::Test(1), Outputs::default()).unwrap_err();

@@ -1,6 +1,7 @@
 //! Every frame is a line, and no destination stops the stream.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -146,8 +147,23 @@ fn the_time_is_that_of_capture_where_the_source_knows_it() {
 }
 
 #[test]
+fn the_first_line_is_there_at_once_and_others_within_a_tenth_of_a_second_of_the_stream() {
+    let destination = Destination::new("first");
+    let source = "videotestsrc num-buffers=12 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=40/1";
+    let pipeline = to(destination.0.to_str().unwrap(), &format!("{source} ! roipublish name=publish ! fakesink"));
+    let (path, seen) = (destination.0.clone(), Arc::new(Mutex::new(Vec::new())));
+    let before_frames = seen.clone();
+    on_buffers(&pipeline, "publish", "sink", move |_, _| {
+        before_frames.lock().unwrap().push(std::fs::read_to_string(&path).unwrap().lines().count());
+    });
+    assert_eq!(run(&pipeline).error, None);
+    assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9]);
+    assert_eq!(destination.lines().len(), 12);
+}
+
+#[test]
 fn a_full_disk_is_warned_of_once_and_the_stream_goes_on() {
-    // Fifty seconds of stream: some fifty flushes fail.
+    // Each line is a flush that fails.
     let line = "videotestsrc num-buffers=500 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! roipublish name=publish ! \
                 fakesink name=sink";
     let pipeline = to("/dev/full", line);

@@ -168,7 +168,7 @@ impl Device for OpenVinoDevice {
         match model.source() {
             ModelSource::File(path) => {
                 let target = model::Target { device: &self.name, own_name: self.own_name(), config, executors };
-                Ok(Arc::new(model::compile(api, &target, path, model.info())?))
+                Ok(Arc::new(model::compile(api, &target, path, model)?))
             }
             ModelSource::Ports => {
                 Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))

@@ -12,7 +12,7 @@ use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchan
 use crate::devices::exit;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
-use crate::runtime::{Config, Error, ErrorKind, Ignored, ModelInfo, Performance, Port, Precision, Result};
+use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
 const MAX_PROPERTIES: usize = 12;
@@ -47,8 +47,9 @@ pub(super) struct Target<'a> {
     pub(super) executors: &'a Executors,
 }
 
-/// Compiles a file. The input shapes are those of `read`, which the caller may have changed since the file was read.
-pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<OpenVinoModel>> {
+/// Compiles the file of a model, whose input shapes may have been changed since it was read.
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &Model) -> Result<Compiled<OpenVinoModel>> {
+    let read = model.info();
     let &Target { device: name, own_name, config, executors } = target;
     if has_own_variables(path) {
         let message = format!(
@@ -91,18 +92,20 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &M
         properties.push((key, value.to_owned()));
     }
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
-        // From the file, because a kept model is then found without reading it.
-        let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+        if !model.is_reshaped() {
+            // From the file, because a kept model is then found without reading it.
+            let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+            let info = compiled.info()?;
+            check_unchanged(&info, read)?;
+            if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
+                return Ok((compiled, info));
+            }
+        }
+        let file = ReadModel::new(api, path)?;
+        file.reshape(&read.inputs)?;
+        let compiled = CompiledFile::of_model(&file, own_name, &properties)?;
         let info = compiled.info()?;
         check_unchanged(&info, read)?;
-        if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
-            return Ok((compiled, info));
-        }
-        drop(compiled);
-        let model = ReadModel::new(api, path)?;
-        model.reshape(&read.inputs)?;
-        let compiled = CompiledFile::of_model(&model, own_name, &properties)?;
-        let info = compiled.info()?;
         Ok((compiled, info))
     };
     let _inside = exit::try_enter()?;

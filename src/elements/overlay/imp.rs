@@ -26,6 +26,7 @@ static CAT: LazyLock<gst::DebugCategory> =
 /// What the user asked for.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
+    draw: bool,
     labels: bool,
     confidence: bool,
     thickness: u32,
@@ -34,7 +35,7 @@ struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { labels: true, confidence: true, thickness: 0, font_size: 0 }
+        Self { draw: true, labels: true, confidence: true, thickness: 0, font_size: 0 }
     }
 }
 
@@ -67,6 +68,12 @@ impl ObjectImpl for RoiOverlay {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let default = Settings::default();
             vec![
+                glib::ParamSpecBoolean::builder("draw")
+                    .nick("Draw")
+                    .blurb("Draw at all; frames pass untouched where nobody looks at them; may change at any time")
+                    .default_value(default.draw)
+                    .mutable_playing()
+                    .build(),
                 glib::ParamSpecBoolean::builder("labels")
                     .nick("Labels")
                     .blurb("Write what is known of an object over its box; may change at any time")
@@ -101,6 +108,7 @@ impl ObjectImpl for RoiOverlay {
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
         let mut settings = self.settings.lock().unwrap();
         match pspec.name() {
+            "draw" => settings.draw = value.get().expect("GObject checked the type"),
             "labels" => settings.labels = value.get().expect("GObject checked the type"),
             "confidence" => settings.confidence = value.get().expect("GObject checked the type"),
             "thickness" => settings.thickness = value.get().expect("GObject checked the type"),
@@ -112,6 +120,7 @@ impl ObjectImpl for RoiOverlay {
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         let settings = *self.settings.lock().unwrap();
         match pspec.name() {
+            "draw" => settings.draw.to_value(),
             "labels" => settings.labels.to_value(),
             "confidence" => settings.confidence.to_value(),
             "thickness" => settings.thickness.to_value(),
@@ -171,8 +180,9 @@ impl BaseTransformImpl for RoiOverlay {
     }
 
     fn before_transform(&self, buffer: &gst::BufferRef) {
-        // A buffer with nothing to draw passes as it is: one that is shared is not copied to become writable.
-        self.obj().set_passthrough(!meta::has_results(buffer));
+        // A buffer with nothing to draw passes as it is: one that is shared, as those of decoders are, is not copied to become writable.
+        let draws = self.settings.lock().unwrap().draw && meta::has_results(buffer);
+        self.obj().set_passthrough(!draws);
     }
 
     fn transform_ip(&self, buffer: &mut gst::BufferRef) -> Result<gst::FlowSuccess, gst::FlowError> {

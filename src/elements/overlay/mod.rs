@@ -4,7 +4,8 @@
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
 //! ```
 //!
-//! Draws on the frame's own format, in place and without a conversion; a frame without results passes untouched. Reads metas and
+//! Draws on the frame's own format, in place and without a conversion; a frame without results passes untouched, and so
+//! does every frame with `draw=false`. Reads metas and
 //! nothing else: no model runs here.
 //!
 //! [`draw`] is the drawing itself, which knows no GStreamer.

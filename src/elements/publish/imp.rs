@@ -23,8 +23,9 @@ use crate::frame::{FrameResults, InferenceStatus, Size};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
 
-/// Lines wait at most this long, in the time of the stream.
-const FLUSH_INTERVAL: gst::ClockTime = gst::ClockTime::SECOND;
+/// Lines wait at most this long, in the time of the stream, for a write costs more than a line. The first one does not wait: it says
+/// that everything works.
+const FLUSH_INTERVAL: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 
 /// What the user asked for.
 #[derive(Debug, Clone)]
@@ -335,11 +336,10 @@ impl State {
     fn is_flush_due(&mut self, pts: Option<gst::ClockTime>) -> bool {
         let is_due = match (self.flushed_at, pts) {
             (Some(flushed_at), Some(pts)) => pts.absdiff(flushed_at) >= FLUSH_INTERVAL,
-            (None, Some(_)) => false,
             // Without time stamps nobody knows how long a line has waited.
-            (_, None) => true,
+            (None, _) | (_, None) => true,
         };
-        if is_due || self.flushed_at.is_none() {
+        if is_due {
             self.flushed_at = pts;
         }
         is_due

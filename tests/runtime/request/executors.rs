@@ -19,6 +19,19 @@ impl Task for Work {
     }
 }
 
+/// The same, before others.
+struct Urgent(Work);
+
+impl Task for Urgent {
+    fn run(self: Arc<Self>) {
+        self.0.0();
+    }
+
+    fn is_urgent(&self) -> bool {
+        true
+    }
+}
+
 fn work(action: impl Fn() + Send + Sync + 'static) -> Arc<Work> {
     Arc::new(Work(Box::new(action)))
 }
@@ -36,6 +49,96 @@ fn every_executor_runs_tasks_in_order() {
         }
         while manual.run_one() {}
         assert_eq!((receiver.recv().unwrap(), receiver.recv().unwrap()), (0, 1), "{executor:?}");
+    }
+}
+
+/// A pool of one worker that is kept busy until the answer is dropped.
+fn held() -> (Pool, mpsc::Sender<()>) {
+    let pool = Pool::new("held", 1).unwrap();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    pool.execute(work(move || gate.lock().unwrap().recv().unwrap_or(())));
+    (pool, open)
+}
+
+#[test]
+fn urgent_tasks_go_before_others_in_their_own_order() {
+    let (pool, open) = held();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for (n, is_urgent) in [(0, false), (1, true), (2, false), (3, true)] {
+        let order = order.clone();
+        let noted = Work(Box::new(move || order.lock().unwrap().push(n)));
+        match is_urgent {
+            true => pool.execute(Arc::new(Urgent(noted))),
+            false => pool.execute(Arc::new(noted)),
+        }
+    }
+    drop(open);
+    drop(pool);
+    assert_eq!(*order.lock().unwrap(), [1, 3, 0, 2]);
+}
+
+#[test]
+fn urgent_tasks_without_end_leave_others_their_turn() {
+    let (pool, open) = held();
+    let pool = Arc::new(pool);
+    let others = Arc::new(AtomicUsize::new(0));
+    // Each urgent task queues the next, until the others are done.
+    struct Chain(std::sync::Weak<Pool>, Arc<AtomicUsize>, AtomicUsize);
+    impl Task for Chain {
+        fn run(self: Arc<Self>) {
+            let n_run = self.2.fetch_add(1, Ordering::AcqRel);
+            assert!(n_run < 1000, "others wait for ever");
+            if let Some(pool) = self.0.upgrade().filter(|_| self.1.load(Ordering::Acquire) < 3) {
+                pool.execute(self);
+            }
+        }
+
+        fn is_urgent(&self) -> bool {
+            true
+        }
+    }
+    let chain = Arc::new(Chain(Arc::downgrade(&pool), others.clone(), AtomicUsize::new(0)));
+    pool.execute(chain.clone());
+    for _ in 0..3 {
+        let others = others.clone();
+        pool.execute(work(move || {
+            others.fetch_add(1, Ordering::AcqRel);
+        }));
+    }
+    drop(open);
+    eventually(move || others.load(Ordering::Acquire) == 3);
+    drop(pool);
+    let n_run = chain.2.load(Ordering::Acquire);
+    assert!((48..=66).contains(&n_run), "16 in a row before each of the others, and 16 before nothing: {n_run}");
+}
+
+#[test]
+fn urgent_tasks_of_many_threads_are_all_run() {
+    let n_done = Arc::new(AtomicUsize::new(0));
+    for round in 1..=50 {
+        let pool = Arc::new(Pool::new("many", 2).unwrap());
+        let threads: Vec<_> = (0..4)
+            .map(|thread_idx| {
+                let (pool, n_done) = (pool.clone(), n_done.clone());
+                std::thread::spawn(move || {
+                    for n in 0..100 {
+                        let n_done = n_done.clone();
+                        let counted = Work(Box::new(move || {
+                            n_done.fetch_add(1, Ordering::AcqRel);
+                        }));
+                        match (n + thread_idx) % 3 {
+                            0 => pool.execute(Arc::new(counted)),
+                            _ => pool.execute(Arc::new(Urgent(counted))),
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let seen = n_done.clone();
+        // Without being dropped, which would run what nobody was woken for.
+        eventually(move || seen.load(Ordering::Acquire) == round * 400);
     }
 }
 
