@@ -8,6 +8,7 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod failures;
 mod flow;
 mod meta;
 mod overlay;
@@ -18,6 +19,7 @@ mod reference;
 mod rig;
 mod shared;
 mod sharing;
+mod soak;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;
