@@ -10,6 +10,7 @@ mod classify;
 mod detect;
 mod failures;
 mod flow;
+mod live;
 mod meta;
 mod overlay;
 mod pipelines;
