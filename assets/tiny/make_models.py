@@ -91,6 +91,16 @@ def stripes():
     g.save("stripes", {"image": [1, 3, rows * cell, columns * cell]}, {"boxes": [1, rows * columns, 6]})
 
 
+def fragile():
+    """One box over the whole picture, looked up in a table of one row by the mean brightness: of a picture that is bright there is no
+    row, and every engine that checks fails, or panics, in the run."""
+    g = Graph()
+    gray = g.op("ReduceMean", "image", axes=[1, 2, 3], keepdims=0)  # [1]
+    row = g.op("Cast", g.op("Mul", gray, g.constant("scale", [2.0 / 255.0])), to=TensorProto.INT64)
+    g.op("Gather", g.constant("table", [[[0.0, 1.0, 0.0, 0.0, 1.0, 1.0]]]), row, axis=1, out="boxes")
+    g.save("fragile", {"image": [1, 8, 8, 3]}, {"boxes": [1, 1, 6]})
+
+
 def mean_color(g):
     """Mean of each channel in 0..1, [N, 3], of `image` [N, 3, 8, 8] in 0..255."""
     means = g.op("ReduceMean", "image", axes=[2, 3], keepdims=0)
@@ -200,6 +210,14 @@ def check():
     same(boxes[23], [0, 1, 3 / 20, 1 / 15, 4 / 20, 2 / 15])
     same(run("stripes", image=np.full((1, 3, 60, 80), 255.0))["boxes"][0, :, 1], np.ones(300))
 
+    same(run("fragile", image=np.full((1, 8, 8, 3), 120.0))["boxes"], [[[0, 1, 0, 0, 1, 1]]])
+    try:
+        run("fragile", image=np.full((1, 8, 8, 3), 130.0))
+    except Exception as error:
+        assert "out of" in str(error), error
+    else:
+        raise AssertionError("a row that is not there was found")
+
     patches = np.zeros((5, 3, 8, 8))
     for channel in range(3):
         patches[channel, channel] = 255
@@ -231,7 +249,7 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, color, brightness, identity, add, double, total, append, center, unsupported):
+for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, unsupported):
     make()
 if "--check" in sys.argv:
     check()

@@ -386,8 +386,10 @@ impl Driver {
                 });
             }
             None => {
+                // By identity: an element before this one may have failed for the same reason.
+                let was_known = |reason: &Arc<str>| matches!(&earlier, InferenceStatus::Failed(known) if Arc::ptr_eq(known, reason));
                 let outcome = match &results.status {
-                    InferenceStatus::Failed(reason) if results.status != earlier => Outcome::Failed(reason.clone()),
+                    InferenceStatus::Failed(reason) if !was_known(reason) => Outcome::Failed(reason.clone()),
                     _ => Outcome::Inferred,
                 };
                 self.window.complete(ticket, |item| update(item, results, outcome));
@@ -409,11 +411,18 @@ impl Driver {
         Some(frame)
     }
 
-    pub(super) fn push_frame(&self, pad: &gst::Pad, element: &gst::Element, frame: InFlight) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InFlight { mut buffer, mut results, n_before, outcome, arrived, took, trace, _held: held, .. } = frame;
+    pub(super) fn push_frame(
+        &self,
+        pad: &gst::Pad,
+        element: &gst::Element,
+        frame: InFlight,
+        n_flushes: u64,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let InFlight { mut buffer, mut results, n_before, outcome, arrived, took, permit, trace, _held: held, .. } = frame;
         self.carry(&mut results, n_before, &outcome);
         let now = Instant::now();
         let leave = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
+        let mut broken = None;
         match outcome {
             Outcome::Skipped(reason) => {
                 leave(Left::Skipped(reason), 0);
@@ -423,9 +432,13 @@ impl Driver {
                 let n_failed = leave(Left::Failed, results.detections.len());
                 trace.end("failed", None);
                 self.warn_of_failure(element, results.frame_number, &reason, n_failed);
+                broken = self.count_failure(&permit, results.frame_number, &reason, n_failed);
             }
             Outcome::Open | Outcome::Inferred => {
                 leave(Left::Inferred, results.detections.len());
+                if permit.has_succeeded() {
+                    self.stream.lock().unwrap().n_failed_in_a_row = 0;
+                }
                 trace.end("inferred", None);
                 self.raise_latency(element, took);
             }
@@ -438,7 +451,26 @@ impl Driver {
         meta::attach_to(writable, results, with_analytics);
         drop(held);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
-        pad.push(buffer)
+        let pushed = pad.push(buffer)?;
+        broken.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
+    }
+
+    /// One more frame on which inference failed. What to say if that is one too many.
+    fn count_failure(&self, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
+        let max_failures = self.policy.lock().unwrap().max_failures;
+        let n_in_a_row = {
+            let mut stream = self.stream.lock().unwrap();
+            // A region of the frame may have had a result.
+            stream.n_failed_in_a_row = if permit.has_succeeded() { 0 } else { stream.n_failed_in_a_row + 1 };
+            stream.n_failed_in_a_row
+        };
+        let max_failures = max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
+        let device = self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device);
+        Some(format!(
+            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
+             one, frame {frame_number}, because: {reason}; see whether `roiflow bench MODEL --device {device}` runs the model, take another \
+             device, or set max-failures=-1 to go on without results"
+        ))
     }
 
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
@@ -476,7 +508,11 @@ impl Driver {
 
     /// Counts the frames among these, which left the window because of this flow.
     pub(super) fn forget(&self, items: impl IntoIterator<Item = Item>, why: gst::FlowError) {
-        let reason = if why == gst::FlowError::Flushing { Reason::Flush } else { Reason::Downstream };
+        let reason = match why {
+            gst::FlowError::Flushing => Reason::Flush,
+            _ if self.stream.lock().unwrap().is_broken => Reason::Failures,
+            _ => Reason::Downstream,
+        };
         for item in items {
             if let Item::Frame(frame) = item {
                 self.drop_frame(*frame, reason);

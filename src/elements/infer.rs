@@ -25,6 +25,7 @@
 //! - *An error downstream*: the window is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
 //!   upstream has sent EOS already. Exactly one of them: `Stream::flow` and `Stream::has_eos` change under one lock. NotLinked
 //!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation.
+//! - *Too many failures in a row* (`max-failures`): an error on the bus that says why, and then as after an error downstream.
 //!
 //! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
@@ -135,6 +136,8 @@ pub(super) struct Stream {
     has_eos: bool,
     /// Tells a turn of the task that a flush came meanwhile.
     n_flushes: u64,
+    /// Tells a turn of the task that somebody was linked downstream meanwhile.
+    n_reconfigures: u64,
     /// Sticky events that were in the window when it was closed, in order.
     kept: Vec<gst::Event>,
     /// The thread of the source pad's task.
@@ -155,6 +158,10 @@ pub(super) struct Stream {
     pub(super) n_frames: u64,
     /// Frames are missing before the next one that leaves.
     pub(super) has_gap: bool,
+    /// Frames whose inference failed since the last run that succeeded.
+    pub(super) n_failed_in_a_row: u64,
+    /// They were too many, and the bus knows.
+    pub(super) is_broken: bool,
     /// The sink wants no frame of before this running time.
     pub(super) earliest: Option<gst::ClockTime>,
     /// When the statistics are posted next.
@@ -170,6 +177,7 @@ impl Default for Stream {
             flow: Err(gst::FlowError::Flushing),
             has_eos: false,
             n_flushes: 0,
+            n_reconfigures: 0,
             kept: Vec::new(),
             task_thread: None,
             n_at_once: 1,
@@ -181,6 +189,8 @@ impl Default for Stream {
             latency: Duration::ZERO,
             n_frames: 0,
             has_gap: false,
+            n_failed_in_a_row: 0,
+            is_broken: false,
             earliest: None,
             stats_due: None,
             warned_of_lost_rois: false,
@@ -367,14 +377,16 @@ impl Driver {
                 true
             }
             gst::EventView::Eos(_) => {
-                let flow = {
+                let (flow, is_known) = {
                     let mut stream = self.stream.lock().unwrap();
                     stream.has_eos = true;
-                    stream.flow
+                    (stream.flow, stream.is_broken)
                 };
                 match flow {
                     Err(error) if is_fatal(error) => {
-                        post_flow_error(element, error);
+                        if !is_known {
+                            post_flow_error(element, error);
+                        }
                         false
                     }
                     _ => self.enqueue(event),
@@ -448,7 +460,7 @@ impl Driver {
                 }
                 if stream.kept.is_empty() {
                     stream.flow = Ok(gst::FlowSuccess::Ok);
-                    stream.has_eos = false;
+                    (stream.has_eos, stream.is_broken, stream.n_failed_in_a_row) = (false, false, 0);
                     self.window.resume();
                     break;
                 }
@@ -562,9 +574,16 @@ impl Driver {
     }
 
     pub(super) fn src_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event) -> bool {
-        if event.type_() == gst::EventType::Reconfigure && self.flow() == Err(gst::FlowError::NotLinked) {
-            gst::debug!(self.cat, obj = pad, "linked: trying again");
-            self.open_again(pad, element);
+        if event.type_() == gst::EventType::Reconfigure {
+            let flow = {
+                let mut stream = self.stream.lock().unwrap();
+                stream.n_reconfigures += 1;
+                stream.flow
+            };
+            if flow == Err(gst::FlowError::NotLinked) {
+                gst::debug!(self.cat, obj = pad, "linked: trying again");
+                self.open_again(pad, element);
+            }
         }
         if let gst::EventView::Qos(qos) = event.view() {
             self.stream.lock().unwrap().earliest = earliest(qos);
@@ -587,10 +606,10 @@ impl Driver {
 
     /// One turn of the source pad's task.
     fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
-        let n_flushes = {
+        let (n_flushes, n_reconfigures) = {
             let mut stream = self.stream.lock().unwrap();
             stream.task_thread = Some(thread::current().id());
-            stream.n_flushes
+            (stream.n_flushes, stream.n_reconfigures)
         };
         let deadline = |item: &Item| match item {
             Item::Frame(frame) => frame.deadline(),
@@ -632,12 +651,12 @@ impl Driver {
                 }
             }
             Item::Frame(frame) => {
-                let flow = self.push_frame(pad, element, *frame);
+                let flow = self.push_frame(pad, element, *frame, n_flushes);
                 self.window.taken();
                 match flow {
                     Ok(_) => {}
                     Err(gst::FlowError::Eos) => self.skip_to_segment(pad, n_flushes),
-                    Err(error) => self.stop_on(pad, element, error, n_flushes),
+                    Err(error) => self.stop_on(pad, element, error, n_flushes, n_reconfigures),
                 }
             }
         }
@@ -684,23 +703,26 @@ impl Driver {
     }
 
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.
-    fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError, n_flushes: u64) {
+    fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError, n_flushes: u64, n_reconfigures: u64) {
         gst::debug!(self.cat, obj = pad, "downstream says {error:?}");
-        let (has_eos, forgotten) = {
+        let (is_unheard, forgotten) = {
             let mut stream = self.stream.lock().unwrap();
             if stream.n_flushes != n_flushes {
                 return; // The error is of before the flush.
             }
+            if error == gst::FlowError::NotLinked && stream.n_reconfigures != n_reconfigures {
+                return; // Linked while the error was on its way: nobody will say so again.
+            }
             let forgotten = self.close(&mut stream, error);
             let _paused = pad.pause_task();
-            (stream.has_eos, forgotten)
+            (stream.has_eos && !stream.is_broken, forgotten)
         };
         self.forget(forgotten, error);
         if let Some(stage) = self.stage() {
             // Others may wait for the requests.
             stage.drop_pending();
         }
-        if has_eos && is_fatal(error) {
+        if is_unheard && is_fatal(error) {
             post_flow_error(element, error);
         }
     }
@@ -718,6 +740,19 @@ impl Driver {
                 ("inference failed on frame {frame_number}: {reason}; the frame goes on without results ({n_failed} failed so far)")
             );
         }
+    }
+
+    /// Too many frames have failed: tells the bus. Fails, unless that was before a flush.
+    pub(super) fn break_off(&self, element: &gst::Element, said: &str, n_flushes: u64) -> Result<gst::FlowSuccess, gst::FlowError> {
+        {
+            let mut stream = self.stream.lock().unwrap();
+            if stream.n_flushes != n_flushes {
+                return Ok(gst::FlowSuccess::Ok);
+            }
+            stream.is_broken = true;
+        }
+        gst::element_error!(element, gst::StreamError::Failed, ("{said}"));
+        Err(gst::FlowError::Error)
     }
 
     pub(super) fn warn_of_lost_rois(&self, element: &gst::Element, buffer: &gst::BufferRef, results: &FrameResults) {

@@ -50,11 +50,14 @@ pub(super) enum Reason {
     Flush,
     /// Downstream took nothing more. Drops only.
     Downstream,
+    /// Too many frames in a row failed. Drops only.
+    Failures,
 }
 
 impl Reason {
     /// In the order of the enum.
-    pub(super) const ALL: [Self; 6] = [Self::Interval, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Interval, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
     /// How many of them, from the first, are reasons to pass without inference.
     pub(super) const N_OF_SKIPS: usize = 4;
 
@@ -67,6 +70,7 @@ impl Reason {
             Self::Qos => "qos",
             Self::Flush => "flush",
             Self::Downstream => "downstream",
+            Self::Failures => "max-failures",
         }
     }
 
@@ -86,6 +90,8 @@ pub(super) struct Policy {
     pub(super) inference_interval: u32,
     pub(super) carry_results: bool,
     pub(super) qos: bool,
+    /// How many frames in a row may fail; `None`: any number.
+    pub(super) max_failures: Option<u32>,
     pub(super) stats_interval: Option<Duration>,
     /// Not what becomes of a frame, but what leaves with it.
     pub(super) analytics_meta: bool,
@@ -100,6 +106,8 @@ impl Default for Policy {
             inference_interval: 1,
             carry_results: false,
             qos: true,
+            // More than windows hold: one incident of a device fails all frames that are in flight.
+            max_failures: Some(100),
             stats_interval: None,
             analytics_meta: true,
         }
@@ -147,6 +155,13 @@ impl Policy {
                 default.carry_results,
             ),
             boolean("qos", "Quality of service", "Frames that the sink would show too late, as it says by QoS events, pass without inference", default.qos),
+            glib::ParamSpecInt::builder("max-failures")
+                .nick("Maximum failures")
+                .blurb("How many frames in a row may fail, which then go on without results; one more is an error that ends the stream. A run that succeeds starts the count anew. 0: the first failure is an error; -1: none ever is")
+                .minimum(-1)
+                .default_value(as_int(default.max_failures))
+                .mutable_playing()
+                .build(),
             milliseconds(
                 "stats-interval",
                 "Statistics interval",
@@ -173,6 +188,7 @@ impl Policy {
             "inference-interval" => self.inference_interval = number(),
             "carry-results" => self.carry_results = flag(),
             "qos" => self.qos = flag(),
+            "max-failures" => self.max_failures = u32::try_from(value.get::<i32>().expect("an integer property")).ok(),
             "stats-interval" => self.stats_interval = duration(),
             "analytics-meta" => self.analytics_meta = flag(),
             _ => return false,
@@ -190,6 +206,7 @@ impl Policy {
             "inference-interval" => self.inference_interval.to_value(),
             "carry-results" => self.carry_results.to_value(),
             "qos" => self.qos.to_value(),
+            "max-failures" => as_int(self.max_failures).to_value(),
             "stats-interval" => milliseconds(self.stats_interval),
             "analytics-meta" => self.analytics_meta.to_value(),
             _ => return None,
@@ -209,4 +226,9 @@ impl Policy {
     pub(super) fn drops(&self, reason: Reason) -> bool {
         self.drop_frames && reason != Reason::Interval
     }
+}
+
+/// -1 where there is no limit.
+fn as_int(limit: Option<u32>) -> i32 {
+    limit.map_or(-1, |limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }

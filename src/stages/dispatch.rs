@@ -419,6 +419,9 @@ impl<J: Job> Queue<J> {
                 (Some(error), _) => Err(error),
                 (None, result) => result.clone(),
             };
+            if ended.is_ok() {
+                job.permit().succeed();
+            }
             deliver(job, ended);
             match &mut first {
                 None => first = Some((client, 1)),

@@ -1,11 +1,12 @@
 //! Whether the runs for a frame may still begin: a frame that is not worth its runs any more can be taken back while it waits.
 //!
 //! Who runs asks before each run; who owns the frame takes the permit back. Both race on one atomic, so
-//! exactly one of them wins, and each learns who.
+//! exactly one of them wins, and each learns who. The owner also learns whether a run succeeded: of a frame whose regions run one by
+//! one, or that had none, the results do not say so.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const WAITING: u8 = 0;
@@ -20,6 +21,7 @@ pub struct Permit {
     begin_by: Option<Instant>,
     /// Since `arrived`, in nanoseconds; 0 until the first run begins.
     begun_ns: AtomicU64,
+    succeeded: AtomicBool,
 }
 
 /// Why a frame's runs may not begin.
@@ -34,7 +36,7 @@ pub enum Withdrawal {
 impl Permit {
     /// For a frame that came at `arrived`, and whose first run begins by `begin_by` or not at all.
     pub fn new(arrived: Instant, begin_by: Option<Instant>) -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(WAITING), arrived, begin_by, begun_ns: AtomicU64::new(0) })
+        Arc::new(Self { state: AtomicU8::new(WAITING), arrived, begin_by, begun_ns: AtomicU64::new(0), succeeded: AtomicBool::new(false) })
     }
 
     /// When the frame came.
@@ -60,6 +62,16 @@ impl Permit {
             true => false,
             false => self.state.load(Ordering::Acquire) == BEGUN,
         }
+    }
+
+    /// A run has given a result.
+    pub(super) fn succeed(&self) {
+        self.succeeded.store(true, Ordering::Release);
+    }
+
+    /// Whether a run has given a result.
+    pub fn has_succeeded(&self) -> bool {
+        self.succeeded.load(Ordering::Acquire)
     }
 
     /// Takes the permit back if no run has begun; false if one has, or if it was taken back before.

@@ -142,6 +142,54 @@ fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
 }
 
 #[test]
+fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_not_wanted() {
+    use gstreamer::prelude::*;
+
+    use crate::harness::{caps, feed, picture, pipeline, run};
+    let folder = Folder::new("breaks");
+    let clip = folder.file("clip.mkv");
+    let make = pipeline(
+        "appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=ultrafast ! matroskamux ! filesink name=file",
+    );
+    make.by_name("file").unwrap().set_property("location", &clip);
+    // On black pictures the model runs, on white ones it does not.
+    let size = ::roiflow::frame::Size::new(64, 64);
+    let whole = ::roiflow::frame::PixelRect { x: 0, y: 0, width: 64, height: 64 };
+    let shades = (0..40).map(|n| if n < 10 { 0 } else { 255 });
+    feed(&make, &caps("RGB", size), shades.map(|shade| picture(size, whole, [shade; 3])));
+    assert_eq!(run(&make).error, None);
+
+    let core = ::roiflow::devices::core();
+    let is_there = |device: &str| core.devices().iter().any(|(name, info)| name == device && info.missing.is_none());
+    let fragile = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/fragile.onnx");
+    for device in ["CPU", "ORT.CPU"].into_iter().filter(|device| is_there(device)) {
+        for max_failures in [5, -1] {
+            let (path, json) = (folder.file("fragile.toml"), folder.file("o.jsonl"));
+            let graph = format!(
+                "{{source}} ! roidetect model={} device={device} nireq=1 max-failures={max_failures} ! {{json}} ! {{video}}",
+                fragile.display()
+            );
+            std::fs::write(&path, format!("# Breaks.\nversion = 1\nname = \"fragile\"\ndescription = \"Breaks on bright pictures.\"\n[pipeline]\ngraph = \"{graph}\"\n")).unwrap();
+            let output = roiflow(&["run", &path, "--input", &clip, "--json", &json]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let statuses: Vec<String> = lines(&json).iter().map(|line| line["inference"]["status"].as_str().unwrap().to_owned()).collect();
+            let n_ok = statuses.iter().filter(|status| *status == "ok").count();
+            if max_failures < 0 {
+                assert_eq!(output.status.code(), Some(0), "{device}: {said}");
+                assert_eq!((n_ok, statuses.len()), (10, 40), "{device}");
+                assert!(said.contains("inference failed on 30"), "{said}");
+                continue;
+            }
+            assert_eq!(output.status.code(), Some(1), "{device}: {said}");
+            let expected = format!("roidetect-0: inference failed on 6 frames in a row, expected at most {max_failures} (max-failures)");
+            assert!(said.contains(&expected) && said.contains(&format!("--device {device}`")), "{said}");
+            assert_eq!((n_ok, statuses.len()), (10, 16), "{device}: what is known until then is written");
+            assert!(statuses[10..].iter().all(|status| status == "failed"), "{device}: {statuses:?}");
+        }
+    }
+}
+
+#[test]
 fn a_folder_a_glob_and_a_single_picture_are_inputs() {
     let folder = Folder::new("pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);

@@ -178,6 +178,26 @@ fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
 }
 
 #[test]
+fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
+    let mut is_first = true;
+    rig.answer(move |pad| {
+        if std::mem::take(&mut is_first) {
+            // As if somebody further down were linked just now, on another thread, before the element hears of the refusal.
+            assert!(pad.push_event(gst::event::Reconfigure::new()));
+            return Err(gst::FlowError::NotLinked);
+        }
+        Ok(gst::FlowSuccess::Ok)
+    });
+    rig.frames(0..5);
+    (1..5).for_each(|n| rig.expect(&[&format!("frame {n} of 64x48")]));
+    rig.event(gst::event::Eos::new());
+    rig.expect(&["eos"]);
+    assert!(!rig.has_error());
+    rig.check_counts();
+}
+
+#[test]
 fn upstream_hears_the_end_of_the_stream_and_may_begin_another() {
     for nireq in [1, 4] {
         let rig = Rig::begun(&detect("rectangle", &format!("nireq={nireq}")));

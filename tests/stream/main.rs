@@ -8,7 +8,9 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod failures;
 mod flow;
+mod live;
 mod meta;
 mod overlay;
 mod pipelines;
@@ -18,6 +20,7 @@ mod reference;
 mod rig;
 mod shared;
 mod sharing;
+mod soak;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;

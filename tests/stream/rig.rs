@@ -176,7 +176,7 @@ impl Rig {
         let reasons = |of: &str, names: &[&str]| names.iter().map(|name| self.count(&format!("{of}-{name}"))).sum::<u64>();
         let skips = ["queue-policy", "max-latency", "qos"];
         assert_eq!(self.count("skipped"), reasons("skipped", &skips) + self.count("skipped-inference-interval"));
-        assert_eq!(dropped, reasons("dropped", &skips) + reasons("dropped", &["flush", "downstream"]));
+        assert_eq!(dropped, reasons("dropped", &skips) + reasons("dropped", &["flush", "downstream", "max-failures"]));
         assert_eq!(left, self.count("inferred") + self.count("skipped") + self.count("failed"));
     }
 

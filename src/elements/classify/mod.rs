@@ -8,6 +8,9 @@
 //!
 //! Works on what `roidetect` found, and on the ROI metas of other detectors. A region is a view of the frame, cut out by the
 //! pass that fills the model's input. Frames without regions pass at once, in order.
+//!
+//! A frame of which a region failed goes on without that answer, marked failed. Frames in a row of which every region failed end the
+//! stream with an error, if they are more than `max-failures`; frames without regions count neither way.
 
 mod imp;
 

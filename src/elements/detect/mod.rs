@@ -24,6 +24,13 @@
 //! gst-launch-1.0 -m v4l2src ! videoconvert ! roidetect model=face.onnx max-latency=200 stats-interval=1000
 //!     ! roipublish address=faces.jsonl ! fakesink
 //! ```
+//!
+//! A run that fails costs its frame the results; more than `max-failures` in a row end the stream with an error. Here the first does:
+//!
+//! ```text
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx max-failures=0
+//!     ! roipublish address=faces.jsonl ! fakesink
+//! ```
 
 mod imp;
 

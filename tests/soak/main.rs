@@ -1,0 +1,345 @@
+//! Sixteen streams of a real clip, looped, under flushes, seeks, pads that are linked anew, state changes, properties that change and
+//! runs that fail: `make soak DURATION=seconds SEED=number`. The last line is the verdict; the exit code is 0 if nothing was found.
+//!
+//! What must hold, whatever is done to the streams:
+//!
+//! - memory does not grow: the trend of resident memory and of the heap, per frame ([`trend`]), is not above [`MAX_GROWTH`];
+//! - no frame is reordered, or comes twice;
+//! - of each inference element, what came in = what went out + what was dropped, and every one of them has its reason;
+//! - nothing hangs: each operation has to end, frames have to come, and threads and descriptors do not pile up ([`watch`]);
+//! - nothing is on the bus but what was provoked.
+//!
+//! The clip is decoded by GStreamer; models are the tiny ones, on the embedded engine or on NULL devices with scripted failures
+//! ([`device`]). What a stream does in a round is its own ([`stream`]). Between rounds most streams rest in READY, and memory is looked at
+//! ([`memory`]): what the streams hold then is always the same, so that growth is seen in seconds. In runs of [`LONG`] and more
+//! two streams only pause, for what would pile up in a stream that never ends.
+//!
+//! `SOAK_LEAK=1024` loses so many bytes with each frame: the soak must find that. `SOAK_CLIP` names another clip; without it it is the
+//! demo's (`make demo` fetches it), or one that is encoded here.
+
+mod device;
+mod memory;
+mod stream;
+mod trend;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use device::{Faulty, Habits, SCRIPTED};
+use memory::Held;
+use stream::{Kind, N_OPERATIONS, OPERATIONS, Stream};
+use trend::{Trend, trend};
+use watch::{ROUND, Watch};
+
+const N_STREAMS: usize = 16;
+/// Bytes for each frame. The lower end of a trend's interval has to be above it, so that it is growth for sure.
+const MAX_GROWTH: f64 = 256.0;
+/// Samples at the beginning that are not part of the trend: pools, caches and the allocator find their size.
+const N_WARM_UP: usize = 4;
+
+/// Runs from this length on have streams that are never stopped.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Random numbers that a seed decides (splitmix64).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+}
+
+/// What must not be.
+#[derive(Default)]
+pub struct Violations {
+    first: Mutex<Vec<String>>,
+    n: AtomicUsize,
+}
+
+impl Violations {
+    pub fn add(&self, what: String) {
+        // Enough to see what it is.
+        if self.n.fetch_add(1, Ordering::AcqRel) < 20 {
+            println!("VIOLATION: {what}");
+            self.first.lock().unwrap().push(what);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => {
+            eprintln!("{variable}: expected a number, got `{text}`");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn main() {
+    memory::settle_allocators();
+    let duration = Duration::from_secs(number("DURATION").unwrap_or(60));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let seed = number("SEED").unwrap_or(now % 1_000_000);
+    let leak = number("SOAK_LEAK").unwrap_or(0) as usize;
+    keep_scripted_panics_quiet();
+    roiflow::elements::register_static().expect("the elements can be registered");
+    let clip = clip();
+    println!("soak: {} s, SEED={seed}, {N_STREAMS} streams of {}, {leak} bytes leaked a frame", duration.as_secs(), clip.display());
+
+    let (watch, violations) = (Arc::new(Watch::new(N_STREAMS + 1)), Arc::new(Violations::default()));
+    end_what_hangs(&watch);
+    let kinds = kinds(seed);
+    // What a stream holds in PAUSED varies by megabytes: only a long run sees a trend in that.
+    let stops = duration < LONG;
+    let mut streams: Vec<Stream> = (0..N_STREAMS)
+        .map(|idx| Stream::new(idx, &kinds[idx % kinds.len()], idx >= kinds.len(), stops, &clip, leak, seed, &watch, &violations))
+        .collect();
+    let (begin, mut samples) = (Instant::now(), Vec::new());
+    // Long enough for the streams to do something in each, short enough for a trend in the shortest run.
+    let round = (duration / 300).clamp(Duration::from_millis(1500), Duration::from_secs(10));
+    let mut told = begin;
+    while begin.elapsed() < duration {
+        let until = Instant::now() + round;
+        std::thread::scope(|scope| {
+            for (idx, stream) in streams.iter_mut().enumerate() {
+                let watch = &watch;
+                scope.spawn(move || watch.watched(idx, ROUND, || stream.round(until)));
+            }
+        });
+        let n_frames: u64 = streams.iter().map(Stream::n_frames).sum();
+        let Some(held) = watch.watched(N_STREAMS, "a look at the memory", Held::now) else {
+            println!("soak: skipped: there is no /proc here");
+            return;
+        };
+        samples.push(Sample { at: begin.elapsed(), n_frames, held });
+        if told.elapsed() > (duration / 20).clamp(Duration::from_secs(4), Duration::from_secs(30)) {
+            told = Instant::now();
+            println!("{}", progress(begin.elapsed(), duration, &samples, &streams));
+        }
+    }
+    for (idx, stream) in streams.iter_mut().enumerate() {
+        watch.watched(idx, "the end", || stream.end());
+    }
+    let report: Vec<String> = streams.iter().map(Stream::report).collect();
+    let operations = operations(&streams);
+    watch.watched(N_STREAMS, "letting go of all streams", || drop(streams));
+    report.iter().for_each(|line| println!("{line}"));
+    println!("did {operations}; slowest: {}", watch.slowest());
+    judge(&samples, &violations);
+}
+
+/// A look between two rounds.
+struct Sample {
+    at: Duration,
+    n_frames: u64,
+    held: Held,
+}
+
+/// The memory's part, and the last line.
+fn judge(samples: &[Sample], violations: &Violations) -> ! {
+    let measured = &samples[N_WARM_UP.min(samples.len())..];
+    for (what, bytes) in [("resident memory", resident as fn(&Sample) -> f64), ("the heap in use", heap)] {
+        let by_frame: Vec<(f64, f64)> = measured.iter().map(|sample| (sample.n_frames as f64, bytes(sample))).collect();
+        let by_minute: Vec<(f64, f64)> = measured.iter().map(|sample| (sample.at.as_secs_f64() / 60.0, bytes(sample))).collect();
+        let (Some(trend), Some(by_minute)) = (trend(&by_frame), trend(&by_minute)) else {
+            violations.add(format!("{what}: only {} samples after the warm-up, expected 5; give it more time", measured.len()));
+            continue;
+        };
+        let Trend { slope, low, high } = trend;
+        let (first, last) = (bytes(&measured[0]), bytes(&measured[measured.len() - 1]));
+        println!(
+            "{what}: {slope:+.1} bytes a frame (95 %: {low:+.1} to {high:+.1}), {:+.0} KiB a minute; Theil-Sen over {} samples after {N_WARM_UP} of \
+             warm-up; {:.1} MiB then, {:.1} MiB at the end",
+            by_minute.slope / 1024.0,
+            measured.len(),
+            first / 1024.0 / 1024.0,
+            last / 1024.0 / 1024.0
+        );
+        if low > MAX_GROWTH {
+            violations
+                .add(format!("{what} grows by {slope:.0} bytes a frame (95 %: {low:.0} to {high:.0}), expected at most {MAX_GROWTH}"));
+        }
+    }
+    // Pools keep idle threads for a while, some more, some less: only what is always more is growth.
+    let (early, late) = measured.split_at(measured.len() / 2);
+    for (what, count) in [("threads", (|held| held.n_threads) as fn(Held) -> usize), ("descriptors", |held| held.n_descriptors)] {
+        let most = early.iter().map(|sample| count(sample.held)).max().unwrap_or_default();
+        let least = late.iter().map(|sample| count(sample.held)).min().unwrap_or_default();
+        println!("{what}: at most {most} in the first half after the warm-up, at least {least} in the second");
+        if least > most + N_STREAMS {
+            violations.add(format!("{what}: always {least} or more, expected at most {most} as at first"));
+        }
+    }
+    let (n, first) = (violations.n.load(Ordering::Acquire), violations.first.lock().unwrap());
+    let frames = samples.last().map_or(0, |sample| sample.n_frames);
+    match first.first() {
+        None => println!("soak: PASS: {frames} frames"),
+        Some(first) => println!("soak: FAIL: {n} violations in {frames} frames, the first: {first}"),
+    }
+    std::process::exit(i32::from(n > 0));
+}
+
+fn resident(sample: &Sample) -> f64 {
+    sample.held.resident_bytes as f64
+}
+
+fn heap(sample: &Sample) -> f64 {
+    sample.held.heap_bytes as f64
+}
+
+fn progress(elapsed: Duration, duration: Duration, samples: &[Sample], streams: &[Stream]) -> String {
+    let Some(Sample { n_frames, held, .. }) = samples.last() else { return String::new() };
+    let points: Vec<(f64, f64)> = samples.iter().skip(N_WARM_UP).map(|sample| (sample.n_frames as f64, resident(sample))).collect();
+    let trend = trend(&points).map_or("warming up".to_owned(), |trend| format!("{:+.0} bytes a frame", trend.slope));
+    format!(
+        "{:4} of {} s: {n_frames} frames, {:.0} a second; resident {:.1} MiB ({trend}), heap {:.1} MiB, {} threads, {} descriptors; {}",
+        elapsed.as_secs(),
+        duration.as_secs(),
+        *n_frames as f64 / elapsed.as_secs_f64(),
+        held.resident_bytes as f64 / 1024.0 / 1024.0,
+        held.heap_bytes as f64 / 1024.0 / 1024.0,
+        held.n_threads,
+        held.n_descriptors,
+        operations(streams)
+    )
+}
+
+fn operations(streams: &[Stream]) -> String {
+    let count = |idx: usize| streams.iter().map(|stream| stream.n_operations[idx]).sum::<u64>();
+    let counts: Vec<String> = (0..N_OPERATIONS).map(|idx| format!("{} {}", count(idx), OPERATIONS[idx])).collect();
+    counts.join(", ")
+}
+
+/// What the streams are made of. Those behind the first of each kind keep to the clip's own pace, as a camera does.
+fn kinds(seed: u64) -> Vec<Kind> {
+    let tiny = |model: &str| format!("{}/assets/tiny/{model}.onnx", env!("CARGO_MANIFEST_DIR"));
+    let [rectangle, color, stripes, brightness] = ["rectangle", "color", "stripes", "brightness"].map(tiny);
+    let faults = Habits { fails_permille: 20, panics_permille: 5, takes_us_max: 3000 };
+    let _registered = Faulty::register("faults", seed, faults);
+    let _registered = Faulty::register("slow", seed ^ 1, Habits { takes_us_max: 60_000, ..faults });
+    let breaks = Faulty::register("breaks", seed ^ 2, Habits { fails_permille: 0, panics_permille: 0, takes_us_max: 1000 });
+    let kind = |name, line: String| Kind { name, line, is_long: false, faulty: None };
+    vec![
+        kind("CPU", format!("roidetect model={rectangle} device=CPU ! roiclassify model={color} device=CPU")),
+        kind(
+            "CPU, interval, overlay, publish",
+            format!(
+                "roidetect model={rectangle} device=CPU inference-interval=3 carry-results=true ! roiclassify model={brightness} device=CPU \
+                 ! roioverlay ! roipublish address=/dev/null"
+            ),
+        ),
+        kind("NULL, faults", format!("roidetect model={rectangle} device=NULL.faults ! roiclassify model={color} device=NULL.faults")),
+        kind(
+            "NULL, slow, drop-oldest",
+            format!(
+                "roidetect model={rectangle} device=NULL.slow queue-policy=drop-oldest max-latency=50 ! roiclassify model={color} device=NULL.faults"
+            ),
+        ),
+        kind(
+            "NULL, slow, drop-newest, frames too",
+            format!(
+                "roidetect model={rectangle} device=NULL.slow queue-policy=drop-newest drop-frames=true scheduling-policy=latency nireq=3 \
+                 ! roiclassify model={color} device=CPU max-latency=100"
+            ),
+        ),
+        Kind {
+            faulty: Some(breaks),
+            ..kind(
+                "NULL, breaks",
+                format!("roidetect model={rectangle} device=NULL.breaks max-failures=10 ! roiclassify model={color} device=CPU"),
+            )
+        },
+        kind(
+            "NULL, batches",
+            format!(
+                "roidetect model={rectangle} device=NULL.faults batch-size=4 batch-timeout=5 ! roiclassify model={color} device=NULL.faults \
+                 batch-size=8 batch-timeout=2"
+            ),
+        ),
+        Kind {
+            is_long: true,
+            ..kind(
+                "CPU, cascade, never stopped",
+                format!(
+                    "videoscale ! video/x-raw,width=160,height=120 ! roidetect model={rectangle} device=CPU \
+                     ! roidetect model={stripes} device=CPU inference-region=roi-list threshold=0.9"
+                ),
+            )
+        },
+    ]
+}
+
+/// A real clip, if there is one.
+fn clip() -> PathBuf {
+    if let Some(clip) = std::env::var_os("SOAK_CLIP").filter(|clip| !clip.is_empty()) {
+        return clip.into();
+    }
+    let of_demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/WolfgangLanger_Pexels.mp4");
+    if of_demo.exists() {
+        return of_demo;
+    }
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soak.mp4");
+    let line = format!(
+        "videotestsrc num-buffers=250 pattern=smpte ! video/x-raw,format=I420,width=640,height=360,framerate=25/1 \
+         ! x264enc speed-preset=veryfast key-int-max=25 ! mp4mux ! filesink location=\"{}\"",
+        made.display()
+    );
+    let pipeline = gst::parse::launch(&line).expect("the clip's pipeline is valid");
+    let bus = pipeline.bus().expect("a pipeline has a bus");
+    pipeline.set_state(gst::State::Playing).expect("the clip can be encoded");
+    let ended = bus.timed_pop_filtered(gst::ClockTime::from_seconds(120), &[gst::MessageType::Eos, gst::MessageType::Error]);
+    assert!(ended.is_some_and(|message| message.type_() == gst::MessageType::Eos), "the clip can be encoded");
+    pipeline.set_state(gst::State::Null).expect("a pipeline can be stopped");
+    made
+}
+
+/// Watches until the process ends.
+fn end_what_hangs(watch: &Arc<Watch>) {
+    let watch = watch.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_millis(500));
+            if let Some(hangs) = watch.hangs() {
+                println!("threads and what they wait for:\n{}", watch::threads());
+                println!("soak: FAIL: {hangs}");
+                // For who attaches a debugger.
+                if std::env::var_os("SOAK_STAYS").is_some() {
+                    std::thread::sleep(Duration::from_secs(3600));
+                }
+                std::process::exit(1);
+            }
+        }
+    });
+}
+
+/// They are part of the play; others are told as ever.
+fn keep_scripted_panics_quiet() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.payload_as_str().is_some_and(|text| text.contains(SCRIPTED)) {
+            usual(panic);
+        }
+    }));
+}

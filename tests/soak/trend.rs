@@ -1,0 +1,33 @@
+//! The slope of a noisy line: what memory grows by, however much single samples are off.
+//!
+//! Theil and Sen: the median of the slopes between all pairs of points. A third of the points may be anywhere without moving it far.
+//! The interval is that of Sen (1968), from the variance of Kendall's statistic. Knows numbers only.
+
+/// A slope and its 95 % interval, in units of y by units of x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trend {
+    pub slope: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// More points than this are thinned out: the number of pairs grows with the square, and their memory would be part of what is measured.
+const MAX_POINTS: usize = 200;
+
+/// The trend of points (x, y). `None` of less than five, which say nothing.
+pub fn trend(points: &[(f64, f64)]) -> Option<Trend> {
+    let step = points.len().div_ceil(MAX_POINTS).max(1);
+    let points: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();
+    if points.len() < 5 {
+        return None;
+    }
+    let mut slopes = Vec::with_capacity(points.len() * (points.len() - 1) / 2);
+    for (idx, (x1, y1)) in points.iter().enumerate() {
+        slopes.extend(points[idx + 1..].iter().filter(|(x2, _)| x2 != x1).map(|(x2, y2)| (y2 - y1) / (x2 - x1)));
+    }
+    slopes.sort_by(f64::total_cmp);
+    let (n, n_slopes) = (points.len() as f64, slopes.len() as f64);
+    let off = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    let at = |rank: f64| slopes.get(rank.clamp(0.0, n_slopes - 1.0) as usize).copied();
+    Some(Trend { slope: at((n_slopes - 1.0) / 2.0)?, low: at((n_slopes - off) / 2.0 - 1.0)?, high: at((n_slopes + off) / 2.0)? })
+}

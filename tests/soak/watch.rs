@@ -1,0 +1,64 @@
+//! What everybody does at the moment, and a watchdog that ends the process when something takes too long.
+//!
+//! Knows names and times only.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Far above what anything here takes on a machine that is busy with other things as well.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What holds all else that is done to a stream; it takes as long as it was told.
+pub const ROUND: &str = "a round";
+
+/// One slot for each stream, and one for who leads them.
+pub struct Watch {
+    /// What each does, and within what: the outermost first.
+    slots: Vec<Mutex<Vec<(String, Instant)>>>,
+    slowest: Mutex<(Duration, String)>,
+}
+
+impl Watch {
+    pub fn new(n_slots: usize) -> Self {
+        Self { slots: (0..n_slots).map(|_| Mutex::default()).collect(), slowest: Mutex::default() }
+    }
+
+    /// Does something that has to come to an end.
+    pub fn watched<T>(&self, slot_idx: usize, what: impl Into<String>, act: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        self.slots[slot_idx].lock().unwrap().push((what.into(), begin));
+        let result = act();
+        let what = self.slots[slot_idx].lock().unwrap().pop().map(|(what, _)| what).unwrap_or_default();
+        let mut slowest = self.slowest.lock().unwrap();
+        if begin.elapsed() > slowest.0 && what != ROUND {
+            *slowest = (begin.elapsed(), format!("stream {slot_idx}: {what}"));
+        }
+        result
+    }
+
+    /// What has taken longer than is allowed.
+    pub fn hangs(&self) -> Option<String> {
+        self.slots.iter().enumerate().find_map(|(slot_idx, slot)| {
+            let slot = slot.lock().unwrap();
+            let (_, since) = slot.iter().find(|(_, since)| since.elapsed() > PATIENCE)?;
+            let path: Vec<&str> = slot.iter().map(|(what, _)| what.as_str()).collect();
+            Some(format!("stream {slot_idx}: `{}` has not ended in {} s", path.join(": "), since.elapsed().as_secs()))
+        })
+    }
+
+    /// What took longest.
+    pub fn slowest(&self) -> String {
+        let (took, what) = &*self.slowest.lock().unwrap();
+        format!("{what}, {:.1} s", took.as_secs_f64())
+    }
+}
+
+/// What the threads of this process wait for, for who looks into a hang; as the kernel tells.
+pub fn threads() -> String {
+    let mut lines = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_owned();
+        lines.push(format!("  {} {} {}", task.file_name().to_string_lossy(), read("comm"), read("wchan")));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,276 @@
+//! A run that fails costs its frame the results and is said; too many in a row end the stream with an error that says what to do.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::devices::null::{NullDevice, Script};
+use roiflow::frame::{FrameResults, InferenceStatus, Rect};
+use roiflow::runtime::executor::Pool;
+use roiflow::runtime::{Error, ErrorKind};
+
+use crate::harness::{classify, detect, eventually, face, init, results};
+use crate::rig::{Left, Rig, SIZE, black};
+
+/// How a run ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Well,
+    Fails,
+    Panics,
+}
+
+/// A device whose runs end as the test says, by their number; the warm-up always ends well.
+struct Scripted {
+    name: String,
+    /// `None` during the warm-up.
+    n_runs: Mutex<Option<u64>>,
+    ends: Box<dyn Fn(u64) -> End + Send + Sync>,
+}
+
+impl Scripted {
+    fn new(name: &str, ends: impl Fn(u64) -> End + Send + Sync + 'static) -> Arc<Self> {
+        init();
+        let name = format!("NULL.failures-{name}");
+        let scripted = Arc::new(Self { name: name.clone(), n_runs: Mutex::default(), ends: Box::new(ends) });
+        let of_runs = scripted.clone();
+        let script = Script {
+            executor: Some(Arc::new(Pool::new("scripted", 1).unwrap())),
+            ..Script::computing(move |io, _| {
+                match of_runs.next() {
+                    End::Well => {}
+                    End::Fails => return Err(Error::new(ErrorKind::Device, "the device is on fire")),
+                    End::Panics => panic!("the device fell over"),
+                }
+                // What the detector and the classifier of these tests understand.
+                let (shape, answer): (&[usize], &[f32]) = match io.input_tensor(0).shape()[..] {
+                    [1, 64, 64, 3] => (&[1, 1, 6], &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]),
+                    _ => (&[1, 4], &[1.0, 0.0, 0.0, 0.0]),
+                };
+                io.output(0, shape)?.dense_mut::<f32>()?.copy_from_slice(answer);
+                Ok(())
+            })
+        };
+        roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+        scripted
+    }
+
+    fn next(&self) -> End {
+        let mut n_runs = self.n_runs.lock().unwrap();
+        let Some(n_runs) = &mut *n_runs else { return End::Well };
+        *n_runs += 1;
+        (self.ends)(*n_runs - 1)
+    }
+
+    /// `roidetect` on this device, one run at a time. The runs after the warm-up are counted from 0.
+    fn detect(&self, properties: &str) -> Rig {
+        self.rig(&detect("rectangle", &format!("device={} nireq=1 {properties}", self.name)))
+    }
+
+    /// `roiclassify` on this device, one run at a time, and one region in each.
+    fn classify(&self, properties: &str) -> Rig {
+        self.rig(&classify("color", &format!("device={} nireq=1 batch-size=1 {properties}", self.name)))
+    }
+
+    fn rig(&self, line: &str) -> Rig {
+        let rig = Rig::begun(line);
+        *self.n_runs.lock().unwrap() = Some(0);
+        rig
+    }
+}
+
+fn end(rig: &Rig) {
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    rig.check_counts();
+}
+
+/// Whether each frame that left was inferred; of those that were not, why.
+fn statuses(left: &[Left]) -> Vec<&str> {
+    left.iter().map(|left| &*left.status).collect()
+}
+
+fn n_failed(left: &[Left]) -> usize {
+    left.iter().filter(|left| left.status.contains("on fire")).count()
+}
+
+/// A frame with so many objects in it.
+fn with_objects(n: u64, n_objects: i32) -> gst::Buffer {
+    let mut frame = black(n);
+    let objects = (1..=n_objects).map(|id| face(id, Rect::from_corners(8.0, 8.0, 24.0, 24.0))).collect();
+    roiflow::elements::meta::attach(frame.make_mut(), results(SIZE, n, objects));
+    frame
+}
+
+#[test]
+fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_stream() {
+    for max_failures in [0, 1, 5] {
+        let device = Scripted::new("max", |n| if n < 2 { End::Well } else { End::Fails });
+        let rig = device.detect(&format!("max-failures={max_failures}"));
+        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream hears of it");
+        let said = rig.error();
+        let expected = [
+            format!("inference failed on {} frames in a row", max_failures + 1),
+            format!("expected at most {max_failures} (max-failures)"),
+            format!("frame {}, because", max_failures + 2),
+            "the device is on fire".to_owned(),
+            format!("`roiflow bench MODEL --device {}`", device.name),
+            "max-failures=-1".to_owned(),
+        ];
+        assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+        let left = rig.left();
+        assert_eq!((left.len(), n_failed(&left)), (max_failures + 3, max_failures + 1), "{left:?}");
+        rig.check_counts();
+        assert!(!rig.source.push_event(gst::event::Eos::new()));
+        assert!(!rig.has_error(), "it is said once");
+
+        // A flush begins anew: so many are allowed again.
+        rig.event(gst::event::FlushStart::new());
+        rig.event(gst::event::FlushStop::new(true));
+        rig.segment();
+        assert_eq!(rig.refusal(), gst::FlowError::Error);
+        assert!(rig.error().contains(&format!("failed on {} frames in a row", max_failures + 1)));
+        assert_eq!(n_failed(&rig.left()), max_failures + 1);
+        rig.check_counts();
+    }
+}
+
+#[test]
+fn a_run_that_succeeds_starts_the_count_anew() {
+    let device = Scripted::new("anew", |n| if n % 3 == 2 { End::Well } else { End::Fails });
+    let rig = device.detect("max-failures=2");
+    rig.frames(0..300);
+    end(&rig);
+    assert_eq!((rig.count("failed"), rig.count("inferred")), (200, 100));
+    assert!(!rig.has_error());
+}
+
+#[test]
+fn frames_that_pass_without_inference_count_neither_way() {
+    let device = Scripted::new("interval", |_| End::Fails);
+    let rig = device.detect("max-failures=2 inference-interval=2");
+    assert_eq!(rig.refusal(), gst::FlowError::Error);
+    assert!(rig.error().contains("failed on 3 frames in a row"));
+    let fails = "the device is on fire";
+    let left = rig.left();
+    let said: Vec<&str> = statuses(&left).iter().map(|status| if status.contains(fails) { fails } else { *status }).collect();
+    assert_eq!(said, [fails, "inference-interval", fails, "inference-interval", fails]);
+}
+
+#[test]
+fn with_minus_one_a_stream_goes_on_whatever_fails_and_the_warnings_get_rarer() {
+    let device = Scripted::new("never", |_| End::Fails);
+    let rig = device.detect("max-failures=-1");
+    rig.frames(0..300);
+    end(&rig);
+    assert_eq!(rig.count("failed"), 300);
+    assert!(!rig.has_error());
+    assert_eq!(rig.element.property::<i32>("max-failures"), -1);
+}
+
+#[test]
+fn without_the_property_a_hundred_failures_in_a_row_are_allowed() {
+    let device = Scripted::new("default", |_| End::Fails);
+    let rig = device.detect("");
+    assert_eq!(rig.element.property::<i32>("max-failures"), 100);
+    assert_eq!(rig.refusal(), gst::FlowError::Error);
+    assert_eq!(n_failed(&rig.left()), 101);
+    assert!(rig.error().contains("failed on 101 frames in a row"));
+}
+
+#[test]
+fn frames_behind_one_failure_too_many_are_counted_and_the_bus_hears_of_it_once_though_upstream_is_at_its_end() {
+    let device = Scripted::new("behind", |_| End::Fails);
+    let rig = device.detect("max-failures=0");
+    let (let_go, gate) = channel::<()>();
+    rig.answer(move |_| {
+        let _ = gate.recv();
+        Ok(gst::FlowSuccess::Ok)
+    });
+    rig.frames(0..3);
+    rig.event(gst::event::Eos::new());
+    let_go.send(()).unwrap();
+    assert!(rig.error().contains("failed on 1 frames in a row"));
+    eventually("the others are counted", || rig.count("dropped-max-failures") == 2);
+    rig.check_counts();
+    assert!(!rig.has_error());
+}
+
+#[test]
+fn a_frame_without_objects_says_nothing_of_the_classifier_and_one_region_that_succeeds_does() {
+    // Frames without objects do not reset the count.
+    let device = Scripted::new("empty", |_| End::Fails);
+    let rig = device.classify("max-failures=2");
+    for n in 0..9 {
+        // The ninth is the third that fails.
+        rig.source.push(with_objects(n, i32::from(n % 4 == 0))).unwrap();
+        rig.next();
+    }
+    assert!(rig.error().contains("failed on 3 frames in a row"));
+    rig.check_counts();
+
+    // Of three regions one fails in each frame: the model works.
+    let device = Scripted::new("regions", |n| if n % 3 == 1 { End::Fails } else { End::Well });
+    let rig = device.classify("max-failures=0");
+    for n in 0..50 {
+        rig.source.push(with_objects(n, 3)).unwrap();
+    }
+    end(&rig);
+    assert_eq!((rig.count("failed"), rig.has_error()), (50, false));
+    assert!(rig.left().iter().all(|left| left.status.contains("1 regions: the device is on fire")));
+}
+
+#[test]
+fn a_frame_that_failed_before_and_fails_again_for_the_same_reason_counts_for_both() {
+    let device = Scripted::new("again", |_| End::Fails);
+    let rig = device.detect("max-failures=1");
+    rig.frame(0).unwrap();
+    rig.next();
+    let reason = rig.left()[0].status.clone();
+    let mut frame = black(1);
+    let before = FrameResults { status: InferenceStatus::Failed(reason.into()), ..results(SIZE, 1, vec![]) };
+    roiflow::elements::meta::attach(frame.make_mut(), before);
+    rig.source.push(frame).unwrap();
+    rig.next();
+    assert!(rig.error().contains("failed on 2 frames in a row"));
+    assert_eq!(rig.count("failed"), 2);
+}
+
+#[test]
+fn a_frame_that_failed_before_is_no_failure_of_a_run_that_succeeds() {
+    let device = Scripted::new("before", |_| End::Well);
+    let rig = device.detect("max-failures=0");
+    for n in 0..10 {
+        let mut frame = black(n);
+        let before = FrameResults { status: InferenceStatus::Failed("no light".into()), ..results(SIZE, n, vec![]) };
+        roiflow::elements::meta::attach(frame.make_mut(), before);
+        rig.source.push(frame).unwrap();
+    }
+    end(&rig);
+    assert_eq!((rig.count("failed"), rig.count("inferred"), rig.has_error()), (0, 10, false));
+    assert!(rig.left().iter().all(|left| left.status == "no light"), "what was said of the frame stays");
+}
+
+#[test]
+fn a_panic_in_a_device_fails_its_frame_and_the_stream_goes_on() {
+    let device = Scripted::new("panics", |n| if n % 4 == 1 { End::Panics } else { End::Well });
+    for properties in ["", "queue-policy=drop-newest max-latency=60000", "batch-size=4 batch-timeout=1"] {
+        *device.n_runs.lock().unwrap() = None;
+        let rig = device.detect(&format!("{properties} max-failures=1"));
+        for n in 0..40 {
+            rig.frame(n).unwrap();
+            rig.next();
+        }
+        end(&rig);
+        let left = rig.left();
+        assert_eq!((left.len(), rig.has_error()), (40, false));
+        let n_panicked = left.iter().filter(|left| left.status.contains("the device fell over")).count();
+        assert_eq!((n_panicked as u64, rig.count("failed")), (10, 10), "{properties}: {:?}", statuses(&left));
+    }
+    let device = Scripted::new("panics-always", |_| End::Panics);
+    let rig = device.detect("max-failures=3");
+    assert_eq!(rig.refusal(), gst::FlowError::Error);
+    let said = rig.error();
+    assert!(said.contains("failed on 4 frames in a row") && said.contains("the device fell over"), "{said}");
+}
