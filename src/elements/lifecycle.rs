@@ -19,6 +19,12 @@ use super::infer::{Driver, Stage, WarmStage};
 use super::settings::post_load_error;
 use crate::stages;
 
+/// What an inference element was asked for.
+pub(super) trait Settings: Clone + PartialEq + Send + 'static {
+    /// What is wrong with them at a glance.
+    fn check(&self, element: &gst::Element) -> stages::Result<()>;
+}
+
 /// A stage and the settings that it was made of. Stays over READY, so that a stream that starts again need not load again.
 pub(super) struct KeptStage<S>(Mutex<Option<Kept<S>>>);
 
@@ -50,9 +56,9 @@ impl<S> Default for KeptStage<S> {
     }
 }
 
-impl<S: Clone + PartialEq> KeptStage<S> {
-    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings, `check` finds what is
-    /// wrong with them at a glance; what they say goes onto the bus.
+impl<S: Settings> KeptStage<S> {
+    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings; what it says goes onto
+    /// the bus.
     ///
     /// It begins on the way to READY, on a thread of its own: all elements of a pipeline come there before the first goes on, so their
     /// models are compiled side by side.
@@ -62,18 +68,14 @@ impl<S: Clone + PartialEq> KeptStage<S> {
         element: &gst::Element,
         transition: gst::StateChange,
         settings: &Mutex<S>,
-        check: impl FnOnce(&S) -> stages::Result<()>,
         load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
         parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
-    where
-        S: Send + 'static,
-    {
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Kept::begin(settings.lock().unwrap().clone(), load)),
             gst::StateChange::ReadyToPaused => {
                 let settings = settings.lock().unwrap().clone();
-                if let Err(error) = check(&settings) {
+                if let Err(error) = settings.check(element) {
                     post_load_error(element, &error);
                     return Err(gst::StateChangeError);
                 }
@@ -103,10 +105,7 @@ impl<S: Clone + PartialEq> KeptStage<S> {
         element: &gst::Element,
         settings: S,
         load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
-    ) -> Result<(), gst::StateChangeError>
-    where
-        S: Send + 'static,
-    {
+    ) -> Result<(), gst::StateChangeError> {
         let kept = self.0.lock().unwrap().take();
         let kept = match kept {
             // What went wrong and was said may have been put right.
@@ -127,7 +126,7 @@ impl<S: Clone + PartialEq> KeptStage<S> {
     }
 }
 
-impl<S: Clone + Send + 'static> Kept<S> {
+impl<S: Settings> Kept<S> {
     fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static) -> Self {
         let loading = Arc::new(Loading { state: Mutex::default(), changed: Condvar::new() });
         let (of_thread, made_of) = (loading.clone(), settings.clone());

@@ -9,7 +9,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use crate::elements::infer::{self, Done, Driver, Stage};
-use crate::elements::lifecycle::KeptStage;
+use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
 use crate::elements::regions::{InferenceRegion, ObjectClasses};
@@ -29,6 +29,12 @@ struct Settings {
     model: ModelSettings,
     region: InferenceRegion,
     object_classes: ObjectClasses,
+}
+
+impl lifecycle::Settings for Settings {
+    fn check(&self, element: &gst::Element) -> stages::Result<()> {
+        self.model.checked(element).map(drop)
+    }
 }
 
 /// The element's inside.
@@ -141,9 +147,8 @@ impl ElementImpl for RoiDetect {
             let element = element.clone();
             move |settings: &Settings| element.imp().load(settings)
         };
-        let check = |settings: &Settings| settings.model.checked(element.upcast_ref()).map(drop);
         let parent = || self.parent_change_state(transition);
-        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, check, load, parent)
+        self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
     }
 }
 
