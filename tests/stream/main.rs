@@ -8,8 +8,10 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod economy;
 mod flow;
 mod meta;
+mod motion;
 mod overlay;
 mod pipelines;
 mod policies;
@@ -21,3 +23,4 @@ mod sharing;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;
+mod track;
