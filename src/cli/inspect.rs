@@ -55,7 +55,7 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         spec.input_size, preprocess.color, preprocess.layout, preprocess.resize, preprocess.mean, preprocess.scale
     )?;
     match &spec.task {
-        Task::Detection { decoder, thresholds } => {
+        Task::Detection { decoder, thresholds, .. } => {
             writeln!(out, "  decoder {}, threshold {}, iou-threshold {}", decoder.name(), thresholds.score, thresholds.iou)?;
         }
         Task::Classification { decoder, output_idx, threshold } => {

@@ -104,6 +104,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
         foreign_ids.push(id);
         read.foreign.push(Detection {
             id: object,
+            track: None,
             parent: None,
             rect,
             confidence,

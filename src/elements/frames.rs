@@ -147,6 +147,7 @@ impl Driver {
         if stage.reads_results() {
             self.warn_of_lost_rois(element, &buffer, &results);
         }
+        let reason = reason.or_else(|| self.is_still(&buffer, &info, &policy).then_some(Reason::Motion));
         let (deadline, begin_by) = self.times(&policy, arrived);
         let frame = InFlight {
             n_before: results.detections.len(),
@@ -180,6 +181,25 @@ impl Driver {
             true => is_behind().then_some(Reason::Qos),
         };
         (frame_number, reason)
+    }
+
+    /// Whether the picture is what it was when it was last inferred. If not, this frame is to be: whoever keeps it from that calls
+    /// [`Driver::forget_motion`].
+    fn is_still(&self, buffer: &gst::Buffer, info: &gstreamer_video::VideoInfo, policy: &Policy) -> bool {
+        let share = policy.motion_threshold;
+        if share <= 0.0 {
+            // Frames are inferred without being looked at here.
+            self.forget_motion();
+            return false;
+        }
+        // A frame that can't be read is for the inference to fail on.
+        let frame = buffer::frame(buffer, info);
+        frame.and_then(|frame| self.motion.lock().unwrap().passes(&frame, share)).is_ok_and(|passes| !passes)
+    }
+
+    /// What was looked at last was not inferred: the next frame is.
+    pub(super) fn forget_motion(&self) {
+        self.motion.lock().unwrap().forget();
     }
 
     /// When a frame passes without its results, and when its first run has to begin so that they may be there.
@@ -305,6 +325,7 @@ impl Driver {
                 let Item::Frame(mut frame) = item else { unreachable!("made a frame above") };
                 frame.results = results;
                 drop(buffer);
+                self.forget_motion();
                 return self.pass(*frame, Reason::Queue, policy);
             }
         };
@@ -364,6 +385,9 @@ impl Driver {
             Withdrawal::Displaced => Reason::Queue,
             Withdrawal::Late => Reason::Latency,
         });
+        if reason.is_some() || (matches!(results.status, InferenceStatus::Failed(_)) && results.status != earlier) {
+            self.forget_motion();
+        }
         let update = |item: &mut Item, results, outcome| {
             if let Item::Frame(frame) = item {
                 (frame.results, frame.outcome, frame.took) = (results, outcome, admitted.elapsed());
@@ -400,6 +424,7 @@ impl Driver {
     /// A frame came out of the window before its results: it goes on without, if it does.
     pub(super) fn give_up(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.permit.give_up();
+        self.forget_motion();
         if let Some(stage) = self.stage() {
             stage.drop_withdrawn();
         }
@@ -420,6 +445,9 @@ impl Driver {
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let InFlight { mut buffer, mut results, n_before, outcome, arrived, took, permit, trace, _held: held, .. } = frame;
         self.carry(&mut results, n_before, &outcome);
+        if let Some(stage) = self.stage() {
+            stage.leave(&mut results);
+        }
         let now = Instant::now();
         let leave = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
         let mut broken = None;
@@ -476,15 +504,16 @@ impl Driver {
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
     fn carry(&self, results: &mut FrameResults, n_before: usize, outcome: &Outcome) {
         let mut found = self.found.lock().unwrap();
-        if !self.policy.lock().unwrap().carry_results {
+        let policy = *self.policy.lock().unwrap();
+        if !policy.keeps_results() {
             *found = None;
             return;
         }
         let Some(stage) = self.stage() else { return };
         match outcome {
             Outcome::Inferred => *found = Some(stage.found(results, n_before)),
-            Outcome::Skipped(_) => {
-                if let Some(found) = &*found {
+            Outcome::Skipped(reason) => {
+                if let Some(found) = found.as_ref().filter(|_| policy.carries(*reason)) {
                     stage.carry(found, results);
                 }
             }

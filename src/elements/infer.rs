@@ -27,12 +27,14 @@
 //!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation.
 //! - *Too many failures in a row* (`max-failures`): an error on the bus that says why, and then as after an error downstream.
 //!
+//! `Driver::found` and `Driver::motion` are held alone, and only to take or put.
+//!
 //! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
 //! turn ends, so the task never takes it. `Driver::arriving` comes before `stream`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
+use super::economy::EconomyCounts;
 use super::frames::{InFlight, Pool};
 use super::lifecycle::Loading;
 use super::policy::Policy;
@@ -48,7 +51,7 @@ use super::{buffer, caps, meta};
 use crate::frame::{Frame, FrameResults, PixelFormat, Size};
 use crate::stages;
 use crate::stages::window::{MAX_PASSING, Taken};
-use crate::stages::{Permit, Scheduling, StageStats, Window};
+use crate::stages::{MotionGate, Permit, Scheduling, StageStats, Window};
 
 /// What an inference element does with a frame.
 pub(super) trait Stage: Send + Sync {
@@ -70,6 +73,13 @@ pub(super) trait Stage: Send + Sync {
 
     /// Adds what was found in an earlier frame to the results of one that was not inferred.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults);
+
+    /// Adds to the results of a frame what is known of its objects from others; called for every frame that leaves, in the order of
+    /// the stream.
+    fn leave(&self, _results: &mut FrameResults) {}
+
+    /// The stream is flushed or over: what comes next has nothing to do with what came before.
+    fn reset(&self) {}
 
     /// How many frames can run at once, where nobody else does on a model that is shared.
     fn n_frames_at_once(&self) -> usize;
@@ -123,7 +133,11 @@ pub(super) struct Driver {
     pub(super) policy: Mutex<Policy>,
     /// What the latest inferred frame had, while it is to be carried on.
     pub(super) found: Mutex<Option<FrameResults>>,
+    /// What the latest frame looked like that was to be inferred, while that matters.
+    pub(super) motion: Mutex<MotionGate>,
     pub(super) counts: Counts,
+    /// What a classifier saved, once it has had a model.
+    pub(super) economy: OnceLock<Arc<EconomyCounts>>,
 }
 
 /// What is known of the stream; reset on stop.
@@ -210,7 +224,9 @@ impl Driver {
             opening: Mutex::default(),
             policy: Mutex::default(),
             found: Mutex::default(),
+            motion: Mutex::default(),
             counts: Counts::default(),
+            economy: OnceLock::new(),
         })
     }
 
@@ -302,7 +318,7 @@ impl Driver {
     /// Ends the stream; the stage stays for the next one.
     pub(super) fn end_stream(&self) {
         *self.stream.lock().unwrap() = Stream::default();
-        *self.found.lock().unwrap() = None;
+        self.forget_results();
         self.counts.end();
     }
 
@@ -423,9 +439,18 @@ impl Driver {
             self.close(&mut stream, gst::FlowError::Flushing)
         };
         self.forget(forgotten, gst::FlowError::Flushing);
-        *self.found.lock().unwrap() = None;
         if let Some(stage) = self.stage() {
             stage.drop_pending();
+        }
+        self.forget_results();
+    }
+
+    /// What was found before has nothing to do with what comes.
+    fn forget_results(&self) {
+        *self.found.lock().unwrap() = None;
+        self.forget_motion();
+        if let Some(stage) = self.stage() {
+            stage.reset();
         }
     }
 
@@ -792,7 +817,11 @@ impl Driver {
     /// The read-only property `stats`.
     pub(super) fn stats(&self) -> gst::Structure {
         let stage = self.stage().map(|stage| stage.stats()).unwrap_or_default();
-        self.counts.structure(stage, self.capacity())
+        let mut structure = self.counts.structure(stage, self.capacity());
+        if let Some(economy) = self.economy.get() {
+            economy.add_to(&mut structure);
+        }
+        structure
     }
 }
 

@@ -26,6 +26,8 @@ use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, P
 
 /// The name of the parameter of a ROI meta that says what a detector said; DL Streamer's.
 const DETECTION: &str = "detection";
+/// The name of the parameter of a ROI meta that says which object of a tracker it is, as its field `id`; DL Streamer's.
+const OBJECT_ID: &str = "object_id";
 /// The type of a ROI meta whose detection has no label.
 const UNLABELED: &str = "object";
 
@@ -87,6 +89,7 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
         }
     }
     results.size = size;
+    add_foreign_tracks(buffer, &mut results);
     add_foreign_rois(buffer, &mut results);
     for found in read.foreign {
         let is_same = |other: &Detection| other.label == found.label && pixels_in(other, size) == pixels_in(&found, size);
@@ -132,6 +135,26 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     lost.any(|id| !placed.contains_key(&id))
 }
 
+/// Takes over the names that another tracker gave to objects of ours.
+fn add_foreign_tracks(buffer: &gst::BufferRef, results: &mut FrameResults) {
+    if results.detections.iter().all(|detection| detection.track.is_some()) {
+        return;
+    }
+    for roi in buffer.iter_meta::<RoiMeta>() {
+        if let Some(track) = track_of(&roi)
+            && let Some(detection) = results.detection_mut(ObjectId(roi.id()))
+        {
+            detection.track.get_or_insert(track);
+        }
+    }
+}
+
+/// The name under which a tracker knows the object of a region.
+fn track_of(roi: &RoiMeta) -> Option<ObjectId> {
+    let id = roi.param(OBJECT_ID)?.get::<i32>("id").ok()?;
+    (id > 0).then_some(ObjectId(id))
+}
+
 /// Adds what ROI metas of other detectors say: those whose id is none of ours.
 fn add_foreign_rois(buffer: &gst::BufferRef, results: &mut FrameResults) {
     let ours = ids(results);
@@ -142,6 +165,7 @@ fn add_foreign_rois(buffer: &gst::BufferRef, results: &mut FrameResults) {
         let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
         results.detections.push(Detection {
             id: if id.0 > 0 { id } else { unused_id(buffer) },
+            track: track_of(&roi),
             parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
             rect: pixel_rect(&roi).to_rect(),
             confidence: number("confidence").unwrap_or(1.0) as f32,
@@ -240,6 +264,11 @@ fn add_roi(buffer: &mut gst::BufferRef, detection: &Detection, pixels: PixelRect
 fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size: Size) {
     if roi.param(DETECTION).is_none() {
         roi.add_param(detection_structure(detection, size));
+    }
+    if let Some(track) = detection.track
+        && roi.param(OBJECT_ID).is_none()
+    {
+        roi.add_param(gst::Structure::builder(OBJECT_ID).field("id", track.0).build());
     }
     for classification in &detection.classifications {
         let name = structure_name(&classification.name);

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions` and `lifecycle` (the driver of the inference elements), `frames` with `policy` and `stats`
-//! (what becomes of each frame, and the count of it), then the elements: [`detect`], [`classify`], [`overlay`], [`publish`].
+//! (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`], [`track`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
@@ -14,6 +14,7 @@ pub mod buffer;
 pub mod caps;
 pub mod classify;
 pub mod detect;
+mod economy;
 mod frames;
 mod infer;
 mod lifecycle;
@@ -25,6 +26,7 @@ pub mod publish;
 mod regions;
 mod settings;
 mod stats;
+pub mod track;
 
 use std::sync::OnceLock;
 
@@ -38,6 +40,7 @@ type Entry = (&'static str, fn() -> glib::Type);
 /// Every element.
 const ELEMENTS: &[Entry] = &[
     ("roidetect", detect::RoiDetect::static_type),
+    ("roitrack", track::RoiTrack::static_type),
     ("roiclassify", classify::RoiClassify::static_type),
     ("roioverlay", overlay::RoiOverlay::static_type),
     ("roipublish", publish::RoiPublish::static_type),

@@ -40,6 +40,8 @@ pub(super) enum SchedulingPolicy {
 pub(super) enum Reason {
     /// It is not its turn.
     Interval,
+    /// The picture has not changed.
+    Motion,
     /// There was no place.
     Queue,
     /// Its results would have come, or came, too late.
@@ -56,15 +58,18 @@ pub(super) enum Reason {
 
 impl Reason {
     /// In the order of the enum.
-    pub(super) const ALL: [Self; 7] =
-        [Self::Interval, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
+    pub(super) const ALL: [Self; 8] =
+        [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
     /// How many of them, from the first, are reasons to pass without inference.
-    pub(super) const N_OF_SKIPS: usize = 4;
+    pub(super) const N_OF_SKIPS: usize = 5;
+    /// How many of them, from the first, are never reasons to drop the frame: nothing is too slow then.
+    pub(super) const N_OF_CHOICES: usize = 2;
 
     /// In statistics and results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Interval => "inference-interval",
+            Self::Motion => "motion-threshold",
             Self::Queue => "queue-policy",
             Self::Latency => "max-latency",
             Self::Qos => "qos",
@@ -89,6 +94,8 @@ pub(super) struct Policy {
     pub(super) drop_frames: bool,
     pub(super) inference_interval: u32,
     pub(super) carry_results: bool,
+    /// Of a detector; 0: every frame has changed.
+    pub(super) motion_threshold: f32,
     pub(super) qos: bool,
     /// How many frames in a row may fail; `None`: any number.
     pub(super) max_failures: Option<u32>,
@@ -105,6 +112,7 @@ impl Default for Policy {
             drop_frames: false,
             inference_interval: 1,
             carry_results: false,
+            motion_threshold: 0.0,
             qos: true,
             // More than windows hold: one incident of a device fails all frames that are in flight.
             max_failures: Some(100),
@@ -176,6 +184,18 @@ impl Policy {
         ]
     }
 
+    /// A detector has this one too.
+    pub(super) fn motion_property() -> glib::ParamSpec {
+        glib::ParamSpecFloat::builder("motion-threshold")
+            .nick("Motion threshold")
+            .blurb("A frame is inferred only if at least this share of its area, 0 to 1, has changed since the last inferred one; else what was found there is carried on; 0: every frame is")
+            .minimum(0.0)
+            .maximum(1.0)
+            .default_value(Self::default().motion_threshold)
+            .mutable_playing()
+            .build()
+    }
+
     /// Takes a property; false if it is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         let flag = || value.get::<bool>().expect("a boolean property");
@@ -187,6 +207,7 @@ impl Policy {
             "drop-frames" => self.drop_frames = flag(),
             "inference-interval" => self.inference_interval = number(),
             "carry-results" => self.carry_results = flag(),
+            "motion-threshold" => self.motion_threshold = value.get().expect("a float property"),
             "qos" => self.qos = flag(),
             "max-failures" => self.max_failures = u32::try_from(value.get::<i32>().expect("an integer property")).ok(),
             "stats-interval" => self.stats_interval = duration(),
@@ -205,6 +226,7 @@ impl Policy {
             "drop-frames" => self.drop_frames.to_value(),
             "inference-interval" => self.inference_interval.to_value(),
             "carry-results" => self.carry_results.to_value(),
+            "motion-threshold" => self.motion_threshold.to_value(),
             "qos" => self.qos.to_value(),
             "max-failures" => as_int(self.max_failures).to_value(),
             "stats-interval" => milliseconds(self.stats_interval),
@@ -224,7 +246,18 @@ impl Policy {
 
     /// Whether a frame that is not inferred for this reason goes no further.
     pub(super) fn drops(&self, reason: Reason) -> bool {
-        self.drop_frames && reason != Reason::Interval
+        self.drop_frames && reason as usize >= Reason::N_OF_CHOICES
+    }
+
+    /// Whether results are to be kept, to be carried on.
+    pub(super) fn keeps_results(&self) -> bool {
+        self.carry_results || self.motion_threshold > 0.0
+    }
+
+    /// Whether a frame that is not inferred for this reason carries what was found before it. Where nothing has changed that still
+    /// holds.
+    pub(super) fn carries(&self, reason: Reason) -> bool {
+        self.carry_results || reason == Reason::Motion
     }
 }
 

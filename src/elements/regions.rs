@@ -1,12 +1,13 @@
 //! On which of the objects that earlier elements found an inference element works: the properties that say so, and the choice.
 //!
-//! Knows no pads and no stages.
+//! Knows no pads, and of stages only their errors.
 
 use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use crate::frame::{Detection, FrameResults, ObjectId, PixelRect};
+use crate::frame::{Detection, FrameResults, PixelRect, Size};
+use crate::stages;
 
 /// Where a detector looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -38,19 +39,112 @@ impl ObjectClasses {
         self.0.join(",").to_value()
     }
 
-    /// Whether none is named.
-    pub(super) fn is_all(&self) -> bool {
-        self.0.is_empty()
+    /// Whether it is one of these.
+    pub(super) fn has(&self, detection: &Detection) -> bool {
+        let label = detection.label.as_deref().unwrap_or_default();
+        self.0.is_empty() || self.0.iter().any(|class| class == label)
+    }
+}
+
+/// On which objects: their labels, and how large they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ObjectFilter {
+    classes: ObjectClasses,
+    /// In pixels of the frame, cut at its edges; 0 is no limit.
+    min: Size,
+    max: Size,
+}
+
+impl ObjectFilter {
+    /// `object_class` says what the labels do.
+    pub(super) fn properties(object_class: &'static str) -> Vec<glib::ParamSpec> {
+        let pixels = |name: &'static str, nick: &'static str, blurb: &'static str| {
+            glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
+        };
+        vec![
+            ObjectClasses::property(object_class),
+            pixels(
+                "min-object-width",
+                "Minimum width",
+                "Only objects that are at least so many pixels wide in the frame are worked on; 0: all",
+            ),
+            pixels(
+                "min-object-height",
+                "Minimum height",
+                "Only objects that are at least so many pixels high in the frame are worked on; 0: all",
+            ),
+            pixels(
+                "max-object-width",
+                "Maximum width",
+                "Only objects that are at most so many pixels wide in the frame are worked on; 0: all",
+            ),
+            pixels(
+                "max-object-height",
+                "Maximum height",
+                "Only objects that are at most so many pixels high in the frame are worked on; 0: all",
+            ),
+        ]
     }
 
-    fn has(&self, detection: &Detection) -> bool {
-        let label = detection.label.as_deref().unwrap_or_default();
-        self.is_all() || self.0.iter().any(|class| class == label)
+    /// Takes a property; false if it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        if name == "object-class" {
+            self.classes = ObjectClasses::from_value(value);
+            return true;
+        }
+        let Some(limit) = self.limit(name) else { return false };
+        *limit = value.get().expect("an unsigned property");
+        true
+    }
+
+    /// The value of a property; `None` if it is not one of these.
+    pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
+        match name {
+            "object-class" => Some(self.classes.to_value()),
+            name => self.clone().limit(name).map(|limit| limit.to_value()),
+        }
+    }
+
+    fn limit(&mut self, name: &str) -> Option<&mut u32> {
+        Some(match name {
+            "min-object-width" => &mut self.min.width,
+            "min-object-height" => &mut self.min.height,
+            "max-object-width" => &mut self.max.width,
+            "max-object-height" => &mut self.max.height,
+            _ => return None,
+        })
+    }
+
+    /// Whether none is left out.
+    pub(super) fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These, if some object can be among them.
+    ///
+    /// # Errors
+    /// `Config` if a minimum is above its maximum.
+    pub(super) fn checked(&self) -> stages::Result<&Self> {
+        for (side, min, max) in [("width", self.min.width, self.max.width), ("height", self.min.height, self.max.height)] {
+            if max > 0 && min > max {
+                let message = format!(
+                    "min-object-{side}={min} is above max-object-{side}={max}: no object is of such a {side}; lower the one, or raise the other (0 is no limit)"
+                );
+                return Err(stages::Error::new(stages::ErrorKind::Config, message));
+            }
+        }
+        Ok(self)
     }
 
     /// The regions of these objects, in the order of the results. A box without a pixel in the frame has none.
-    pub(super) fn regions(&self, results: &FrameResults) -> Vec<(ObjectId, PixelRect)> {
-        let wanted = results.detections.iter().filter(|detection| self.has(detection));
-        wanted.filter_map(|detection| Some((detection.id, detection.rect.to_pixels(results.size)?))).collect()
+    pub(super) fn regions<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = (&'a Detection, PixelRect)> {
+        let wanted = results.detections.iter().filter(|detection| self.classes.has(detection));
+        let placed = wanted.filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)));
+        placed.filter(|(_, rect)| self.fits(rect.size()))
+    }
+
+    fn fits(&self, size: Size) -> bool {
+        let fits = |extent: u32, min: u32, max: u32| extent >= min && (max == 0 || extent <= max);
+        fits(size.width, self.min.width, self.max.width) && fits(size.height, self.min.height, self.max.height)
     }
 }

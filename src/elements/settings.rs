@@ -114,6 +114,7 @@ impl ModelSettings {
             "config" => options.config = text(),
             "threshold" => options.threshold = fraction(value),
             "iou-threshold" => options.iou_threshold = fraction(value),
+            "class-thresholds" => options.class_thresholds = text(),
             "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
             "batch-size" => options.batch_size = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
             "batch-timeout" => {
@@ -145,6 +146,7 @@ impl ModelSettings {
             "config" => options.config.to_value(),
             "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
             "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
+            "class-thresholds" => options.class_thresholds.to_value(),
             "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
             "batch-size" => (options.batch_size.unwrap_or(0) as u32).to_value(),
             "batch-timeout" => (options.batch_timeout.unwrap_or(stages::DEFAULT_BATCH_TIMEOUT).as_millis() as u32).to_value(),

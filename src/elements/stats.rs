@@ -106,8 +106,8 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Frames that are not due are never dropped.
-        for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(1) {
+        // Frames that need no inference are never dropped.
+        for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }
         for step in stage.steps {

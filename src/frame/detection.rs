@@ -33,6 +33,8 @@ impl fmt::Display for ObjectId {
 pub struct Detection {
     /// Its name; classifications and ROI metas refer to it.
     pub id: ObjectId,
+    /// The name under which a tracker knows the object in every frame.
+    pub track: Option<ObjectId>,
     /// The object in whose region it was found.
     pub parent: Option<ObjectId>,
     /// Where, in frame space; real-valued, may reach outside the frame.
@@ -45,6 +47,18 @@ pub struct Detection {
     pub label: Option<Arc<str>>,
     /// What classifiers said of it, in the order in which they ran.
     pub classifications: Vec<Classification>,
+}
+
+impl Detection {
+    /// The object's name over time where a tracker gave one, else the name that it has in this frame.
+    pub fn object(&self) -> ObjectId {
+        self.track.unwrap_or(self.id)
+    }
+
+    /// Whether this is the same object as `earlier`: by its name, or by that of its track.
+    pub fn is_same_object(&self, earlier: &Self) -> bool {
+        self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
+    }
 }
 
 /// What one classifier said of one object.

@@ -248,13 +248,14 @@ impl Job for DetectJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let Task::Detection { decoder, thresholds } = &self.spec.task else { return Err(stopped()) };
-        decoder.decode(outputs, self.spec.input_size, thresholds, boxes)?;
+        let Task::Detection { decoder, thresholds, class_scores } = &self.spec.task else { return Err(stopped()) };
+        decoder.decode_by_class(outputs, self.spec.input_size, thresholds, class_scores, boxes)?;
         let labels = &self.spec.labels;
         self.found = boxes
             .iter()
             .map(|found| Detection {
                 id: ObjectId::next(),
+                track: None,
                 parent: None,
                 rect: frame_from_input.apply(found.rect),
                 confidence: found.score,

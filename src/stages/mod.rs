@@ -4,6 +4,8 @@
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
 //! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests, which those who ask for the same model can share
 //!   ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes jobs back that have not begun.
+//! - [`Tracker`] names the objects of a frame as those of the frames before; [`AnswerCache`] keeps what was said of them.
+//! - [`MotionGate`] tells whether the picture has changed.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
@@ -16,9 +18,13 @@ mod dispatch;
 pub mod image;
 mod instance;
 pub mod labels;
+pub mod motion;
 pub mod permit;
+pub mod reuse;
 mod rows;
 pub mod spec;
+mod thresholds;
+pub mod track;
 pub mod window;
 
 // What stages return; elements know no other part of the runtime.
@@ -28,6 +34,9 @@ pub use detector::Detector;
 pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
+pub use motion::MotionGate;
 pub use permit::{Permit, Withdrawal};
+pub use reuse::{AnswerCache, ReuseOptions};
 pub use spec::{ModelSpec, StageOptions, Task, keep_compiled_models_in, register_device};
+pub use track::{TrackCounts, TrackOptions, Tracker};
 pub use window::{Ticket, Window};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::labels::Labels;
-use super::{Scheduling, Sharing};
+use super::{Scheduling, Sharing, thresholds};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
@@ -35,6 +35,8 @@ pub struct StageOptions {
     pub labels_file: Option<PathBuf>,
     /// Instead of the description's threshold.
     pub threshold: Option<f32>,
+    /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
+    pub class_thresholds: Option<String>,
     /// Instead of the description's.
     pub iou_threshold: Option<f32>,
     /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. What the fields below
@@ -82,8 +84,8 @@ pub struct ModelSpec {
 /// What a model does, and how its outputs are read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Task {
-    /// Finds objects.
-    Detection { decoder: BoxDecoder, thresholds: BoxThresholds },
+    /// Finds objects. `class_scores` are the thresholds of single classes, by class, instead of that of all.
+    Detection { decoder: BoxDecoder, thresholds: BoxThresholds, class_scores: Vec<f32> },
     /// Says something of a picture. `threshold` is the least confidence that is reported.
     Classification { decoder: ClassDecoder, output_idx: usize, threshold: f32 },
 }
@@ -138,9 +140,12 @@ impl ModelSpec {
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let labels = written.output.labels(options, path)?;
-        let (task, n_classes) = written.output.task(written.task, options, info, input_size, &mut assumed)?;
+        let (mut task, n_classes) = written.output.task(written.task, options, info, input_size, &mut assumed)?;
         if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
             return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
+        }
+        if let (Task::Detection { thresholds: every, class_scores, .. }, Some(text)) = (&mut task, &options.class_thresholds) {
+            *class_scores = thresholds::by_class(text, &labels, n_classes, every.score)?;
         }
         if labels.is_empty() && !matches!(task, Task::Classification { decoder: ClassDecoder::Expectation { .. }, .. }) {
             assumed.push("no labels: classes are told by number".to_owned());
@@ -460,7 +465,7 @@ impl WrittenOutput {
                 let n_classes = decoder
                     .check(&outputs, input_size)
                     .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", self.decoder)))?;
-                Ok((Task::Detection { decoder, thresholds }, n_classes))
+                Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new() }, n_classes))
             }
             WrittenTask::Classification => {
                 let decoder = match (&*self.decoder, &self.weights) {

@@ -11,6 +11,7 @@ mod allocations;
 mod allocator;
 mod batching;
 mod budgets;
+mod economy;
 mod engines;
 mod harness;
 mod report;
@@ -40,6 +41,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("gather", |_engines, effort, report| tensors::gather(effort, report)),
     ("batching", batching::batching),
     ("stages", stages::stages),
+    ("economy", |_engines, effort, report| economy::economy(effort, report)),
     ("allocations", allocations::allocations),
 ];
 

@@ -24,3 +24,5 @@ pub const RUN_ALLOCATIONS: f64 = 0.0;
 
 /// A frame of one of 16 streams on one compiled model, against one of a single stream: processor time.
 pub const STREAMS: f64 = 1.05;
+/// Heap allocations for the names over time of a frame's objects, once there have been as many as there will be.
+pub const TRACKING_ALLOCATIONS: f64 = 0.0;

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use roiflow::devices::null::{NullDevice, Script};
-use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
+use roiflow::frame::{Colorimetry, Detection, Frame, FrameResults, ObjectId, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::{Config, Core, Dim, Model, ModelInfo, Port};
-use roiflow::stages::image_input;
+use roiflow::stages::{TrackOptions, Tracker, image_input};
 use roiflow::tensor::{ElementType, Memory, Shape, Tensor};
 
 #[path = "../support/allocator.rs"]
@@ -52,6 +52,36 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     assert!(first <= row_bytes, "the first run allocated {first} bytes at once: expected at most a row of the region, {row_bytes}");
     let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
     assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
+}
+
+#[test]
+fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
+    let mut tracker = Tracker::default();
+    let detection = |n: i32| Detection {
+        id: ObjectId(n + 1),
+        track: None,
+        parent: None,
+        rect: Rect { x: n as f32 * 60.0, y: 0.0, width: 50.0, height: 50.0 },
+        confidence: 0.9,
+        label_id: 0,
+        label: Some("person".into()),
+        classifications: vec![],
+    };
+    let mut results = FrameResults { size: Size::new(1920, 1080), detections: (0..30).map(detection).collect(), ..FrameResults::default() };
+    let mut n_names = 0;
+    let mut update = |n: usize| {
+        // They move, and in every third frame one of them is not seen.
+        results.detections.iter_mut().for_each(|detection| (detection.track, detection.rect.y) = (None, n as f32));
+        results.detections[0].rect.width = if n.is_multiple_of(3) { -1.0 } else { 50.0 };
+        let new_name = || {
+            n_names += 1;
+            ObjectId(n_names)
+        };
+        tracker.update(&mut results, &TrackOptions::default(), |_| true, new_name);
+    };
+    (0..6).for_each(&mut update);
+    assert_eq!(allocations(|| (6..60).for_each(&mut update)), (0, 0));
+    assert_eq!(n_names, 30);
 }
 
 /// The list of slices is kept from batch to batch.

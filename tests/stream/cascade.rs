@@ -186,6 +186,7 @@ fn only_the_named_classes_are_parents() {
     let objects = |_| {
         let object = |id: i32, label: Option<&str>, rect: PixelRect| Detection {
             id: ObjectId(id),
+            track: None,
             parent: None,
             rect: rect.to_rect(),
             confidence: 1.0,
@@ -230,6 +231,7 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
     let vehicles = move |n: u64| {
         let vehicle = Detection {
             id: ObjectId(if n == 4 { 8 } else { 7 }),
+            track: None,
             parent: None,
             rect: place(n),
             confidence: 1.0,

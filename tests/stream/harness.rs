@@ -10,6 +10,7 @@ use gstreamer_video as gst_video;
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
 use roiflow::runtime::executor::Pool;
+use roiflow::runtime::io::DeviceIo;
 
 /// Nothing here takes ten seconds, on a busy machine neither; a pipeline that takes this long hangs.
 pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
@@ -123,6 +124,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
     Detection {
         id: ObjectId(id),
+        track: None,
         parent: None,
         rect,
         confidence: 0.75,
@@ -173,6 +175,19 @@ struct SlowState {
 impl Slow {
     /// A device whose runs pass until it is held.
     pub fn open(name: &str, n_threads: usize) -> Arc<Self> {
+        Self::computing(name, n_threads, |io| {
+            let output = io.output(0, &[1, 1, 6])?;
+            output.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+            Ok(())
+        })
+    }
+
+    /// As [`Slow::open`], with what a run computes once it may.
+    pub fn computing(
+        name: &str,
+        n_threads: usize,
+        compute: impl Fn(&mut DeviceIo<'_>) -> roiflow::runtime::Result<()> + Send + Sync + 'static,
+    ) -> Arc<Self> {
         init();
         let name = format!("NULL.{name}");
         let state = Mutex::new(SlowState { is_open: true, ..SlowState::default() });
@@ -182,9 +197,7 @@ impl Slow {
             executor: Some(Arc::new(Pool::new("slow", n_threads).unwrap())),
             ..Script::computing(move |io, _| {
                 of_runs.pass();
-                let output = io.output(0, &[1, 1, 6])?;
-                output.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
-                Ok(())
+                compute(io)
             })
         };
         roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
@@ -194,6 +207,11 @@ impl Slow {
     /// `roidetect` on this device.
     pub fn detect(&self, properties: &str) -> String {
         detect("rectangle", &format!("device={} {properties}", self.name))
+    }
+
+    /// `roiclassify` with the tiny model of colors on this device.
+    pub fn classify(&self, properties: &str) -> String {
+        classify("color", &format!("device={} {properties}", self.name))
     }
 
     /// From now on runs wait.

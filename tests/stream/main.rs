@@ -8,10 +8,12 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod economy;
 mod failures;
 mod flow;
 mod live;
 mod meta;
+mod motion;
 mod overlay;
 mod pipelines;
 mod policies;
@@ -24,3 +26,4 @@ mod soak;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;
+mod track;

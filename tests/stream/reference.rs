@@ -16,7 +16,7 @@ use roiflow::pipeline::{Input, Interrupt, Outputs, Plan, Spec};
 const N_FRAMES: usize = 200;
 
 /// The development set, beside the project or where `ROIFLOW_MODELS` says.
-fn real(path: &str) -> Option<PathBuf> {
+pub fn real(path: &str) -> Option<PathBuf> {
     let root =
         std::env::var_os("ROIFLOW_MODELS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"), PathBuf::from);
     let path = root.join(path);

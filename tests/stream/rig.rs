@@ -33,6 +33,10 @@ pub struct Left {
     /// "inferred", or why not.
     pub status: String,
     pub ids: Vec<i32>,
+    /// The names that a tracker gave, 0 for none.
+    pub tracks: Vec<i32>,
+    /// What classifiers said, of all objects.
+    pub labels: Vec<String>,
     pub is_after_gap: bool,
 }
 
@@ -44,7 +48,9 @@ impl Left {
             InferenceStatus::Skipped(reason) | InferenceStatus::Failed(reason) => reason.to_string(),
         };
         let ids = results.detections.iter().map(|detection| detection.id.0).collect();
-        Self { n, status, ids, is_after_gap: buffer.flags().contains(gst::BufferFlags::DISCONT) }
+        let tracks = results.detections.iter().map(|detection| detection.track.map_or(0, |track| track.0)).collect();
+        let labels = crate::harness::labels(&results);
+        Self { n, status, ids, tracks, labels, is_after_gap: buffer.flags().contains(gst::BufferFlags::DISCONT) }
     }
 }
 
@@ -175,7 +181,10 @@ impl Rig {
         assert_eq!(came, left + dropped, "{}", self.element.property::<gst::Structure>("stats"));
         let reasons = |of: &str, names: &[&str]| names.iter().map(|name| self.count(&format!("{of}-{name}"))).sum::<u64>();
         let skips = ["queue-policy", "max-latency", "qos"];
-        assert_eq!(self.count("skipped"), reasons("skipped", &skips) + self.count("skipped-inference-interval"));
+        assert_eq!(
+            self.count("skipped"),
+            reasons("skipped", &skips) + self.count("skipped-inference-interval") + self.count("skipped-motion-threshold")
+        );
         assert_eq!(dropped, reasons("dropped", &skips) + reasons("dropped", &["flush", "downstream", "max-failures"]));
         assert_eq!(left, self.count("inferred") + self.count("skipped") + self.count("failed"));
     }

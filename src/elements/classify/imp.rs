@@ -1,23 +1,21 @@
-//! Properties of `roiclassify`, and its stage. Everything else is the driver's.
+//! Properties of `roiclassify`. What it does with a frame is [`super::stage`]'s, everything else the driver's.
 
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::{Duration, Instant};
 
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use crate::elements::infer::{self, Done, Driver, Stage};
+use super::stage::ClassifyStage;
+use crate::elements::economy::{Economy, EconomySettings};
+use crate::elements::infer::{Driver, Stage};
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
-use crate::elements::regions::ObjectClasses;
+use crate::elements::regions::ObjectFilter;
 use crate::elements::settings::ModelSettings;
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
-use crate::stages;
-use crate::stages::classifier::Classified;
-use crate::stages::{Classifier, Permit, Scheduling, StageStats};
+use crate::stages::{self, Classifier};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new("roiclassify", gst::DebugColorFlags::empty(), Some("Classifies the regions of interest of frames, zero-copy"))
@@ -27,12 +25,14 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Settings {
     model: ModelSettings,
-    object_classes: ObjectClasses,
+    objects: ObjectFilter,
+    economy: EconomySettings,
 }
 
 impl lifecycle::Settings for Settings {
     fn check(&self, element: &gst::Element) -> stages::Result<()> {
-        self.model.checked(element).map(drop)
+        self.model.checked(element)?;
+        self.objects.checked().map(drop)
     }
 }
 
@@ -69,8 +69,10 @@ impl ObjectImpl for RoiClassify {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let mut properties = ModelSettings::properties();
             properties.extend(Policy::properties());
-            properties
-                .push(ObjectClasses::property("Only objects with one of these labels are classified, separated by commas; default: all"));
+            properties.extend(ObjectFilter::properties(
+                "Only objects with one of these labels are classified, separated by commas; default: all",
+            ));
+            properties.extend(EconomySettings::properties());
             properties
         });
         &PROPERTIES
@@ -81,17 +83,20 @@ impl ObjectImpl for RoiClassify {
             return;
         }
         let mut settings = self.settings.lock().unwrap();
-        if !settings.model.set(pspec.name(), value) && pspec.name() == "object-class" {
-            settings.object_classes = ObjectClasses::from_value(value);
-        }
+        let name = pspec.name();
+        let known = settings.objects.set(name, value) || settings.economy.set(name, value) || settings.model.set(name, value);
+        debug_assert!(known, "GObject passes on known properties only");
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         let settings = self.settings.lock().unwrap();
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
-            "object-class" => settings.object_classes.to_value(),
-            name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
+            name => {
+                let of_objects = || settings.objects.get(name).or_else(|| settings.economy.get(name));
+                let value = self.driver.policy(name).or_else(of_objects).or_else(|| settings.model.get(name));
+                value.expect("GObject passes on known properties only")
+            }
         }
     }
 }
@@ -136,88 +141,13 @@ impl InferenceElement for RoiClassify {
 impl RoiClassify {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
-        let classifier = Classifier::new(options)?;
-        Ok(Arc::new(ClassifyStage { classifier, object_classes: settings.object_classes.clone() }))
-    }
-}
-
-/// The classifier as the driver sees it.
-struct ClassifyStage {
-    classifier: Classifier,
-    object_classes: ObjectClasses,
-}
-
-impl Stage for ClassifyStage {
-    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
-        let regions = self.object_classes.regions(&results);
-        let frame_number = results.frame_number;
-        let finish = move |classified: Classified| {
-            for (id, classification) in classified.classifications {
-                if let Some(detection) = results.detection_mut(id) {
-                    detection.classifications.push(classification);
-                }
-            }
-            if let Some((error, n_failed)) = classified.failed {
-                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
-            }
-            done(results);
-        };
-        self.classifier.submit_with(frame, frame_number, regions, permit, Box::new(finish));
-    }
-
-    fn warm_up(&self) -> stages::Result<Duration> {
-        self.classifier.warm_up(|| {
-            let frame = infer::black_frame(self.classifier.spec().input_size)?;
-            // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
-            self.classifier.classify(&frame)?;
-            let begin = Instant::now();
-            self.classifier.classify(&frame)?;
-            Ok(begin.elapsed())
-        })
-    }
-
-    fn drop_pending(&self) {
-        self.classifier.drop_pending();
-    }
-
-    fn drop_withdrawn(&self) {
-        self.classifier.drop_withdrawn();
-    }
-
-    /// By the names of the objects, which a tracker, or a detector that carries its own results on, gives.
-    fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
-        let name = &self.classifier.spec().name;
-        let of_this = |detection: &Detection| {
-            let said: Vec<_> = detection.classifications.iter().filter(|said| said.name == *name).cloned().collect();
-            (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
-        };
-        FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
-    }
-
-    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
-        let name = &self.classifier.spec().name;
-        for earlier in &found.detections {
-            if let Some(detection) = results.detection_mut(earlier.id)
-                && !detection.classifications.iter().any(|said| said.name == *name)
-            {
-                detection.classifications.extend(earlier.classifications.iter().cloned());
-            }
+        let objects = settings.objects.checked()?.clone();
+        if let Some(contradiction) = settings.economy.reuse.without_effect() {
+            gst::element_imp_warning!(self, gst::ResourceError::Settings, ("{contradiction}"));
         }
-    }
-
-    fn scheduling(&self) -> Scheduling {
-        self.classifier.scheduling()
-    }
-
-    fn n_frames_at_once(&self) -> usize {
-        self.classifier.n_frames_at_once()
-    }
-
-    fn stats(&self) -> StageStats {
-        self.classifier.stats()
-    }
-
-    fn reads_results(&self) -> bool {
-        true
+        let classifier = Classifier::new(options)?;
+        let counts = self.driver.economy.get_or_init(Arc::default).clone();
+        let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
+        Ok(Arc::new(ClassifyStage { classifier, objects, economy, element: self.obj().upcast_ref::<gst::Element>().downgrade() }))
     }
 }

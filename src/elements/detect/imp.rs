@@ -12,7 +12,7 @@ use crate::elements::infer::{self, Done, Driver, Stage};
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
-use crate::elements::regions::{InferenceRegion, ObjectClasses};
+use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::settings::ModelSettings;
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
@@ -28,12 +28,13 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 struct Settings {
     model: ModelSettings,
     region: InferenceRegion,
-    object_classes: ObjectClasses,
+    objects: ObjectFilter,
 }
 
 impl lifecycle::Settings for Settings {
     fn check(&self, element: &gst::Element) -> stages::Result<()> {
-        self.model.checked(element).map(drop)
+        self.model.checked(element)?;
+        self.objects.checked().map(drop)
     }
 }
 
@@ -87,9 +88,17 @@ impl ObjectImpl for RoiDetect {
                     .mutable_ready()
                     .build(),
             );
-            properties.push(ObjectClasses::property(
+            properties.extend(ObjectFilter::properties(
                 "With inference-region=roi-list only objects with one of these labels are looked at, separated by commas; default: all",
             ));
+            properties.push(Policy::motion_property());
+            properties.push(
+                glib::ParamSpecString::builder("class-thresholds")
+                    .nick("Thresholds of classes")
+                    .blurb("Thresholds of classes by their labels, such as person=0.6,car=0.4; the others have `threshold`")
+                    .mutable_ready()
+                    .build(),
+            );
             properties
         });
         &PROPERTIES
@@ -102,9 +111,8 @@ impl ObjectImpl for RoiDetect {
         let mut settings = self.settings.lock().unwrap();
         match pspec.name() {
             "inference-region" => settings.region = value.get().expect("an enum property"),
-            "object-class" => settings.object_classes = ObjectClasses::from_value(value),
             name => {
-                let known = settings.model.set(name, value);
+                let known = settings.objects.set(name, value) || settings.model.set(name, value);
                 debug_assert!(known, "GObject passes on known properties only");
             }
         }
@@ -115,8 +123,10 @@ impl ObjectImpl for RoiDetect {
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
             "inference-region" => settings.region.to_value(),
-            "object-class" => settings.object_classes.to_value(),
-            name => self.driver.policy(name).or_else(|| settings.model.get(name)).expect("GObject passes on known properties only"),
+            name => {
+                let value = self.driver.policy(name).or_else(|| settings.objects.get(name)).or_else(|| settings.model.get(name));
+                value.expect("GObject passes on known properties only")
+            }
         }
     }
 }
@@ -161,16 +171,16 @@ impl InferenceElement for RoiDetect {
 impl RoiDetect {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
+        let objects = settings.objects.checked()?.clone();
         let detector = Detector::new(options)?;
-        let Settings { region, object_classes, .. } = settings.clone();
-        match region {
-            InferenceRegion::RoiList => Ok(Arc::new(DetectStage { detector, parents: Some(object_classes) })),
+        match settings.region {
+            InferenceRegion::RoiList => Ok(Arc::new(DetectStage { detector, parents: Some(objects) })),
             InferenceRegion::FullFrame => {
-                if !object_classes.is_all() {
+                if !objects.is_all() {
                     gst::element_warning!(
                         self.obj(),
                         gst::ResourceError::Settings,
-                        ("object-class is not used: the whole frame is searched; set inference-region=roi-list to search in those objects")
+                        ("object-class and the limits of object sizes are not used: the whole frame is searched; set inference-region=roi-list to search in those objects")
                     );
                 }
                 Ok(Arc::new(DetectStage { detector, parents: None }))
@@ -183,7 +193,7 @@ impl RoiDetect {
 struct DetectStage {
     detector: Detector,
     /// In which objects it looks; `None`: in the frame.
-    parents: Option<ObjectClasses>,
+    parents: Option<ObjectFilter>,
 }
 
 impl Stage for DetectStage {
@@ -200,7 +210,7 @@ impl Stage for DetectStage {
             };
             return self.detector.submit_with(frame, frame_number, permit, Box::new(finish));
         };
-        let regions = parents.regions(&results);
+        let regions: Vec<_> = parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect();
         let finish = move |detected: DetectedInRegions| {
             results.detections.extend(detected.detections);
             if let Some((error, n_failed)) = detected.failed {
@@ -249,8 +259,9 @@ impl Stage for DetectStage {
         }
         let children = found.detections.iter().filter_map(|child| {
             let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
-            let is = results.detections.iter().find(|parent| child.parent == Some(parent.id))?;
-            Some(Detection { rect: in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect), ..child.clone() })
+            let is = results.detections.iter().find(|parent| parent.is_same_object(was))?;
+            let rect = in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect);
+            Some(Detection { rect, parent: Some(is.id), ..child.clone() })
         });
         let children: Vec<Detection> = children.collect();
         results.detections.extend(children);

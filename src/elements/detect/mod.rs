@@ -32,6 +32,18 @@
 //!     ! roipublish address=faces.jsonl ! fakesink
 //! ```
 
+//! A camera that mostly shows an empty room: frames in which less than a hundredth of the area has changed since the last inferred one
+//! are spared, and carry what was found there:
+//!
+//! ```text
+//! gst-launch-1.0 v4l2src ! videoconvert ! roidetect model=person.onnx motion-threshold=0.01 class-thresholds=person=0.6
+//!     ! roitrack ! roipublish address=people.jsonl ! fakesink
+//! ```
+//!
+//! `motion-threshold` looks at a sample of the luma, in every format; a frame whose inference failed or was taken back spares no other.
+//! `class-thresholds` sets thresholds for single classes by their labels. With `inference-region=roi-list`, `min-object-width`, `-height`,
+//! `max-object-width` and `-height` say, in pixels of the frame, how large the objects are in which it looks.
+
 mod imp;
 
 use gst::glib;

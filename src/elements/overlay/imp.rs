@@ -283,7 +283,7 @@ fn caption_area(area: Area, size: Size, width: i64, height: i64) -> Area {
     Area::at(x, y, width, height)
 }
 
-/// `face 0.99 · female 31`.
+/// `face #12 0.99 · female 31`; the number is that of a tracker.
 fn write_caption(caption: &mut String, detection: &Detection, with_confidence: bool) {
     caption.clear();
     // Writing to a string can't fail.
@@ -291,6 +291,9 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
         Some(label) => caption.write_str(label),
         None => write!(caption, "class {}", detection.label_id),
     };
+    if let Some(track) = detection.track {
+        let _ = write!(caption, " #{track}");
+    }
     if with_confidence {
         let _ = write!(caption, " {:.2}", detection.confidence);
     }
@@ -316,6 +319,7 @@ mod tests {
         let label = |label: Option<&str>| Outcome::Label { label_id: 1, label: label.map(Into::into), confidence: 0.9 };
         let mut detection = Detection {
             id: ObjectId(1),
+            track: None,
             parent: None,
             rect: Rect::default(),
             confidence: 0.987,
@@ -333,6 +337,9 @@ mod tests {
         detection.label = None;
         write_caption(&mut caption, &detection, false);
         assert_eq!(caption, "class 7 · color 1 -0.2");
+        detection.track = Some(ObjectId(12));
+        write_caption(&mut caption, &detection, false);
+        assert_eq!(caption, "class 7 #12 · color 1 -0.2");
     }
 
     #[test]

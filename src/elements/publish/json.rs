@@ -11,6 +11,7 @@
 //!   "age":{"value":31.4,"model":{"name":"age-gender"}}}]}
 //! ```
 //!
+//! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
 //! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut. Objects
 //! without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
@@ -185,7 +186,7 @@ impl Serialize for Object<'_> {
         map.serialize_entry("y", &pixels.y)?;
         map.serialize_entry("w", &pixels.width)?;
         map.serialize_entry("h", &pixels.height)?;
-        map.serialize_entry("id", &detection.id.0)?;
+        map.serialize_entry("id", &detection.object().0)?;
         map.serialize_entry("region_id", &detection.id.0)?;
         map.serialize_entry("parent_id", &detection.parent.map(|id| id.0))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
@@ -266,6 +267,7 @@ mod tests {
     fn detection(id: i32, rect: Rect) -> Detection {
         Detection {
             id: ObjectId(id),
+            track: None,
             parent: None,
             rect,
             confidence: 0.9,

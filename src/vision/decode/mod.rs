@@ -126,12 +126,34 @@ impl BoxDecoder {
     /// # Errors
     /// [`ErrorKind::Shape`] as [`BoxDecoder::check`], or if an output is not one row or has not as many values as its shape.
     pub fn decode(&self, outputs: &[Output<'_>], input: Size, thresholds: &BoxThresholds, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        self.decode_by_class(outputs, input, thresholds, &[], boxes)
+    }
+
+    /// As [`BoxDecoder::decode`], with a threshold of its own for each class: `class_scores` by class, in place of
+    /// `thresholds.score`, which those beyond its end have.
+    ///
+    /// # Errors
+    /// As [`BoxDecoder::decode`].
+    pub fn decode_by_class(
+        &self,
+        outputs: &[Output<'_>],
+        input: Size,
+        thresholds: &BoxThresholds,
+        class_scores: &[f32],
+        boxes: &mut Vec<RawDetection>,
+    ) -> Result<()> {
         boxes.clear();
         outputs.iter().try_for_each(Output::check)?;
+        let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
+        let is_wanted = |found: &RawDetection| found.score > class_scores.get(found.class_id as usize).copied().unwrap_or(thresholds.score);
         match self {
-            Self::UltraFace => ultraface::candidates(outputs, input, thresholds.score, boxes)?,
-            Self::Yolox => yolox::candidates(outputs, input, thresholds.score, boxes)?,
-            Self::Ssd => return ssd::decode(outputs, input, thresholds, boxes),
+            Self::UltraFace => ultraface::candidates(outputs, input, score_min, boxes)?,
+            Self::Yolox => yolox::candidates(outputs, input, score_min, boxes)?,
+            Self::Ssd => return ssd::decode(outputs, input, score_min, thresholds.max_boxes, is_wanted, boxes),
+        }
+        if !class_scores.is_empty() {
+            // Before they suppress each other, and before they are counted.
+            boxes.retain(is_wanted);
         }
         let options = NmsOptions { iou: thresholds.iou, class_aware: true, max_boxes: thresholds.max_boxes };
         let n_kept = nms::suppress(boxes, &options);
@@ -275,6 +297,34 @@ mod tests {
         assert_eq!(BoxDecoder::from_name("YOLOX"), None);
         assert_eq!(BoxDecoder::UltraFace.default_thresholds(), BoxThresholds { score: 0.7, iou: 0.3, max_boxes: 300 });
         assert_eq!(BoxDecoder::Yolox.default_thresholds(), BoxThresholds { score: 0.3, iou: 0.45, max_boxes: 300 });
+    }
+
+    #[test]
+    fn each_class_has_its_own_threshold_and_what_is_left_out_takes_no_place() {
+        // Of class 0 and 1, the better ones of class 1; as a list, and as cells that suppress each other within a class.
+        let rows: Vec<[f32; 7]> = [(1, 0.9), (1, 0.8), (0, 0.7), (0, 0.4), (1, 0.5), (2, 0.6), (2, 0.2)]
+            .iter()
+            .zip(0..)
+            .map(|(&(class, score), n)| [0.0, class as f32, score, 0.1 * n as f32, 0.0, 0.1 * n as f32 + 0.1, 0.1])
+            .collect();
+        let list = Output { name: "list", shape: &[1, 1, 7, 7], data: rows.as_flattened() };
+        let mut cells = vec![0.0_f32; 42 * 8];
+        for (row, cell) in rows.iter().zip(cells.chunks_exact_mut(8)) {
+            // Beside each other, 8 pixels each.
+            cell[4] = row[2];
+            cell[5 + row[1] as usize] = 1.0;
+        }
+        let grid = Output { name: "grid", shape: &[1, 42, 8], data: &cells };
+        for (decoder, output) in [(BoxDecoder::Ssd, list), (BoxDecoder::Yolox, grid)] {
+            let found = |class_scores: &[f32], max_boxes| {
+                let (mut boxes, thresholds) = (Vec::new(), BoxThresholds { score: 0.5, max_boxes, ..BoxThresholds::default() });
+                decoder.decode_by_class(&[output], Size::new(64, 32), &thresholds, class_scores, &mut boxes).unwrap();
+                boxes.iter().map(|found| (found.class_id, found.score)).collect::<Vec<_>>()
+            };
+            assert_eq!(found(&[], 300), [(1, 0.9), (1, 0.8), (0, 0.7), (2, 0.6)], "{decoder:?}");
+            assert_eq!(found(&[0.3, 0.85], 300), [(1, 0.9), (0, 0.7), (2, 0.6), (0, 0.4)], "{decoder:?}");
+            assert_eq!(found(&[0.3, 0.95, 0.1], 3), [(0, 0.7), (2, 0.6), (0, 0.4)], "{decoder:?}");
+        }
     }
 
     #[test]

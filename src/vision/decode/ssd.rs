@@ -1,6 +1,6 @@
 //! DetectionOutput lists: final boxes, best first per class, already suppressed by the model. Knows no anchors or priors.
 
-use super::{BoxDecoder, BoxThresholds, Output, Port, RawDetection, only, unexpected};
+use super::{BoxDecoder, Output, Port, RawDetection, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -12,7 +12,14 @@ pub(super) fn find<P: Port>(outputs: &[P]) -> Result<usize> {
         .ok_or_else(|| unexpected(&BoxDecoder::Ssd, "one output [1, 1, N, 7]", outputs))
 }
 
-pub(super) fn decode(outputs: &[Output<'_>], input: Size, thresholds: &BoxThresholds, boxes: &mut Vec<RawDetection>) -> Result<()> {
+pub(super) fn decode(
+    outputs: &[Output<'_>],
+    input: Size,
+    score_min: f32,
+    max_boxes: usize,
+    is_wanted: impl Fn(&RawDetection) -> bool,
+    boxes: &mut Vec<RawDetection>,
+) -> Result<()> {
     let (width, height) = (input.width as f32, input.height as f32);
     for row in outputs[find(outputs)?].data.chunks_exact(N_COLUMNS) {
         let &[image_id, label, score, x_min, y_min, x_max, y_max] = row else { unreachable!("chunks are of this length") };
@@ -20,11 +27,12 @@ pub(super) fn decode(outputs: &[Output<'_>], input: Size, thresholds: &BoxThresh
             break;
         }
         let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-        if score > thresholds.score && label >= 0.0 && rect.is_proper() {
+        let found = RawDetection { rect, score, class_id: label as u32 };
+        if score > score_min && label >= 0.0 && rect.is_proper() && is_wanted(&found) {
             // Rows are nearly in order already, so that inserting is cheaper than sorting, and it keeps equal scores in order.
             let place = boxes.partition_point(|better| better.score >= score);
-            boxes.insert(place, RawDetection { rect, score, class_id: label as u32 });
-            boxes.truncate(thresholds.max_boxes);
+            boxes.insert(place, found);
+            boxes.truncate(max_boxes);
         }
     }
     Ok(())

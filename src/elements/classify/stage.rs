@@ -1,0 +1,127 @@
+//! The classifier as the driver sees it: which regions of a frame are classified, and where the answers go.
+//!
+//! Knows no pads and no properties.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gst::glib;
+use gstreamer as gst;
+
+use crate::elements::economy::{Economy, FramePlan};
+use crate::elements::infer::{self, Done, Stage};
+use crate::elements::regions::ObjectFilter;
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
+use crate::stages;
+use crate::stages::classifier::Classified;
+use crate::stages::{Classifier, Permit, Scheduling, StageStats};
+
+/// See the module.
+pub(super) struct ClassifyStage {
+    pub(super) classifier: Classifier,
+    pub(super) objects: ObjectFilter,
+    pub(super) economy: Arc<Economy>,
+    /// For what is to be said on the bus.
+    pub(super) element: glib::WeakRef<gst::Element>,
+}
+
+impl Stage for ClassifyStage {
+    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+        let frame_number = results.frame_number;
+        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, self.objects.regions(&results));
+        if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
+            gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
+        }
+        if let Some(failed) = failed {
+            results.status = InferenceStatus::Failed(failed.into());
+        }
+        let economy = self.economy.clone();
+        let remembered = if in_background.is_empty() {
+            Some(remembered)
+        } else {
+            let (economy, permit) = (economy.clone(), Permit::new(Instant::now(), None));
+            let finish = move |classified: Classified| economy.settle_in_background(&remembered, &classified);
+            self.classifier.submit_with(frame.clone(), frame_number, in_background, permit, Box::new(finish));
+            None
+        };
+        let finish = move |classified: Classified| {
+            if let Some(remembered) = remembered {
+                economy.settle(&remembered, &classified);
+            }
+            for (id, classification) in classified.classifications {
+                if let Some(detection) = results.detection_mut(id) {
+                    detection.classifications.push(classification);
+                }
+            }
+            if let Some((error, n_failed)) = classified.failed {
+                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
+            }
+            done(results);
+        };
+        self.classifier.submit_with(frame, frame_number, now, permit, Box::new(finish));
+    }
+
+    fn leave(&self, results: &mut FrameResults) {
+        self.economy.recall(results);
+    }
+
+    fn reset(&self) {
+        self.economy.reset();
+    }
+
+    fn warm_up(&self) -> stages::Result<Duration> {
+        self.classifier.warm_up(|| {
+            let frame = infer::black_frame(self.classifier.spec().input_size)?;
+            // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
+            self.classifier.classify(&frame)?;
+            let begin = Instant::now();
+            self.classifier.classify(&frame)?;
+            Ok(begin.elapsed())
+        })
+    }
+
+    fn drop_pending(&self) {
+        self.classifier.drop_pending();
+    }
+
+    fn drop_withdrawn(&self) {
+        self.classifier.drop_withdrawn();
+    }
+
+    /// By the names of the objects, which a tracker, or a detector that carries its own results on, gives.
+    fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
+        let name = &self.classifier.spec().name;
+        let of_this = |detection: &Detection| {
+            let said: Vec<_> = detection.classifications.iter().filter(|said| said.name == *name).cloned().collect();
+            (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
+        };
+        FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
+    }
+
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+        let name = &self.classifier.spec().name;
+        for earlier in &found.detections {
+            if let Some(detection) = results.detections.iter_mut().find(|detection| detection.is_same_object(earlier))
+                && !detection.classifications.iter().any(|said| said.name == *name)
+            {
+                detection.classifications.extend(earlier.classifications.iter().cloned());
+            }
+        }
+    }
+
+    fn scheduling(&self) -> Scheduling {
+        self.classifier.scheduling()
+    }
+
+    fn n_frames_at_once(&self) -> usize {
+        self.classifier.n_frames_at_once()
+    }
+
+    fn stats(&self) -> StageStats {
+        self.classifier.stats()
+    }
+
+    fn reads_results(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,306 @@
+//! What `roiclassify` can save by the names that a tracker gives: its properties, and for each frame which objects are classified and
+//! what the others get.
+//!
+//! Who is classified when, and what answers come to, is decided in [`crate::stages::reuse`]; here are the lock around it, the runs in
+//! the background, and the counts. The state is taken for moments only, and never while a run is started or something is posted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use crate::frame::{Detection, FrameResults, ObjectId, PixelRect};
+use crate::stages::classifier::Classified;
+use crate::stages::{AnswerCache, ReuseOptions};
+
+/// So many objects in a row without a name are no chance: nobody tracks.
+const N_NAMELESS: u64 = 16;
+
+/// What the user asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct EconomySettings {
+    pub(super) reuse: ReuseOptions,
+    /// Frames do not wait for the answers.
+    pub(super) is_async: bool,
+}
+
+impl EconomySettings {
+    pub(super) fn properties() -> Vec<glib::ParamSpec> {
+        let default = ReuseOptions::default();
+        let share = |name: &'static str, nick: &'static str, blurb: &'static str, maximum: f32, default: f32| {
+            let builder = glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb);
+            builder.minimum(0.0).maximum(maximum).default_value(default).mutable_ready().build()
+        };
+        let number = |name: &'static str, nick: &'static str, blurb: &'static str, minimum: u32, maximum: u32, default: u32| {
+            let builder = glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb);
+            builder.minimum(minimum).maximum(maximum).default_value(default).mutable_ready().build()
+        };
+        vec![
+            number(
+                "reclassify-interval",
+                "Interval of reclassification",
+                "An object with an id over time (roitrack) is classified again after so many frames, and carries its answers in between; 1: in every frame, 0: never again",
+                0,
+                1_000_000,
+                default.interval,
+            ),
+            share(
+                "reclassify-growth",
+                "Growth for reclassification",
+                "An object is also classified again when the area of its box has grown by more than this share since it was last (0.2: by a fifth); 0: not for that",
+                1000.0,
+                default.growth,
+            ),
+            share(
+                "reclassify-movement",
+                "Movement for reclassification",
+                "At its time an object is classified again only if an edge of its box has moved by more than this share of its width or height since it was last; 0: also if it stands still",
+                1000.0,
+                default.movement,
+            ),
+            number(
+                "consensus",
+                "Consensus",
+                "The label of an object is the vote of its last so many answers, a number their mean; until there are as many it is classified in every frame",
+                1,
+                100,
+                default.consensus,
+            ),
+            glib::ParamSpecBoolean::builder("classifier-async-mode")
+                .nick("Asynchronous mode")
+                .blurb("Frames do not wait for the answers on objects with an id over time: what is known of an object goes with them, and the answers with later ones")
+                .default_value(false)
+                .mutable_ready()
+                .build(),
+        ]
+    }
+
+    /// Takes a property; false if it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let number = || value.get::<u32>().expect("an unsigned property");
+        let share = || value.get::<f32>().expect("a float property");
+        match name {
+            "reclassify-interval" => self.reuse.interval = number(),
+            "reclassify-growth" => self.reuse.growth = share(),
+            "reclassify-movement" => self.reuse.movement = share(),
+            "consensus" => self.reuse.consensus = number(),
+            "classifier-async-mode" => self.is_async = value.get().expect("a boolean property"),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The value of a property; `None` if it is not one of these.
+    pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
+        Some(match name {
+            "reclassify-interval" => self.reuse.interval.to_value(),
+            "reclassify-growth" => self.reuse.growth.to_value(),
+            "reclassify-movement" => self.reuse.movement.to_value(),
+            "consensus" => self.reuse.consensus.to_value(),
+            "classifier-async-mode" => self.is_async.to_value(),
+            _ => return None,
+        })
+    }
+
+    /// Whether anything is to be remembered.
+    fn are_used(&self) -> bool {
+        self.is_async || self.reuse.are_used()
+    }
+}
+
+/// See the module.
+pub(super) struct Economy {
+    settings: EconomySettings,
+    /// Frames whose objects may be classified in the background at a time: their buffers are held.
+    max_in_background: usize,
+    state: Mutex<State>,
+    counts: Arc<EconomyCounts>,
+}
+
+#[derive(Default)]
+struct State {
+    cache: AnswerCache,
+    /// Tells an answer that it is of before a flush.
+    n_resets: u64,
+    /// Frames whose objects are being classified in the background.
+    n_in_background: usize,
+    /// What failed there, for the next frame to tell.
+    failed: Option<String>,
+    has_names: bool,
+    n_nameless: u64,
+    has_warned: bool,
+}
+
+/// Since the element was made, which keeps them while it has no model.
+#[derive(Default)]
+pub(super) struct EconomyCounts {
+    classified: AtomicU64,
+    recalled: AtomicU64,
+    nameless: AtomicU64,
+    passed_over: AtomicU64,
+}
+
+/// What becomes of the objects of a frame.
+#[derive(Default)]
+pub(super) struct FramePlan {
+    /// Classified, and the frame waits.
+    pub(super) now: Vec<(ObjectId, PixelRect)>,
+    /// Classified, and the frame does not.
+    pub(super) in_background: Vec<(ObjectId, PixelRect)>,
+    /// Whose answers are remembered.
+    pub(super) remembered: Remembered,
+    /// What is to be said on the bus.
+    pub(super) warning: Option<String>,
+    /// What failed in the background since the last frame.
+    pub(super) failed: Option<String>,
+}
+
+/// Objects whose answers are remembered: the detection's name in its frame, and its name over time.
+#[derive(Default)]
+pub(super) struct Remembered {
+    n_resets: u64,
+    frame_number: u64,
+    names: Vec<(ObjectId, ObjectId)>,
+}
+
+impl Economy {
+    /// For a classifier of which so many frames run at once.
+    pub(super) fn new(settings: &EconomySettings, n_frames_at_once: usize, counts: Arc<EconomyCounts>) -> Self {
+        let state = State { cache: AnswerCache::new(settings.reuse), ..State::default() };
+        let max_in_background = n_frames_at_once // one running on each request, or as many as run in a call
+            + 1; // one waiting for a request, so that none is idle
+        Self { settings: settings.clone(), max_in_background, state: Mutex::new(state), counts }
+    }
+
+    /// Decides which of these objects of a frame are classified. Called in the order of the stream.
+    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = (&'a Detection, PixelRect)>) -> FramePlan {
+        let mut plan = FramePlan::default();
+        if !self.settings.are_used() {
+            plan.now.extend(objects.map(|(object, rect)| (object.id, rect)));
+            add(&self.counts.classified, plan.now.len());
+            return plan;
+        }
+        let (mut n_named, mut n_nameless, mut n_passed_over) = (0, 0, 0);
+        let mut state = self.state.lock().unwrap();
+        plan.remembered = Remembered { n_resets: state.n_resets, frame_number: results.frame_number, names: Vec::new() };
+        let is_full = self.settings.is_async && state.n_in_background >= self.max_in_background;
+        for (object, rect) in objects {
+            let Some(name) = object.track else {
+                n_nameless += 1;
+                plan.now.push((object.id, rect));
+                continue;
+            };
+            n_named += 1;
+            if !state.cache.plan(results.frame_number, name, object.rect, results.size) {
+                continue;
+            }
+            if is_full {
+                state.cache.take_back(results.frame_number, name);
+                n_passed_over += 1;
+                continue;
+            }
+            plan.remembered.names.push((object.id, name));
+            let classified = if self.settings.is_async { &mut plan.in_background } else { &mut plan.now };
+            classified.push((object.id, rect));
+        }
+        state.n_in_background += usize::from(!plan.in_background.is_empty());
+        plan.failed = state.failed.take();
+        plan.warning = state.warning(n_named, n_nameless);
+        drop(state);
+        add(&self.counts.classified, plan.now.len() + plan.in_background.len());
+        add(&self.counts.nameless, n_nameless);
+        add(&self.counts.passed_over, n_passed_over);
+        plan
+    }
+
+    /// The runs of a frame are over.
+    pub(super) fn settle(&self, remembered: &Remembered, classified: &Classified) {
+        if !remembered.names.is_empty() {
+            self.state.lock().unwrap().settle(remembered, classified);
+        }
+    }
+
+    /// As [`Economy::settle`], of runs for which no frame waited.
+    pub(super) fn settle_in_background(&self, remembered: &Remembered, classified: &Classified) {
+        let mut state = self.state.lock().unwrap();
+        state.n_in_background -= 1;
+        state.settle(remembered, classified);
+        if let Some((error, n_failed)) = classified.failed.as_ref().filter(|_| remembered.n_resets == state.n_resets) {
+            let frame_number = remembered.frame_number;
+            state.failed.get_or_insert_with(|| format!("in the background, of frame {frame_number}: {n_failed} regions: {error}"));
+        }
+    }
+
+    /// Gives the objects of a frame that leaves what is known of them.
+    pub(super) fn recall(&self, results: &mut FrameResults) {
+        if !self.settings.are_used() || results.detections.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock().unwrap();
+        let frame_number = results.frame_number;
+        let n_recalled = results.detections.iter_mut().map(|detection| usize::from(state.cache.recall(frame_number, detection))).sum();
+        drop(state);
+        add(&self.counts.recalled, n_recalled);
+    }
+
+    /// What was said before has nothing to do with what comes.
+    pub(super) fn reset(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.cache.clear();
+        state.n_resets += 1;
+        state.failed = None;
+    }
+}
+
+impl EconomyCounts {
+    /// Adds them to an element's statistics.
+    pub(super) fn add_to(&self, stats: &mut gst::StructureRef) {
+        let Self { classified, recalled, nameless, passed_over } = self;
+        let fields = [
+            ("objects-classified", classified),
+            ("objects-recalled", recalled),
+            ("objects-nameless", nameless),
+            ("objects-passed-over", passed_over),
+        ];
+        for (field, counter) in fields {
+            stats.set(field, counter.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl State {
+    fn settle(&mut self, remembered: &Remembered, classified: &Classified) {
+        if remembered.n_resets != self.n_resets {
+            return; // Of before a flush.
+        }
+        let Remembered { frame_number, names, .. } = remembered;
+        for &(id, name) in names {
+            let mut answers = classified.classifications.iter().filter(|(of, _)| *of == id).peekable();
+            if answers.peek().is_none() && classified.failed.is_some() {
+                // Its own run may have ended well, with an answer below the threshold; nobody knows.
+                self.cache.take_back(*frame_number, name);
+            }
+            answers.for_each(|(_, said)| self.cache.remember(*frame_number, name, said));
+        }
+    }
+
+    /// What is to be said, once, of objects that nobody tracks.
+    fn warning(&mut self, n_named: usize, n_nameless: usize) -> Option<String> {
+        self.has_names |= n_named > 0;
+        self.n_nameless += n_nameless as u64;
+        if self.has_names || self.has_warned || self.n_nameless < N_NAMELESS {
+            return None;
+        }
+        self.has_warned = true;
+        Some(format!(
+            "none of the first {} objects has an id over time, so each is classified in every frame, and its frame waits for that: reclassify-interval, reclassify-movement, consensus and classifier-async-mode need a tracker; put `roitrack` between the detector and this element",
+            self.n_nameless
+        ))
+    }
+}
+
+fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}

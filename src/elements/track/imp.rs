@@ -1,0 +1,274 @@
+//! Properties of `roitrack`, and the way from a buffer to the tracker and back.
+//!
+//! A plain element, for only metas are written: a buffer that others share is not copied with its memory. Owns what begins a
+//! new stream. Who is whom is the tracker's ([`crate::stages::track`]); how results travel is `meta`'s.
+
+use std::sync::{LazyLock, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gstreamer as gst;
+
+use super::TrackingType;
+use crate::elements::regions::ObjectClasses;
+use crate::elements::{caps, meta};
+use crate::frame::{FrameResults, ObjectId, Size};
+use crate::stages::{TrackOptions, Tracker};
+
+static CAT: LazyLock<gst::DebugCategory> =
+    LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Names objects over time")));
+
+/// A frame that comes so long after the one before it, and says that something is missing, belongs to another scene.
+const MAX_GAP: gst::ClockTime = gst::ClockTime::from_seconds(2);
+
+/// What the user asked for.
+#[derive(Debug, Clone, Default)]
+struct Settings {
+    tracking_type: TrackingType,
+    object_classes: ObjectClasses,
+    options: TrackOptions,
+}
+
+/// Of the stream.
+#[derive(Default)]
+struct State {
+    tracker: Tracker,
+    /// What the caps say.
+    size: Option<Size>,
+    /// Of the latest frame.
+    pts: Option<gst::ClockTime>,
+    n_frames: u64,
+}
+
+/// The element's inside. Lock order: settings before state; neither is held while something is pushed or posted.
+pub struct RoiTrack {
+    sinkpad: gst::Pad,
+    srcpad: gst::Pad,
+    settings: Mutex<Settings>,
+    state: Mutex<State>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RoiTrack {
+    const NAME: &'static str = "RoiTrack";
+    type Type = super::RoiTrack;
+    type ParentType = gst::Element;
+
+    fn with_class(class: &Self::Class) -> Self {
+        let template = |name| class.pad_template(name).expect("pad_templates() gives these two");
+        let flags = gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION | gst::PadFlags::PROXY_SCHEDULING;
+        let sinkpad = gst::Pad::builder_from_template(&template("sink"))
+            .chain_function(|_pad, parent, buffer| {
+                Self::catch_panic_pad_function(parent, || Err(gst::FlowError::Error), |imp| imp.sink_chain(buffer))
+            })
+            .event_function(|pad, parent, event| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(pad, event)))
+            .flags(flags)
+            .build();
+        let srcpad = gst::Pad::builder_from_template(&template("src")).flags(flags).build();
+        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default() }
+    }
+}
+
+impl ObjectImpl for RoiTrack {
+    fn constructed(&self) {
+        self.parent_constructed();
+        let element = self.obj();
+        element.add_pad(&self.sinkpad).expect("a new element has no pad of this name");
+        element.add_pad(&self.srcpad).expect("a new element has no pad of this name");
+    }
+
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+            let Settings { tracking_type, options, .. } = Settings::default();
+            let number = |name: &str, nick, blurb, minimum: u32, maximum: u32, default: u32| {
+                let builder = glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb);
+                builder.minimum(minimum).maximum(maximum).default_value(default).mutable_playing().build()
+            };
+            vec![
+                glib::ParamSpecEnum::builder_with_default("tracking-type", tracking_type)
+                    .nick("Tracking type")
+                    .blurb("How objects are found again; may change at any time")
+                    .mutable_playing()
+                    .build(),
+                ObjectClasses::property("Only objects with one of these labels are tracked, separated by commas; default: all"),
+                glib::ParamSpecFloat::builder("iou-threshold")
+                    .nick("Overlap threshold")
+                    .blurb("The least overlap (intersection over union) of a box with the place where its track is looked for, 0 to 1; may change at any time")
+                    .minimum(0.0)
+                    .maximum(1.0)
+                    .default_value(options.iou_threshold)
+                    .mutable_playing()
+                    .build(),
+                number(
+                    "max-age",
+                    "Maximum age",
+                    "In how many inferred frames in a row an object may be missing until its name ends; may change at any time",
+                    0,
+                    1_000_000,
+                    options.max_age,
+                ),
+                number(
+                    "min-hits",
+                    "Minimum hits",
+                    "In how many frames an object is found until it gets a name; until then it may not be missing once; may change at any time",
+                    1,
+                    1000,
+                    options.min_hits,
+                ),
+                number(
+                    "max-tracks",
+                    "Maximum tracks",
+                    "The most objects that are known at a time, those that are missing included; who has been missing longest makes room; may change at any time",
+                    1,
+                    10_000,
+                    options.max_tracks as u32,
+                ),
+                glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                    .nick("Statistics")
+                    .blurb("Since the element was made: frames, objects that were named in them, tracks now, begun and ended, objects refused for want of room")
+                    .read_only()
+                    .build(),
+            ]
+        });
+        &PROPERTIES
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let number = || value.get::<u32>().expect("an unsigned property");
+        let mut settings = self.settings.lock().unwrap();
+        match pspec.name() {
+            "tracking-type" => settings.tracking_type = value.get().expect("an enum property"),
+            "object-class" => settings.object_classes = ObjectClasses::from_value(value),
+            "iou-threshold" => settings.options.iou_threshold = value.get().expect("a float property"),
+            "max-age" => settings.options.max_age = number(),
+            "min-hits" => settings.options.min_hits = number(),
+            "max-tracks" => settings.options.max_tracks = number() as usize,
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        if pspec.name() == "stats" {
+            let state = self.state.lock().unwrap();
+            let counts = state.tracker.counts();
+            return gst::Structure::builder("roitrack-stats")
+                .field("frames", state.n_frames)
+                .field("objects", counts.n_named)
+                .field("tracks", counts.n_tracks)
+                .field("tracks-begun", counts.n_begun)
+                .field("tracks-ended", counts.n_ended)
+                .field("objects-refused", counts.n_refused)
+                .build()
+                .to_value();
+        }
+        let Settings { tracking_type, object_classes, options } = &*self.settings.lock().unwrap();
+        match pspec.name() {
+            "tracking-type" => tracking_type.to_value(),
+            "object-class" => object_classes.to_value(),
+            "iou-threshold" => options.iou_threshold.to_value(),
+            "max-age" => options.max_age.to_value(),
+            "min-hits" => options.min_hits.to_value(),
+            "max-tracks" => (options.max_tracks as u32).to_value(),
+            name => unreachable!("property {name} is not in the list above"),
+        }
+    }
+}
+
+impl GstObjectImpl for RoiTrack {}
+
+impl ElementImpl for RoiTrack {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Object tracker",
+                "Filter/Analyzer/Video",
+                "Names objects over time, by where they are",
+                env!("CARGO_PKG_NAME"),
+            )
+        });
+        Some(&METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+            // Pixels are not read, so any memory will do, and encoded video too as long as the metas are there.
+            let caps = gst::Caps::new_any();
+            let template = |name, direction| {
+                gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid")
+            };
+            vec![template("sink", gst::PadDirection::Sink), template("src", gst::PadDirection::Src)]
+        });
+        &TEMPLATES
+    }
+
+    fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let changed = self.parent_change_state(transition)?;
+        if transition == gst::StateChange::PausedToReady {
+            self.state.lock().unwrap().begin_stream(None);
+        }
+        Ok(changed)
+    }
+}
+
+impl RoiTrack {
+    fn sink_chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let Some(size) = self.state.lock().unwrap().size else {
+            gst::element_imp_error!(
+                self,
+                gst::StreamError::Format,
+                ("expected video with its width and height in the caps, got data without; put roitrack behind a detector")
+            );
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        let results = meta::read(&buffer, size);
+        let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
+        let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        {
+            let settings = self.settings.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
+            state.n_frames += 1;
+            if state.is_other_scene(&buffer) {
+                gst::info!(CAT, imp = self, "time jumped from {:?} to {:?}: tracks are forgotten", state.pts, buffer.pts());
+                state.tracker.reset();
+            }
+            state.pts = buffer.pts();
+            let TrackingType::Iou = settings.tracking_type;
+            state.tracker.update(&mut results, &settings.options, |found| settings.object_classes.has(found), ObjectId::next);
+        }
+        if !is_empty {
+            // Nothing of a track is in the analytics meta, so there is nothing to write there.
+            meta::attach_to(buffer.make_mut(), results, false);
+        }
+        self.srcpad.push(buffer)
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        match event.view() {
+            gst::EventView::FlushStop(_) | gst::EventView::StreamStart(_) => {
+                let mut state = self.state.lock().unwrap();
+                let size = state.size;
+                state.begin_stream(size);
+            }
+            gst::EventView::Caps(caps) => self.state.lock().unwrap().size = caps::size_in_caps(caps.caps()),
+            _ => {}
+        }
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+}
+
+impl State {
+    /// What comes next has nothing to do with what came before.
+    fn begin_stream(&mut self, size: Option<Size>) {
+        self.tracker.reset();
+        (self.size, self.pts) = (size, None);
+    }
+
+    /// Whether time jumped before this buffer.
+    fn is_other_scene(&self, buffer: &gst::BufferRef) -> bool {
+        let (Some(before), Some(now)) = (self.pts, buffer.pts()) else { return false };
+        let is_marked = buffer.flags().contains(gst::BufferFlags::DISCONT);
+        // Encoded video may come out of order, by less than that.
+        before > now + MAX_GAP || (is_marked && (now < before || now - before > MAX_GAP))
+    }
+}

@@ -1,0 +1,221 @@
+//! Whether the picture has changed since a frame that is remembered: by a sample of its luma, not by a pass over it. Pure but for what
+//! is remembered; no threads, no clocks.
+//!
+//! The frame is looked at in at most 128 x 72 places, each the mean of 4 x 2 pixels, so that the noise of a sensor and of an encoder
+//! averages out; a place has changed if that mean differs by more than [`TOLERANCE`] levels of 255. Places lie evenly, so the share
+//! of those that changed is the share of the area. What is smaller than the distance of two places (15 pixels of 1080p) may lie between
+//! them.
+//!
+//! Luma is what the first plane of NV12, I420 and GRAY8 holds, and the weighted sum of red, green and blue elsewhere (BT.601;
+//! whether two frames differ does not depend on the exact weights).
+
+use crate::frame::{Frame, PixelFormat, Size};
+use crate::tensor::Result;
+
+/// The most places.
+const N_COLUMNS: usize = 128;
+const N_ROWS: usize = 72;
+/// The pixels of a place.
+const PLACE_WIDTH: usize = 4;
+const PLACE_HEIGHT: usize = 2;
+const WHOLE_PLACE: u32 = (PLACE_WIDTH * PLACE_HEIGHT) as u32;
+/// A place whose luma differs by more has changed.
+pub const TOLERANCE: u8 = 12;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct MotionGate {
+    /// What the remembered frame is like; `None`: nothing is remembered.
+    like: Option<(PixelFormat, Size)>,
+    /// The luma of its places, row by row.
+    reference: Vec<u8>,
+    /// That of the latest frame.
+    latest: Vec<u8>,
+}
+
+impl MotionGate {
+    /// Whether at least this share of the frame's area, 0 to 1, has changed since the remembered frame; if so, this one is
+    /// remembered instead. Also if no frame is remembered, or one of another size or format.
+    ///
+    /// # Errors
+    /// If the frame's memory can't be read.
+    pub fn passes(&mut self, frame: &Frame, share: f32) -> Result<bool> {
+        sample(frame, &mut self.latest)?;
+        let like = Some((frame.format(), frame.size()));
+        if self.like == like && changed_share(&self.reference, &self.latest) < share {
+            return Ok(false);
+        }
+        self.like = like;
+        std::mem::swap(&mut self.reference, &mut self.latest);
+        Ok(true)
+    }
+
+    /// The next frame passes.
+    pub fn forget(&mut self) {
+        self.like = None;
+    }
+}
+
+/// Of places in the same order; 0 of none.
+fn changed_share(reference: &[u8], latest: &[u8]) -> f32 {
+    let n_changed = reference.iter().zip(latest).filter(|(was, is)| was.abs_diff(**is) > TOLERANCE).count();
+    n_changed as f32 / latest.len().max(1) as f32
+}
+
+/// Replaces `places` by the luma of a frame's places.
+fn sample(frame: &Frame, places: &mut Vec<u8>) -> Result<()> {
+    places.clear();
+    let Some(plane) = frame.planes().next() else { return Ok(()) };
+    let bytes = plane.bytes()?;
+    let row_stride_bytes = bytes.layout().stride_bytes()[0];
+    let plane = Plane { bytes: bytes.extent(), row_stride_bytes, size: frame.size() };
+    match (frame.format().rgb_offsets(), frame.format().pixel_bytes()) {
+        (None, _) => plane.sample(places, |[luma]| u32::from(*luma)),
+        (Some(offsets), 3) => plane.sample::<3>(places, |pixel| luma_of(pixel, offsets)),
+        (Some(offsets), _) => plane.sample::<4>(places, |pixel| luma_of(pixel, offsets)),
+    }
+    Ok(())
+}
+
+fn luma_of(pixel: &[u8], rgb_offsets: [usize; 3]) -> u32 {
+    let [red, green, blue] = rgb_offsets.map(|offset| u32::from(pixel[offset]));
+    (77 * red + 150 * green + 29 * blue) >> 8
+}
+
+/// The plane with the luma, or with red, green and blue.
+struct Plane<'a> {
+    bytes: &'a [u8],
+    row_stride_bytes: usize,
+    size: Size,
+}
+
+impl Plane<'_> {
+    /// `N` are the bytes of a pixel.
+    fn sample<const N: usize>(&self, places: &mut Vec<u8>, luma: impl Fn(&[u8; N]) -> u32) {
+        let (width, height) = (self.size.width as usize, self.size.height as usize);
+        let (place_width, place_height) = (PLACE_WIDTH.min(width), PLACE_HEIGHT.min(height));
+        let (n_columns, n_rows) = (N_COLUMNS.min(width / place_width), N_ROWS.min(height / place_height));
+        let mut begins = [0; N_COLUMNS];
+        for (column_idx, begin) in begins.iter_mut().enumerate().take(n_columns) {
+            *begin = begin_of(column_idx, n_columns, width, place_width) * N;
+        }
+        let (place_bytes, n_pixels) = (place_width * N, (place_width * place_height) as u32);
+        for row_idx in 0..n_rows {
+            let y = begin_of(row_idx, n_rows, height, place_height);
+            let line = |y: usize| &self.bytes[y * self.row_stride_bytes..][..width * N];
+            let lines = [line(y), line(y + place_height - 1)];
+            for &begin in &begins[..n_columns] {
+                let sum_of = |line: &[u8]| line[begin..begin + place_bytes].as_chunks::<N>().0.iter().map(&luma).sum::<u32>();
+                let sum = lines.iter().take(place_height).map(|line| sum_of(line)).sum::<u32>();
+                // A division by a number that is known is no division; nearly every frame is so large.
+                let mean = if n_pixels == WHOLE_PLACE { sum / WHOLE_PLACE } else { sum / n_pixels };
+                places.push(mean as u8);
+            }
+        }
+    }
+}
+
+/// Where one of `n_places` places of an extent begins, in the middle of its part of `extent`.
+fn begin_of(place_idx: usize, n_places: usize, extent: usize, place_extent: usize) -> usize {
+    let middle = (2 * place_idx + 1) * extent / (2 * n_places);
+    middle.saturating_sub(place_extent / 2).min(extent - place_extent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Colorimetry, PixelRect, PlanePlace};
+    use crate::tensor::Memory;
+
+    /// A gray frame of this luma with a rectangle of another in it, rows with gaps.
+    fn frame(format: PixelFormat, size: Size, luma: u8, rect: PixelRect, other: u8) -> Frame {
+        let (width, height) = (size.width as usize, size.height as usize);
+        let row = (width * format.pixel_bytes()).next_multiple_of(16) + 32;
+        let chroma = row * height.div_ceil(2);
+        let mut bytes = vec![128; row * height + 2 * chroma];
+        for y in 0..height {
+            for x in 0..width {
+                let is_inside = |at: usize, begin: u32, extent: u32| at >= begin as usize && at < (begin + extent) as usize;
+                let value = if is_inside(x, rect.x, rect.width) && is_inside(y, rect.y, rect.height) { other } else { luma };
+                bytes[y * row + x * format.pixel_bytes()..][..format.pixel_bytes()].fill(value);
+            }
+        }
+        let places: Vec<PlanePlace> = (0..format.n_planes())
+            .map(|plane_idx| PlanePlace { offset_bytes: [0, row * height, row * height + chroma][plane_idx], row_stride_bytes: row })
+            .collect();
+        let memory = Memory::zeroed(bytes.len());
+        memory.lease_write().unwrap().bytes_mut().copy_from_slice(&bytes);
+        Frame::over(&memory, format, size, &places, Colorimetry::default()).unwrap()
+    }
+
+    const NOTHING: PixelRect = PixelRect { x: 0, y: 0, width: 0, height: 0 };
+
+    #[test]
+    fn the_share_that_changed_is_that_of_the_area_in_every_format_and_size() {
+        for format in PixelFormat::ALL {
+            for (width, height) in [(1920, 1080), (640, 360), (131, 77), (37, 21)] {
+                let size = Size::new(width, height);
+                let mut gate = MotionGate::default();
+                assert!(gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap(), "the first one");
+                // The right half and the lower half in turn: half of the area.
+                let half = PixelRect { x: width / 2, y: 0, width: width - width / 2, height };
+                let changed = frame(format, size, 100, half, 130);
+                assert!(!gate.passes(&changed, 0.6).unwrap(), "{format} {size}");
+                assert!(gate.passes(&changed, 0.4).unwrap(), "{format} {size}");
+                assert!(!gate.passes(&changed, 0.001).unwrap(), "{format} {size}: now it is remembered");
+                let quarter = PixelRect { x: 0, y: height / 2, width: width / 2, height: height - height / 2 };
+                let mut gate = MotionGate::default();
+                gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap();
+                let changed = frame(format, size, 100, quarter, 60);
+                assert_eq!([0.35, 0.15].map(|share| gate.passes(&changed, share).unwrap()), [false, true], "{format} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn noise_is_no_motion_and_a_slow_change_is() {
+        let size = Size::new(320, 240);
+        let gray = |luma: u8| frame(PixelFormat::Gray8, size, luma, NOTHING, 0);
+        let mut gate = MotionGate::default();
+        gate.passes(&gray(100), 0.01).unwrap();
+        assert!(!gate.passes(&gray(100 + TOLERANCE), 0.01).unwrap() && !gate.passes(&gray(100 - TOLERANCE), 0.01).unwrap());
+        // Compared with what is remembered, not with the frame before.
+        let passed: Vec<u8> = (100..130).filter(|&luma| gate.passes(&gray(luma), 0.01).unwrap()).collect();
+        assert_eq!(passed, [113, 126]);
+        // Single pixels that are off by twice as much, as in a dark picture.
+        let mut random = 1_u64;
+        let mut noisy = || {
+            let noise = |_| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (100 + (random >> 33) % 49 - 24) as u8
+            };
+            let bytes: Vec<u8> = (0..320 * 240).map(noise).collect();
+            Frame::from_packed(PixelFormat::Gray8, size, &bytes).unwrap()
+        };
+        let mut gate = MotionGate::default();
+        gate.passes(&noisy(), 0.5).unwrap();
+        let n_passed = (0..20).filter(|_| gate.passes(&noisy(), 0.2).unwrap()).count();
+        assert_eq!(n_passed, 0);
+    }
+
+    #[test]
+    fn what_is_forgotten_or_of_another_kind_passes() {
+        let (small, large) = (Size::new(64, 48), Size::new(128, 96));
+        let gray = |size| frame(PixelFormat::Gray8, size, 100, NOTHING, 0);
+        let mut gate = MotionGate::default();
+        let mut passes = |frame: &Frame| gate.passes(frame, 0.01).unwrap();
+        assert_eq!(
+            [gray(small), gray(small), gray(large), gray(large), gray(small)].map(|frame| passes(&frame)),
+            [true, false, true, false, true]
+        );
+        assert!(passes(&frame(PixelFormat::Nv12, small, 100, NOTHING, 0)), "another format");
+        gate.forget();
+        assert!(gate.passes(&frame(PixelFormat::Nv12, small, 100, NOTHING, 0), 1.0).unwrap());
+        for (width, height) in [(1, 1), (3, 1), (1, 5), (2, 2)] {
+            let (size, mut gate) = (Size::new(width, height), MotionGate::default());
+            let black = frame(PixelFormat::Bgrx, size, 0, NOTHING, 0);
+            assert_eq!([gate.passes(&black, 0.5).unwrap(), gate.passes(&black, 0.5).unwrap()], [true, false], "{size}");
+            assert!(gate.passes(&frame(PixelFormat::Bgrx, size, 200, NOTHING, 0), 0.5).unwrap(), "{size}");
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! `roiclassify` runs only where it must: what is known of an object stays with it, in every frame, and nothing is known that was not
+//! said.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::elements::meta;
+use roiflow::frame::{Detection, InferenceStatus, ObjectId, PixelRect, Rect, Size};
+use roiflow::runtime::{Error, ErrorKind};
+
+use crate::harness::{
+    Ending, Slow, TIMEOUT, attach, caps, classify, collect, detect, eventually, face, feed, labels, picture, pipeline, results, run, stamp,
+};
+use crate::reference::real;
+use crate::rig::Rig;
+
+const SIZE: Size = Size::new(64, 48);
+const RED: [u8; 3] = [255, 0, 0];
+const GREEN: [u8; 3] = [0, 255, 0];
+const BLUE: [u8; 3] = [0, 0, 255];
+const WHERE: Rect = Rect { x: 10.0, y: 8.0, width: 20.0, height: 30.0 };
+
+/// An object that a tracker knows; its detection has another name in each frame.
+fn tracked(n: u64, name: i32, rect: Rect) -> Detection {
+    Detection { track: Some(ObjectId(name)), classifications: vec![], ..face(1000 + 10 * n as i32 + name, rect) }
+}
+
+/// A frame that is all of a color.
+fn filled(color: [u8; 3]) -> gst::Buffer {
+    picture(SIZE, PixelRect::whole(SIZE), color)
+}
+
+/// What a test sees of a run: the labels of each frame, and the statistics of the element `classify`.
+struct Seen {
+    labels: Vec<String>,
+    stats: gst::Structure,
+    ending: Ending,
+}
+
+impl Seen {
+    fn count(&self, field: &str) -> u64 {
+        self.stats.get(field).unwrap_or_else(|error| panic!("{field}: {error}"))
+    }
+}
+
+/// Frames of these colors, in each of which the objects are, through a classifier with these properties.
+fn through(model: &str, properties: &str, colors: &[[u8; 3]], objects: impl Fn(u64) -> Vec<Detection> + Send + 'static) -> Seen {
+    let line = classify(model, &format!("name=classify {properties}"));
+    let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {line} ! fakesink name=sink"));
+    attach(&pipeline, move |n| results(SIZE, n, objects(n)));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), colors.iter().map(|color| filled(*color)));
+    let ending = run(&pipeline);
+    let labels = arrived.lock().unwrap().iter().map(|arrived| labels(&arrived.results().unwrap()).join(" ")).collect();
+    Seen { labels, stats: pipeline.by_name("classify").unwrap().property("stats"), ending }
+}
+
+/// As many frames as there are colors, in turn red, green and blue.
+fn colors(n_frames: usize) -> Vec<[u8; 3]> {
+    [RED, GREEN, BLUE].into_iter().cycle().take(n_frames).collect()
+}
+
+fn one(n: u64) -> Vec<Detection> {
+    vec![tracked(n, 1, WHERE)]
+}
+
+#[test]
+fn an_object_is_classified_at_its_interval_and_carries_its_answer_in_between() {
+    for (interval, expected, n_classified) in [
+        ("", "red green blue red green blue red", 7),
+        ("reclassify-interval=1", "red green blue red green blue red", 7),
+        ("reclassify-interval=0", "red red red red red red red", 1),
+        ("reclassify-interval=2", "red red blue blue green green red", 4),
+        ("reclassify-interval=4", "red red red red green green green", 2),
+    ] {
+        // However many frames are in flight.
+        for nireq in [1, 5] {
+            let seen = through("color", &format!("{interval} nireq={nireq}"), &colors(7), one);
+            assert_eq!((seen.ending.error.as_deref(), &*seen.ending.warnings), (None, &[][..]));
+            assert_eq!(seen.labels.join(" "), expected, "{interval}");
+            let n_recalled = if n_classified == 7 { 0 } else { 7 - n_classified };
+            assert_eq!((seen.count("objects-classified"), seen.count("objects-recalled")), (n_classified, n_recalled), "{interval}");
+            assert_eq!(seen.count("inferred"), 7, "a frame whose objects are all known is inferred");
+        }
+    }
+}
+
+#[test]
+fn each_object_has_answers_of_its_own() {
+    // The second one comes in the second frame, the first is gone in the third.
+    let objects = |n: u64| {
+        let (first, second) = (tracked(n, 1, WHERE), tracked(n, 2, Rect { x: 35.0, ..WHERE }));
+        match n {
+            0 => vec![first],
+            2 => vec![second],
+            _ => vec![second, first],
+        }
+    };
+    let seen = through("color", "reclassify-interval=0", &colors(4), objects);
+    assert_eq!(seen.labels, ["red", "green red", "green", "green red"]);
+    assert_eq!(seen.count("objects-classified"), 2);
+}
+
+#[test]
+fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
+    let nameless = |n: u64| vec![Detection { track: None, ..tracked(n, 1, WHERE) }];
+    for (properties, is_said) in [("reclassify-interval=0", true), ("consensus=3", true), ("classifier-async-mode=true", true), ("", false)]
+    {
+        let seen = through("color", properties, &colors(40), nameless);
+        assert_eq!(seen.ending.error, None);
+        assert_eq!(
+            seen.labels,
+            colors(40)
+                .iter()
+                .map(|color| if *color == RED {
+                    "red"
+                } else if *color == GREEN {
+                    "green"
+                } else {
+                    "blue"
+                })
+                .collect::<Vec<_>>()
+        );
+        assert_eq!((seen.count("objects-classified"), seen.count("objects-nameless")), (40, if is_said { 40 } else { 0 }));
+        assert_eq!(seen.ending.warnings.len(), usize::from(is_said), "{:?}", seen.ending.warnings);
+        assert!(!is_said || seen.ending.warnings[0].contains("put `roitrack` between"), "{:?}", seen.ending.warnings);
+    }
+    // Where a tracker names some, nothing is wrong.
+    let seen = through("color", "reclassify-interval=0", &colors(40), |n| {
+        if n == 3 { one(n) } else { vec![Detection { track: None, ..tracked(n, 1, WHERE) }] }
+    });
+    assert_eq!(seen.ending.warnings, [] as [String; 0]);
+}
+
+#[test]
+fn an_object_that_grows_or_moves_is_classified_again() {
+    let wide = |width: f32| Rect { width, ..WHERE };
+    let growing = move |n: u64| vec![tracked(n, 1, wide([20.0, 22.0, 25.0, 26.0, 31.0][n as usize]))];
+    let seen = through("color", "reclassify-interval=0 reclassify-growth=0.2", &colors(5), growing);
+    assert_eq!(seen.labels.join(" "), "red red blue blue green");
+    let moving = move |n: u64| vec![tracked(n, 1, Rect { x: [10.0, 11.0, 16.0, 15.0, 15.0][n as usize], ..WHERE })];
+    let seen = through("color", "reclassify-movement=0.2", &colors(5), moving);
+    assert_eq!(seen.labels.join(" "), "red red blue blue blue");
+    assert_eq!(seen.count("objects-classified"), 2);
+}
+
+#[test]
+fn the_last_answers_vote() {
+    let sequence = [RED, GREEN, RED, GREEN, GREEN, BLUE, BLUE, BLUE];
+    let seen = through("color", "consensus=3", &sequence, one);
+    assert_eq!(seen.labels[0], "red");
+    // Of one each the surer or the newer one; then two of three.
+    assert_eq!(seen.labels[2..], ["red", "green", "green", "green", "blue", "blue"]);
+    // Every second frame once three answers are there.
+    let seen = through("color", "consensus=3 reclassify-interval=2", &sequence, one);
+    assert_eq!((seen.count("objects-classified"), &*seen.labels[3], &*seen.labels[4], &*seen.labels[6]), (5, "red", "green", "blue"));
+    let gray = |level: u8| [level; 3];
+    let seen = through("brightness", "consensus=2", &[gray(0), gray(255), gray(255), gray(0)], one);
+    assert_eq!(seen.labels, ["0", "50", "100", "50"]);
+}
+
+#[test]
+fn frames_that_pass_without_inference_keep_what_is_known() {
+    let seen = through("color", "reclassify-interval=0 inference-interval=3", &colors(5), one);
+    assert_eq!(seen.labels.join(" "), "red red red red red");
+    assert_eq!((seen.count("skipped-inference-interval"), seen.count("objects-classified")), (3, 1));
+}
+
+#[test]
+fn only_objects_of_the_sizes_asked_for_are_classified() {
+    let objects = |n: u64| {
+        let of = |name: i32, width: f32, height: f32| tracked(n, name, Rect { x: 2.0, y: 2.0, width, height });
+        vec![of(1, 5.0, 30.0), of(2, 10.0, 30.0), of(3, 40.0, 30.0), of(4, 10.0, 4.0), of(5, 10.0, 44.0), of(6, 200.0, 30.0)]
+    };
+    for (properties, n_expected) in [
+        ("", 6),
+        ("min-object-width=10", 5),
+        ("max-object-width=40", 5),
+        ("min-object-height=5", 5),
+        ("max-object-height=43", 5),
+        ("min-object-width=10 min-object-height=5 max-object-width=40 max-object-height=43", 2),
+        // What reaches out of the frame is cut at its edge.
+        ("min-object-width=62 max-object-width=62", 1),
+    ] {
+        let seen = through("color", properties, &colors(1), objects);
+        assert_eq!(seen.count("objects-classified"), n_expected, "{properties}");
+    }
+    // One that is too small now keeps what was said when it was large.
+    let shrinking = |n: u64| vec![tracked(n, 1, Rect { width: 30.0 - 10.0 * n as f32, ..WHERE })];
+    let seen = through("color", "reclassify-interval=2 min-object-width=15", &colors(3), shrinking);
+    assert_eq!((seen.labels.join(" ").as_str(), seen.count("objects-classified")), ("red red red", 1));
+    // A detector looks only in such objects, too.
+    let line = format!("{} ! fakesink name=sink", detect("rectangle", "inference-region=roi-list max-object-width=12"));
+    let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {line}"));
+    attach(&pipeline, move |n| results(SIZE, n, objects(n)));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), [filled(RED)]);
+    assert_eq!(run(&pipeline).error, None);
+    let found = arrived.lock().unwrap()[0].results().unwrap().detections;
+    let parents: Vec<Option<i32>> = found[6..].iter().map(|found| found.parent.map(|parent| parent.0 - 1000)).collect();
+    assert_eq!(parents, [Some(1), Some(2), Some(4), Some(5)]);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_told() {
+    for (properties, parts) in [
+        ("min-object-width=50 max-object-width=20", ["min-object-width=50", "max-object-width=20"]),
+        ("min-object-height=2 max-object-height=1", ["min-object-height=2", "max-object-height=1"]),
+    ] {
+        let seen = through("color", properties, &colors(1), one);
+        let said = seen.ending.error.unwrap();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    for (properties, parts) in [
+        ("reclassify-growth=0.2", ["reclassify-growth=0.2", "reclassify-interval=1"]),
+        ("reclassify-movement=0.2 reclassify-interval=0", ["reclassify-movement=0.2", "reclassify-interval=0"]),
+    ] {
+        let seen = through("color", properties, &colors(1), one);
+        assert_eq!(seen.ending.error, None);
+        let [said] = &*seen.ending.warnings else { panic!("{:?}", seen.ending.warnings) };
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
+#[test]
+fn thresholds_of_classes_are_those_of_the_property_and_bad_ones_are_told() {
+    let detected = |properties: &str| {
+        let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("rectangle", properties)));
+        let arrived = collect(&pipeline, "sink", "sink");
+        let size = Size::new(64, 64);
+        feed(&pipeline, &caps("RGB", size), [picture(size, PixelRect { x: 16, y: 15, width: 32, height: 30 }, RED)]);
+        let ending = run(&pipeline);
+        let n_found = arrived.lock().unwrap().iter().map(|arrived| arrived.results().unwrap().detections.len()).sum::<usize>();
+        (ending.error, n_found)
+    };
+    assert_eq!(detected("class-thresholds=\"rectangle=0.9\""), (None, 1));
+    assert_eq!(detected("class-thresholds=\"rectangle=1\""), (None, 0), "a score has to exceed it");
+    assert_eq!(detected("threshold=1 class-thresholds=\"rectangle=0.5\""), (None, 1));
+    assert_eq!(detected("labels=thing class-thresholds=\"thing=1\""), (None, 0));
+    for (text, parts) in [
+        ("rectangle", ["class-thresholds", "such as person=0.6,car=0.4"]),
+        ("rectangle=2", ["from 0 to 1 for `rectangle`", "got `2`"]),
+        ("rectangel=0.5", ["no label `rectangel`", "did you mean `rectangle`"]),
+    ] {
+        let said = detected(&format!("class-thresholds=\"{text}\"")).0.unwrap();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
+/// Frame `n` of a color, with one tracked object.
+fn frame(n: u64, color: [u8; 3]) -> gst::Buffer {
+    let mut buffer = stamp(filled(color), n);
+    meta::attach(buffer.get_mut().unwrap(), results(SIZE, n, one(n)));
+    buffer
+}
+
+/// A device that says the color of each region; the first pixels tell.
+fn says_colors(name: &str, n_threads: usize) -> Arc<Slow> {
+    Slow::computing(name, n_threads, answer)
+}
+
+fn answer(io: &mut roiflow::runtime::io::DeviceIo<'_>) -> roiflow::runtime::Result<()> {
+    let n_rows = io.input(0).layout().shape()[0];
+    let n_values = io.input(0).layout().n_elements() / n_rows;
+    // Channels one after the other: the mean of each.
+    let rows: Vec<[f32; 3]> =
+        io.input(0).dense::<f32>()?.chunks(n_values).map(|row| [0, 1, 2].map(|channel| row[channel * (n_values / 3)])).collect();
+    let output = io.output(0, &[n_rows, 4])?;
+    for (output, [red, green, blue]) in output.dense_mut::<f32>()?.chunks_mut(4).zip(rows) {
+        output.copy_from_slice(&[red, green, blue, 0.0].map(|value| value.clamp(0.0, 1.0)));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_run_that_failed_is_tried_again_with_the_next_frame() {
+    let n_runs = Arc::new(AtomicUsize::new(0));
+    let counted = n_runs.clone();
+    // Two to warm up; then the first one fails.
+    let slow = Slow::computing("economy-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+        2 => Err(Error::new(ErrorKind::Device, "no luck")),
+        _ => answer(io),
+    });
+    let rig = Rig::begun(&slow.classify("reclassify-interval=0"));
+    for (n, color) in (0..).zip([RED, GREEN, BLUE]) {
+        rig.source.push(frame(n, color)).unwrap();
+        assert_eq!(rig.next(), format!("frame {n} of 64x48"));
+    }
+    let seen: Vec<(String, Vec<String>)> = rig.left().into_iter().map(|left| (left.status, left.labels)).collect();
+    assert!(seen[0].0.contains("no luck") && seen[0].1.is_empty(), "{seen:?}");
+    assert_eq!((&seen[1].1, &seen[2].1), (&vec!["green".to_owned()], &vec!["green".to_owned()]));
+    assert_eq!(rig.count("objects-classified"), 2);
+}
+
+#[test]
+fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
+    let slow = says_colors("economy-async", 1);
+    let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
+    slow.hold();
+    for n in 0..5 {
+        rig.source.push(frame(n, RED)).unwrap();
+        assert_eq!(rig.next(), format!("frame {n} of 64x48"), "no run has ended");
+    }
+    assert!(rig.left().iter().all(|left| left.labels.is_empty() && left.status == "inferred"));
+    slow.release();
+    eventually("the answer is there", || {
+        let n = rig.count("frames-in");
+        rig.source.push(frame(n, GREEN)).unwrap();
+        rig.next();
+        rig.left()[0].labels == ["red"]
+    });
+    assert_eq!(rig.count("objects-classified"), 1);
+    // What a flush forgets is classified anew, and an answer of before it is nobody's.
+    slow.hold();
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.expect(&["flush-start", "flush-stop", "segment"]);
+    rig.source.push(frame(1000, BLUE)).unwrap();
+    assert_eq!(rig.next(), "frame 1000 of 64x48");
+    slow.wait_for(1);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.expect(&["flush-start", "flush-stop", "segment"]);
+    rig.left();
+    slow.release();
+    eventually("another answer is there", || {
+        let n = 2000 + rig.count("frames-in");
+        rig.source.push(frame(n, GREEN)).unwrap();
+        rig.next();
+        let labels = rig.left()[0].labels.clone();
+        assert!(labels.is_empty() || labels == ["green"], "of before the flush: {labels:?}");
+        labels == ["green"]
+    });
+}
+
+#[test]
+fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
+    let slow = says_colors("economy-bound", 1);
+    let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true"));
+    slow.hold();
+    for n in 0..20 {
+        rig.source.push(frame(n, RED)).unwrap();
+        assert_eq!(rig.next(), format!("frame {n} of 64x48"));
+    }
+    assert_eq!((rig.count("objects-classified"), rig.count("objects-passed-over")), (2, 18), "one runs, one waits");
+    slow.release();
+    eventually("later frames have their turn", || {
+        let n = rig.count("frames-in");
+        rig.source.push(frame(n, BLUE)).unwrap();
+        rig.next();
+        rig.left().pop().unwrap().labels == ["blue"]
+    });
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    rig.check_counts();
+}
+
+#[test]
+fn what_fails_in_the_background_is_told_with_the_next_frame() {
+    let n_runs = Arc::new(AtomicUsize::new(0));
+    let counted = n_runs.clone();
+    let slow = Slow::computing("economy-async-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+        2 => Err(Error::new(ErrorKind::Device, "no luck")),
+        _ => answer(io),
+    });
+    let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
+    rig.source.push(frame(0, RED)).unwrap();
+    rig.next();
+    eventually("the failure is told", || {
+        let n = rig.count("frames-in");
+        rig.source.push(frame(n, GREEN)).unwrap();
+        rig.next();
+        rig.left().pop().unwrap().status.contains("in the background, of frame 0: 1 regions")
+    });
+    assert_eq!(rig.count("failed"), 1);
+    let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("a failure is warned of");
+    let gst::MessageView::Warning(warning) = message.view() else { unreachable!("filtered") };
+    let said = warning.error().to_string();
+    assert!(said.contains("no luck") && said.contains("in the background, of frame 0"), "{said}");
+    eventually("the next try succeeds", || {
+        let n = rig.count("frames-in");
+        rig.source.push(frame(n, GREEN)).unwrap();
+        rig.next();
+        rig.left().pop().unwrap().labels == ["green"]
+    });
+}
+
+#[test]
+fn a_flush_and_a_stop_forget_what_was_said() {
+    let slow = says_colors("economy-reset", 1);
+    let rig = Rig::begun(&slow.classify("reclassify-interval=0"));
+    let see = |n: u64, color: [u8; 3]| {
+        rig.source.push(frame(n, color)).unwrap();
+        while rig.next() != format!("frame {n} of 64x48") {}
+        rig.left().pop().unwrap().labels
+    };
+    assert_eq!([see(0, RED), see(1, GREEN)], [["red"], ["red"]]);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    assert_eq!([see(2, GREEN), see(3, BLUE)], [["green"], ["green"]]);
+    rig.element.set_state(gst::State::Ready).unwrap();
+    rig.element.set_state(gst::State::Playing).unwrap();
+    rig.begin();
+    assert_eq!([see(4, BLUE), see(5, RED)], [["blue"], ["blue"]]);
+}
+
+#[test]
+fn on_a_real_clip_a_tenth_of_the_runs_says_nearly_the_same() {
+    let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
+    let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
+    let (models, descriptions) = (models.display(), descriptions.display());
+    let play = |properties: &str| {
+        let line = format!(
+            "filesrc location={} ! decodebin ! videoconvert ! video/x-raw,format=NV12 \
+             ! roidetect model={models}/ultraface_rfb_320_nhwc.onnx description={descriptions}/ultraface-rfb-320.toml ! roitrack \
+             ! roiclassify name=classify model={models}/gender-v1.onnx description={descriptions}/gender.toml {properties} ! fakesink name=sink",
+            clip.display()
+        );
+        let pipeline = pipeline(&line);
+        let arrived = collect(&pipeline, "sink", "sink");
+        let ending = run(&pipeline);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        let said: Vec<Vec<String>> = arrived.lock().unwrap().iter().map(|arrived| labels(&arrived.results().unwrap())).collect();
+        let n_failed =
+            arrived.lock().unwrap().iter().filter(|arrived| arrived.results().unwrap().status != InferenceStatus::Inferred).count();
+        assert_eq!(n_failed, 0);
+        let stats: gst::Structure = pipeline.by_name("classify").unwrap().property("stats");
+        let count = |field: &str| stats.get::<u64>(field).unwrap();
+        (said, count("objects-classified"), count("objects-recalled"))
+    };
+    let (every, n_every, _) = play("");
+    let n_objects: usize = every.iter().map(Vec::len).sum();
+    assert_eq!(n_every, n_objects as u64);
+    for properties in [
+        "reclassify-interval=10",
+        "reclassify-interval=10 reclassify-growth=0.2 consensus=5",
+        "reclassify-interval=0",
+        "reclassify-movement=0.1",
+    ] {
+        let (said, n_classified, n_recalled) = play(properties);
+        assert_eq!(
+            said.iter().map(Vec::len).collect::<Vec<_>>(),
+            every.iter().map(Vec::len).collect::<Vec<_>>(),
+            "each object has a label"
+        );
+        let n_same: usize = said.iter().zip(&every).map(|(some, every)| some.iter().zip(every).filter(|(a, b)| a == b).count()).sum();
+        eprintln!(
+            "{properties}: {n_classified} of {n_objects} objects classified, {n_recalled} recalled, {:.1} % of the labels as in every frame",
+            100.0 * n_same as f64 / n_objects as f64
+        );
+        assert!(n_classified < n_every && n_same * 10 >= n_objects * 8, "{properties}");
+    }
+    let kinds: BTreeSet<&String> = every.iter().flatten().collect();
+    assert_eq!(kinds.len(), 2);
+}

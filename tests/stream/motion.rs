@@ -1,0 +1,181 @@
+//! `roidetect motion-threshold` looks at frames before the detector does, and spares it those in which nothing has changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::frame::{InferenceStatus, PixelFormat, PixelRect, Size};
+use roiflow::runtime::{Error, ErrorKind};
+use serde_json::Value;
+
+use crate::harness::{Folder, Slow, caps, collect, detect, feed, picture, pipeline, run, stamp};
+use crate::reference::real;
+use crate::rig::{Rig, SIZE};
+
+/// A square that is where it is in scene `scene`.
+fn scene(size: Size, scene: u32) -> gst::Buffer {
+    picture(size, PixelRect { x: scene * size.width / 8, y: size.height / 4, width: size.width / 4, height: size.height / 2 }, [255, 0, 0])
+}
+
+fn push(rig: &Rig, n: u64, of_scene: u32) {
+    rig.source.push(stamp(scene(SIZE, of_scene), n)).unwrap();
+}
+
+/// The frames that have left: how, and as how many objects.
+fn left(rig: &Rig) -> Vec<(String, usize)> {
+    rig.left().into_iter().map(|left| (left.status, left.ids.len())).collect()
+}
+
+#[test]
+fn frames_in_which_nothing_changed_carry_what_was_found_in_every_format() {
+    let size = Size::new(128, 96);
+    let scenes = [0, 0, 0, 1, 1, 1, 1, 4];
+    for format in PixelFormat::ALL {
+        let line = format!(
+            "appsrc name=source ! videoconvert ! video/x-raw,format={format} ! {} ! roitrack ! fakesink name=sink",
+            detect("rectangle", "name=detect motion-threshold=0.02")
+        );
+        let pipeline = pipeline(&line);
+        let arrived = collect(&pipeline, "sink", "sink");
+        feed(&pipeline, &caps("RGB", size), scenes.map(|of_scene| scene(size, of_scene)));
+        assert_eq!(run(&pipeline).error, None);
+        let arrived = arrived.lock().unwrap();
+        let results: Vec<_> = arrived.iter().map(|arrived| arrived.results().unwrap()).collect();
+        let statuses: Vec<bool> = results.iter().map(|results| results.status == InferenceStatus::Inferred).collect();
+        assert_eq!(statuses, [true, false, false, true, false, false, false, true], "{format}");
+        let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
+        let count = |field: &str| stats.get::<u64>(field).unwrap();
+        assert_eq!(["inferred", "skipped-motion-threshold", "skipped", "dropped"].map(count), [3, 5, 5, 0], "{format}: {stats}");
+        if format == PixelFormat::Gray8 {
+            continue; // The model looks for colors.
+        }
+        for pair in results.windows(2).filter(|pair| pair[1].status != InferenceStatus::Inferred) {
+            assert_eq!(pair[0].detections, pair[1].detections, "{format}: the same object, at the same place, under the same names");
+        }
+        assert!(results.iter().all(|results| results.detections.len() == 1), "{format}");
+        let names: BTreeSet<_> = results[..7].iter().map(|results| results.detections[0].track.unwrap()).collect();
+        assert_eq!(names.len(), 1, "{format}: a step of half its width is still the same object");
+    }
+}
+
+#[test]
+fn the_json_says_why_a_frame_was_not_inferred() {
+    let folder = Folder::new("motion");
+    let line = format!("appsrc name=source ! {} ! roipublish name=publish ! fakesink", detect("rectangle", "motion-threshold=0.02"));
+    let pipeline = pipeline(&line);
+    pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+    feed(&pipeline, &caps("RGB", SIZE), [scene(SIZE, 0), scene(SIZE, 0)]);
+    assert_eq!(run(&pipeline).error, None);
+    let text = std::fs::read_to_string(folder.file("o.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["inference"], serde_json::json!({"status": "ok"}));
+    assert_eq!(lines[1]["inference"], serde_json::json!({"status": "skipped", "reason": "motion-threshold"}));
+    assert_eq!(lines[0]["objects"], lines[1]["objects"]);
+}
+
+#[test]
+fn a_flush_another_size_and_a_gate_that_was_off_begin_anew() {
+    let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02"));
+    let see = |n: u64| {
+        push(&rig, n, 0);
+        while !rig.next().starts_with("frame") {}
+        left(&rig).pop().unwrap().0
+    };
+    assert_eq!([see(0), see(1)], ["inferred", "motion-threshold"]);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    assert_eq!([see(2), see(3)], ["inferred", "motion-threshold"]);
+    rig.element.set_property("motion-threshold", 0.0_f32);
+    assert_eq!([see(4), see(5)], ["inferred", "inferred"]);
+    rig.element.set_property("motion-threshold", 0.02_f32);
+    assert_eq!([see(6), see(7)], ["inferred", "motion-threshold"]);
+    let size = Size::new(SIZE.width * 2, SIZE.height * 2);
+    rig.event(gst::event::Caps::new(&caps("RGB", size)));
+    rig.source.push(stamp(scene(size, 0), 8)).unwrap();
+    while !rig.next().starts_with("frame") {}
+    assert_eq!(left(&rig).pop().unwrap().0, "inferred");
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    rig.check_counts();
+}
+
+#[test]
+fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
+    // One run fails.
+    let n_runs = Arc::new(AtomicUsize::new(0));
+    let counted = n_runs.clone();
+    let slow = Slow::computing("motion-fails", 1, move |io| {
+        if counted.fetch_add(1, Ordering::AcqRel) == 2 {
+            return Err(Error::new(ErrorKind::Device, "no luck"));
+        }
+        io.output(0, &[1, 1, 6])?.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+        Ok(())
+    });
+    let rig = Rig::begun(&slow.detect("motion-threshold=0.02"));
+    for n in 0..3 {
+        push(&rig, n, 0);
+        rig.next();
+    }
+    let seen = left(&rig);
+    assert!(seen[0].0.contains("no luck"), "{seen:?}");
+    assert_eq!(seen[1..], [("inferred".to_owned(), 1), ("motion-threshold".to_owned(), 1)]);
+
+    // One finds no place.
+    let slow = Slow::open("motion-full", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 scheduling-policy=latency queue-policy=drop-newest motion-threshold=0.02"));
+    slow.hold();
+    push(&rig, 0, 0);
+    push(&rig, 1, 4); // Has changed, and there is no place for it.
+    slow.wait_for(1);
+    slow.release();
+    rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48"]);
+    push(&rig, 2, 4);
+    push(&rig, 3, 4);
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    let statuses: Vec<String> = left(&rig).into_iter().map(|(status, _)| status).collect();
+    assert_eq!(statuses[..3], ["inferred", "queue-policy", "inferred"]);
+    assert_eq!(statuses[3], "motion-threshold");
+    rig.check_counts();
+}
+
+#[test]
+fn frames_that_need_no_inference_are_never_dropped() {
+    let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02 inference-interval=2 drop-frames=true"));
+    for n in 0..6 {
+        push(&rig, n, 0);
+    }
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    let seen = left(&rig);
+    let expected = ["inferred", "inference-interval", "motion-threshold", "inference-interval", "motion-threshold", "inference-interval"];
+    assert_eq!(seen.iter().map(|(status, _)| &**status).collect::<Vec<_>>(), expected);
+    // Without carry-results, those that are not due carry nothing.
+    assert_eq!(seen.iter().map(|(_, n_objects)| *n_objects).collect::<Vec<_>>(), [1, 0, 1, 0, 1, 0]);
+    rig.check_counts();
+}
+
+#[test]
+fn on_a_real_clip_runs_are_spared_where_nothing_moves() {
+    let (Some(clip), Some(models)) = (real("videos/one-by-one-person-detection.mp4"), real("models")) else { return };
+    let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
+    for threshold in ["0.005", "0.02"] {
+        let line = format!(
+            "filesrc location={} ! decodebin ! videoconvert ! video/x-raw,format=NV12 ! identity eos-after=401 \
+             ! roidetect name=detect model={}/ultraface_rfb_320_nhwc.onnx description={}/ultraface-rfb-320.toml motion-threshold={threshold} \
+             ! fakesink",
+            clip.display(),
+            models.display(),
+            descriptions.display()
+        );
+        let pipeline = pipeline(&line);
+        assert_eq!(run(&pipeline).error, None);
+        let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
+        let [came, inferred, spared] = ["frames-in", "inferred", "skipped-motion-threshold"].map(|field| stats.get::<u64>(field).unwrap());
+        eprintln!("motion-threshold={threshold}: {inferred} of {came} frames inferred, {spared} spared");
+        assert!(inferred > 0 && spared > 0 && inferred + spared == came, "{stats}");
+    }
+}

@@ -1,0 +1,300 @@
+//! `roitrack` gives the same object the same name in every frame, whatever lies between the frames.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
+use roiflow::elements::meta;
+use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, PixelRect, Rect, Size};
+use serde_json::Value;
+
+use crate::harness::{FRAME_TIME, Folder, caps, collect, detect, face, feed, make_clip, on_buffers, picture, pipeline, results, run};
+use crate::reference::real;
+use crate::rig::{Rig, SIZE, black};
+
+/// An object without classifications, that moves to the right.
+fn walker(id: i32, n: u64) -> Detection {
+    Detection { classifications: vec![], ..face(id, Rect { x: 4.0 + 2.0 * n as f32, y: 10.0, width: 20.0, height: 24.0 }) }
+}
+
+/// Frame `n` with these objects.
+fn frame(n: u64, detections: Vec<Detection>) -> gst::Buffer {
+    let mut buffer = black(n);
+    meta::attach(buffer.get_mut().unwrap(), results(SIZE, n, detections));
+    buffer
+}
+
+/// Every line that a pipeline published.
+fn lines(file: &str) -> Vec<Value> {
+    std::fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn an_object_has_one_id_in_every_frame_of_a_clip() {
+    let folder = Folder::new("track");
+    let clip = folder.file("clip.mp4");
+    // It wanders by whole frames of the clip's pattern, which jumps back after some.
+    let rects = make_clip(&clip, 16, "mp4mux");
+    let pipeline = pipeline(&format!(
+        "filesrc name=file ! decodebin ! videoconvert ! {} ! roitrack name=track ! videoconvert ! roipublish name=publish ! fakesink name=sink",
+        detect("rectangle", "")
+    ));
+    pipeline.by_name("file").unwrap().set_property("location", &clip);
+    pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+    let arrived = collect(&pipeline, "sink", "sink");
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let lines = lines(&folder.file("o.jsonl"));
+    assert_eq!(lines.len(), rects.len());
+    let object = |line: &Value| line["objects"][0].clone();
+    let ids: BTreeSet<i64> = lines.iter().map(|line| object(line)["id"].as_i64().unwrap()).collect();
+    let regions: BTreeSet<i64> = lines.iter().map(|line| object(line)["region_id"].as_i64().unwrap()).collect();
+    assert_eq!((ids.len(), regions.len()), (1, rects.len()), "one object, as many detections as frames");
+    for arrived in arrived.lock().unwrap().iter() {
+        let found = arrived.results().unwrap().detections;
+        assert_eq!(found.iter().map(|found| i64::from(found.object().0)).collect::<BTreeSet<_>>(), ids);
+    }
+    let stats: gst::Structure = pipeline.by_name("track").unwrap().property("stats");
+    let count = |field: &str| stats.get::<u64>(field).unwrap();
+    assert_eq!(["frames", "objects", "tracks-begun", "tracks-ended", "objects-refused"].map(count), [16, 16, 1, 0, 0], "{stats}");
+}
+
+#[test]
+fn the_name_is_a_parameter_of_the_region_that_gvatrack_writes_too() {
+    let pipeline =
+        pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
+    // Another detector's regions, whose numbers say nothing, and one that another tracker knows.
+    on_buffers(&pipeline, "attach", "src", |n, buffer| {
+        let buffer = buffer.make_mut();
+        RoiMeta::add(buffer, "car", (4 + 2 * n as u32, 10, 20, 24));
+        let mut known = RoiMeta::add(buffer, "car", (40, 20, 20, 20));
+        known.set_id(3);
+        known.add_param(gst::Structure::builder("object_id").field("id", 77).build());
+    });
+    let arrived = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    let mut names = BTreeSet::new();
+    for arrived in arrived.lock().unwrap().iter() {
+        let object_id = |roi: &RoiMeta| roi.param("object_id").unwrap().get::<i32>("id").unwrap();
+        let written: Vec<i32> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| object_id(&roi)).collect();
+        let read: Vec<i32> = arrived.results().unwrap().detections.iter().map(|found| found.track.unwrap().0).collect();
+        assert_eq!((written.len(), written.iter().collect::<BTreeSet<_>>()), (2, read.iter().collect()), "{written:?} {read:?}");
+        assert!(written.contains(&77), "what another tracker named keeps its name");
+        names.extend(written);
+    }
+    assert_eq!(names.len(), 2, "two objects in four frames");
+}
+
+#[test]
+fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() {
+    let rig = Rig::begun("roitrack");
+    let mut n = 0;
+    let mut region = 100;
+    let mut see = |rig: &Rig, at: u64, is_marked: bool| {
+        region += 1;
+        let mut buffer = frame(at, vec![walker(region, 3)]);
+        if is_marked {
+            buffer.get_mut().unwrap().set_flags(gst::BufferFlags::DISCONT);
+        }
+        rig.source.push(buffer).unwrap();
+        rig.left().pop().unwrap().tracks[0]
+    };
+    let mut next = || {
+        n += 1;
+        n
+    };
+    let first = see(&rig, next(), true);
+    assert!(first > 0);
+    // What leaves a track as it is.
+    rig.event(gst::event::Gap::builder(FRAME_TIME * 2).duration(FRAME_TIME).build());
+    assert_eq!(see(&rig, next(), false), first, "a gap");
+    rig.segment();
+    assert_eq!(see(&rig, next(), false), first, "a segment");
+    assert_eq!(see(&rig, next() + 20, true), first, "frames that were dropped");
+    // What ends it.
+    let mut known = vec![first];
+    let mut is_new = |name: i32, what: &str| {
+        assert!(!known.contains(&name), "{what}: {name} of {known:?}");
+        known.push(name);
+    };
+    is_new(see(&rig, next(), true), "back in time");
+    is_new(see(&rig, 1000, true), "ahead in time");
+    is_new(see(&rig, 10, false), "far back in time, and nobody says so");
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    is_new(see(&rig, 11, false), "a flush");
+    rig.event(gst::event::Eos::new());
+    rig.begin();
+    is_new(see(&rig, 12, false), "another stream");
+    rig.element.set_state(gst::State::Ready).unwrap();
+    rig.element.set_state(gst::State::Playing).unwrap();
+    rig.begin();
+    is_new(see(&rig, 13, false), "a stop");
+}
+
+#[test]
+fn a_frame_of_another_size_shows_the_same_objects() {
+    let rig = Rig::begun("roitrack");
+    rig.source.push(frame(0, vec![walker(1, 0)])).unwrap();
+    let size = Size::new(SIZE.width * 2, SIZE.height * 2);
+    rig.event(gst::event::Caps::new(&caps("RGB", size)));
+    let mut large = black(1);
+    let doubled = Detection { rect: walker(2, 1).rect.rescaled(SIZE, size), ..walker(2, 1) };
+    meta::attach(large.get_mut().unwrap(), results(size, 1, vec![doubled]));
+    rig.source.push(large).unwrap();
+    let left = rig.left();
+    assert_eq!(left[0].tracks, left[1].tracks);
+}
+
+#[test]
+fn frames_without_inference_keep_every_track() {
+    for carry in [false, true] {
+        let line = format!(
+            "appsrc name=source ! {} ! roitrack max-age=0 ! fakesink name=sink",
+            detect("rectangle", &format!("inference-interval=4 carry-results={carry}"))
+        );
+        let pipeline = pipeline(&line);
+        let arrived = collect(&pipeline, "sink", "sink");
+        let size = Size::new(256, 192);
+        let place = |n: u32| PixelRect { x: n * 4, y: 48, width: 80, height: 72 };
+        feed(&pipeline, &caps("RGB", size), (0..20).map(|n| picture(size, place(n), [255, 0, 0])));
+        assert_eq!(run(&pipeline).error, None);
+        let mut names = BTreeSet::new();
+        for (n, arrived) in arrived.lock().unwrap().iter().enumerate() {
+            let found = arrived.results().unwrap().detections;
+            assert_eq!(found.len(), usize::from(carry || n.is_multiple_of(4)), "frame {n}");
+            names.extend(found.iter().map(|found| found.track.unwrap().0));
+        }
+        assert_eq!(names.len(), 1, "carry-results={carry}");
+    }
+}
+
+#[test]
+fn only_the_named_classes_are_tracked_and_the_limits_are_those_of_the_properties() {
+    let rig = Rig::begun("roitrack object-class=\"car, bus\" min-hits=2 max-tracks=1");
+    let labeled = |id: i32, label: &str, y: f32| {
+        let rect = Rect { x: 4.0, y, width: 10.0, height: 10.0 };
+        Detection { label: Some(label.into()), rect, classifications: vec![], ..face(id, rect) }
+    };
+    for n in 0..3 {
+        let id = 10 * n as i32;
+        let objects = vec![labeled(id + 1, "tree", 0.0), labeled(id + 2, "car", 14.0), labeled(id + 3, "bus", 28.0)];
+        rig.source.push(frame(n, objects)).unwrap();
+    }
+    let tracks: Vec<Vec<bool>> = rig.left().iter().map(|left| left.tracks.iter().map(|&name| name > 0).collect()).collect();
+    assert_eq!(tracks, [[false, false, false], [false, true, false], [false, true, false]]);
+    assert_eq!((rig.count("tracks"), rig.count("objects-refused")), (1, 3));
+    for (name, value) in [("iou-threshold", "0.5"), ("max-age", "7"), ("tracking-type", "iou")] {
+        rig.element.set_property_from_str(name, value);
+    }
+    assert_eq!((rig.element.property::<f32>("iou-threshold"), rig.element.property::<u32>("max-age")), (0.5, 7));
+}
+
+#[test]
+fn a_buffer_that_others_hold_is_not_copied_for_its_names() {
+    let rig = Rig::begun("roitrack");
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seeing = seen.clone();
+    rig.element.static_pad("src").unwrap().add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        seeing.lock().unwrap().push(info.buffer().unwrap().peek_memory(0).as_ptr() as usize);
+        gst::PadProbeReturn::Ok
+    });
+    let held = frame(0, vec![walker(1, 0)]);
+    rig.source.push(held.clone()).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [held.peek_memory(0).as_ptr() as usize]);
+    assert_eq!(meta::read(&held, SIZE).unwrap().detections[0].track, None, "who holds it sees what was there");
+}
+
+#[test]
+fn frames_without_results_pass_as_they_are() {
+    let rig = Rig::begun("roitrack");
+    rig.source.push(frame(0, vec![])).unwrap();
+    let failed = FrameResults { status: InferenceStatus::Failed("no memory".into()), ..results(SIZE, 1, vec![]) };
+    let mut buffer = black(1);
+    meta::attach(buffer.get_mut().unwrap(), failed);
+    rig.source.push(buffer).unwrap();
+    rig.event(gst::event::Eos::new());
+    assert_eq!(rig.until_eos(), ["frame 0 of 64x48", "frame 1 of 64x48"]);
+    let statuses: Vec<String> = rig.left().into_iter().map(|left| left.status).collect();
+    assert_eq!(statuses, ["inferred", "no memory"]);
+}
+
+#[test]
+fn data_that_is_no_video_is_an_error_that_says_what_is_expected() {
+    let ending = run(&pipeline("audiotestsrc num-buffers=1 ! roitrack ! fakesink"));
+    let said = ending.error.unwrap();
+    assert!(said.contains("width and height") && said.contains("behind a detector"), "{said}");
+}
+
+#[test]
+fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
+    // The detector runs on every frame and numbers anew each time; the classifier runs on every third.
+    let pipeline = pipeline(&format!(
+        "appsrc name=source ! {} ! roitrack ! {} ! fakesink name=sink",
+        detect("rectangle", ""),
+        crate::harness::classify("color", "inference-interval=3 carry-results=true")
+    ));
+    let arrived = collect(&pipeline, "sink", "sink");
+    let size = Size::new(64, 64);
+    let rect = |n: u32| PixelRect { x: 4 + n, y: 15, width: 32, height: 30 };
+    feed(&pipeline, &caps("RGB", size), (0..7).map(|n| picture(size, rect(n), [255, 0, 0])));
+    assert_eq!(run(&pipeline).error, None);
+    for (n, arrived) in arrived.lock().unwrap().iter().enumerate() {
+        assert_eq!(crate::harness::labels(&arrived.results().unwrap()), ["red"], "frame {n}");
+    }
+}
+
+#[test]
+fn the_line_of_the_documentation_runs() {
+    let text = include_str!("../../src/elements/track/mod.rs");
+    let code: Vec<&str> =
+        text.lines().skip_while(|line| !line.contains("```text")).skip(1).take_while(|line| !line.contains("```")).collect();
+    let line = code.iter().map(|line| line.trim_start_matches("//!")).collect::<String>();
+    let line = line
+        .trim()
+        .strip_prefix("gst-launch-1.0")
+        .expect("a line to paste")
+        .replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
+    let folder = Folder::new("track line");
+    let line = line.replace("address=tracks.jsonl", &format!("address=\"{}\"", folder.file("o.jsonl")));
+    let ending = run(&pipeline(&line));
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let lines = lines(&folder.file("o.jsonl"));
+    let ids: BTreeSet<i64> =
+        lines.iter().flat_map(|line| line["objects"].as_array().unwrap().iter().map(|object| object["id"].as_i64().unwrap())).collect();
+    assert_eq!((lines.len(), ids.len()), (60, 1), "one ball");
+}
+
+#[test]
+fn faces_of_a_real_clip_keep_their_ids() {
+    let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
+    let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
+    let line = format!(
+        "filesrc location={} ! decodebin ! videoconvert ! video/x-raw,format=NV12 \
+         ! roidetect model={}/ultraface_rfb_320_nhwc.onnx description={}/ultraface-rfb-320.toml ! roitrack name=track ! fakesink name=sink",
+        clip.display(),
+        models.display(),
+        descriptions.display()
+    );
+    let pipeline = pipeline(&line);
+    let arrived = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = arrived.lock().unwrap();
+    let mut frames_of: BTreeMap<ObjectId, usize> = BTreeMap::new();
+    let mut n_objects = 0;
+    for arrived in arrived.iter() {
+        let found = arrived.results().unwrap().detections;
+        let names: BTreeSet<ObjectId> = found.iter().map(|found| found.track.unwrap()).collect();
+        assert_eq!(names.len(), found.len(), "no name twice in a frame");
+        n_objects += found.len();
+        names.into_iter().for_each(|name| *frames_of.entry(name).or_default() += 1);
+    }
+    let mut lengths: Vec<usize> = frames_of.into_values().collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    let of_longest = lengths.iter().take(6).sum::<usize>();
+    eprintln!("{} frames, {n_objects} faces, {} tracks: {lengths:?}", arrived.len(), lengths.len());
+    assert!(arrived.len() >= 200 && n_objects > 300);
+    assert!(of_longest * 10 >= n_objects * 9, "nine of ten faces belong to the six longest tracks: {lengths:?}");
+}
