@@ -396,8 +396,9 @@ impl Driver {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                if let Some(Item::Frame(frame)) = self.window.discard(ticket) {
-                    self.drop_frame(*frame, reason);
+                // Counted at once: who stops the stream meanwhile counts what is in the window, and does not wait for this thread.
+                if let Some(Item::Frame(frame)) = self.window.discard(ticket, || self.counts.drop(reason)) {
+                    self.has_dropped(*frame, reason);
                 }
             }
             Some(reason) => {
@@ -524,6 +525,11 @@ impl Driver {
     /// The frame goes no further.
     fn drop_frame(&self, frame: InFlight, reason: Reason) {
         self.counts.drop(reason);
+        self.has_dropped(frame, reason);
+    }
+
+    /// A frame that was counted goes no further.
+    fn has_dropped(&self, frame: InFlight, reason: Reason) {
         self.stream.lock().unwrap().has_gap = true;
         frame.trace.end("dropped", Some(reason));
     }

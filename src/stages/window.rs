@@ -231,12 +231,14 @@ impl<T> Window<T> {
         self.settle(ticket, Kind::InFlight, update)
     }
 
-    /// Takes the frame of this place out, in flight as it is. `None` if it is not there any more.
-    pub fn discard(&self, ticket: Ticket) -> Option<T> {
+    /// Takes the frame of this place out, in flight as it is. `None` if it is not there any more. `count` runs before anybody can find
+    /// the window without it.
+    pub fn discard(&self, ticket: Ticket, count: impl FnOnce()) -> Option<T> {
         let mut state = self.state.lock().unwrap();
         let place = state.in_flight(ticket)?;
         state.turn(place, Kind::Gone);
         let item = state.entries[place].item.take();
+        count();
         self.tell(state);
         item
     }
@@ -458,7 +460,9 @@ mod tests {
         assert!(window.find_in_flight(|item| *item == "2") && !window.find_in_flight(|item| *item == "3"));
         assert!(window.let_pass(second, |item| *item = "2, without work"));
         let third = window.admit("3").unwrap();
-        assert_eq!(window.discard(third), Some("3"));
+        let mut is_counted = false;
+        let count = || is_counted = window.state.try_lock().is_err();
+        assert_eq!((window.discard(third, count), is_counted), (Some("3"), true), "counted before anybody can miss it");
         let fourth = window.try_admit("4").unwrap();
         assert!(!complete(&window, third, "too late"), "nothing is there");
         complete(&window, fourth, "4");
