@@ -6,7 +6,8 @@
 //! ids in a relation meta are places in a list to which entries are only added, and copies and scalers keep them.
 //!
 //! An object's relations are those that GStreamer's elements and DL Streamer look for: a detection contains its
-//! classifications and its children and is related to the former, and these are parts of it. A classification has no place for the
+//! classifications and its children and is related to the former, and these are parts of it. A detection that a tracker named is related
+//! to a tracking entry with that name; since when it is known is left open. A classification has no place for the
 //! attribute's name or for a number such as an age: those are in our own meta and in the parameters of the ROI metas.
 //!
 //! Knows nothing of our own meta and of ROI metas: [`super::meta`] joins the three.
@@ -45,6 +46,9 @@ const IS_PART_OF: c_int = 1 << 1;
 const CONTAINS: c_int = 1 << 2;
 /// The first has to do with the second.
 const RELATES_TO: c_int = 1 << 3;
+const ANY_RELATION: c_int = c_int::MAX;
+/// `GST_CLOCK_TIME_NONE`.
+const UNKNOWN_TIME: u64 = u64::MAX;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roianalytics", gst::DebugColorFlags::empty(), Some("GStreamer's analytics metas")));
@@ -63,6 +67,15 @@ struct Entry {
     said: Vec<c_uint>,
     /// How many of the detection's classifications were written, or can't be.
     n_said: usize,
+    /// The entry of its track's name.
+    track: Option<c_uint>,
+}
+
+impl Entry {
+    /// How many of the meta's entries these are.
+    fn n_entries(&self) -> usize {
+        1 + self.said.len() + usize::from(self.track.is_some())
+    }
 }
 
 /// What a buffer's relation meta says.
@@ -74,6 +87,8 @@ pub(super) struct Read {
     pub(super) foreign: Vec<Detection>,
     /// What other elements said of our detections.
     pub(super) said: Vec<(ObjectId, Classification)>,
+    /// The names that other trackers gave to our detections.
+    pub(super) tracks: Vec<(ObjectId, ObjectId)>,
 }
 
 /// Whether the buffer has detections or classifications in a relation meta.
@@ -88,7 +103,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
     let ids = relations.ids(relations.object_type());
     let ours: Vec<&Entry> = relations.still_there(&ids, written).collect();
     read.ours = ours.iter().filter_map(|entry| Some((entry.object, relations.place(entry.id)?.0))).collect();
-    let n_ours: usize = ours.iter().map(|entry| 1 + entry.said.len()).sum();
+    let n_ours: usize = ours.iter().map(|entry| entry.n_entries()).sum();
     if n_ours == relations.len() {
         return read;
     }
@@ -104,7 +119,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
         foreign_ids.push(id);
         read.foreign.push(Detection {
             id: object,
-            track: None,
+            track: relations.track_of(id),
             parent: None,
             rect,
             confidence,
@@ -118,6 +133,9 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
     }
     for entry in ours {
         read.said.extend(relations.said_of(entry.id, &entry.said).into_iter().map(|said| (entry.object, said)));
+        if entry.track.is_none() {
+            read.tracks.extend(relations.track_of(entry.id).map(|track| (entry.object, track)));
+        }
     }
     read
 }
@@ -130,6 +148,8 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
 pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
     let Some(api) = api() else { return };
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
+    // Detections that have the name of a track already.
+    let mut named: HashSet<c_uint> = HashSet::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
     match Relations::of(buffer) {
@@ -137,8 +157,9 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         Some(relations) => {
             let ids = relations.ids(relations.object_type());
             *written = Written(relations.still_there(&ids, written).cloned().collect());
+            named.extend(ids.iter().filter(|id| relations.track_of(**id).is_some()));
             n_entries = relations.len();
-            is_all_ours = written.0.iter().map(|entry| 1 + entry.said.len()).sum::<usize>() == n_entries;
+            is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() == n_entries;
             if !is_all_ours {
                 let ours: HashSet<c_uint> = written.0.iter().map(|entry| entry.id).collect();
                 let place = |id| relations.place(id).and_then(|(rect, _)| rect.to_pixels(results.size));
@@ -150,6 +171,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     if is_all_ours && written.0.iter().any(|entry| !detection_of.contains_key(&entry.object)) {
         remove(buffer, api);
         written.0.clear();
+        named.clear();
         n_entries = 0;
     }
     let mut entry_of: HashMap<ObjectId, usize> = written.0.iter().enumerate().map(|(idx, entry)| (entry.object, idx)).collect();
@@ -162,11 +184,13 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         .collect();
     let n_said: usize = results.detections.iter().map(|detection| detection.classifications.len()).sum();
     let n_known: usize = written.0.iter().map(|entry| entry.n_said).sum();
-    if new.is_empty() && n_said <= n_known {
+    let n_tracks = results.detections.iter().filter(|detection| detection.track.is_some()).count();
+    let n_known_tracks = written.0.iter().filter(|entry| entry.track.is_some()).count();
+    if new.is_empty() && n_said <= n_known && n_tracks <= n_known_tracks {
         return;
     }
     let mut n_free = MAX_ENTRIES.saturating_sub(n_entries);
-    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_said)) else { return };
+    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_said + n_tracks)) else { return };
     let mut added = Vec::with_capacity(new.len());
     for (detection, pixels) in new {
         let label = quark(detection.label.as_deref().unwrap_or(UNLABELED));
@@ -183,7 +207,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         entry_of.insert(detection.id, written.0.len());
         added.push((detection, id));
         let label = known.map_or(label, |(_, of, _)| of);
-        written.0.push(Entry { object: detection.id, id, label, said: Vec::new(), n_said: 0 });
+        written.0.push(Entry { object: detection.id, id, label, said: Vec::new(), n_said: 0, track: None });
     }
     for (child, id) in added {
         if let Some(&parent_idx) = child.parent.and_then(|parent| entry_of.get(&parent)) {
@@ -204,6 +228,12 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             }
         }
         entry.n_said = detection.classifications.len();
+        if let Some(track) = detection.track.filter(|_| !named.contains(&entry.id))
+            && let Some(id) = take(&mut n_free).and_then(|()| relations.add_track(track))
+        {
+            relations.relate(entry.id, RELATES_TO, id);
+            entry.track = Some(id);
+        }
     }
 }
 
@@ -351,6 +381,18 @@ impl<'a> Relations<'a> {
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
     }
 
+    /// The name that a tracker gave to a detection, if it is one that we can keep.
+    fn track_of(&self, id: c_uint) -> Option<ObjectId> {
+        // SAFETY: the function has no preconditions.
+        let tracking_type = unsafe { (self.api.gst_analytics_tracking_mtd_get_mtd_type)() };
+        let mut tracking = self.mtd(self.related(id, ANY_RELATION, tracking_type).into_iter().next()?);
+        let (mut track, mut first_seen, mut last_seen, mut is_lost) = (0, 0, 0, 0);
+        let get = self.api.gst_analytics_tracking_mtd_get_info;
+        // SAFETY: the meta lives, the entry is one of its trackings, and all pointers are to values of ours.
+        let got = unsafe { get(&raw mut tracking, &raw mut track, &raw mut first_seen, &raw mut last_seen, &raw mut is_lost) };
+        (got != 0 && track > 0).then(|| i32::try_from(track).ok().map(ObjectId))?
+    }
+
     fn mtd(&self, id: c_uint) -> Mtd {
         Mtd { id, meta: self.meta }
     }
@@ -389,6 +431,14 @@ impl<'a> RelationsMut<'a> {
         // SAFETY: as above; both lists have one element, and are copied.
         let added = unsafe { add(self.meta, 1, &raw mut confidence, &raw mut label, &raw mut class) };
         (added != 0).then_some(class.id)
+    }
+
+    fn add_track(&self, track: ObjectId) -> Option<c_uint> {
+        let mut tracking = Mtd::NONE;
+        let (add, track) = (self.api.gst_analytics_relation_meta_add_tracking_mtd, u64::try_from(track.0).ok()?);
+        // SAFETY: the meta lives and its buffer is writable; the entry's handle is a value of ours.
+        let added = unsafe { add(self.meta, track, UNKNOWN_TIME, &raw mut tracking) };
+        (added != 0).then_some(tracking.id)
     }
 
     fn relate(&self, first: c_uint, relation: c_int, second: c_uint) {
@@ -448,11 +498,14 @@ functions! {
     gst_analytics_relation_get_length(*mut RelationMeta) -> usize;
     gst_analytics_relation_meta_add_cls_mtd(*mut RelationMeta, usize, *mut c_float, *mut GQuark, *mut Mtd) -> gboolean;
     gst_analytics_relation_meta_add_od_mtd(*mut RelationMeta, GQuark, c_int, c_int, c_int, c_int, c_float, *mut Mtd) -> gboolean;
+    gst_analytics_relation_meta_add_tracking_mtd(*mut RelationMeta, u64, u64, *mut Mtd) -> gboolean;
     gst_analytics_relation_meta_api_get_type() -> GType;
     gst_analytics_relation_meta_get_direct_related(*mut RelationMeta, c_uint, c_int, usize, *mut gpointer, *mut Mtd) -> gboolean;
     gst_analytics_relation_meta_get_relation(*mut RelationMeta, c_uint, c_uint) -> c_int;
     gst_analytics_relation_meta_iterate(*mut RelationMeta, *mut gpointer, usize, *mut Mtd) -> gboolean;
     gst_analytics_relation_meta_set_relation(*mut RelationMeta, c_int, c_uint, c_uint) -> gboolean;
+    gst_analytics_tracking_mtd_get_info(*mut Mtd, *mut u64, *mut u64, *mut u64, *mut gboolean) -> gboolean;
+    gst_analytics_tracking_mtd_get_mtd_type() -> usize;
     gst_buffer_add_analytics_relation_meta_full(*mut gst::ffi::GstBuffer, *mut InitParams) -> *mut RelationMeta;
     gst_buffer_get_analytics_relation_meta(*mut gst::ffi::GstBuffer) -> *mut RelationMeta;
 }

@@ -188,8 +188,6 @@ impl Driver {
     fn is_still(&self, buffer: &gst::Buffer, info: &gstreamer_video::VideoInfo, policy: &Policy) -> bool {
         let share = policy.motion_threshold;
         if share <= 0.0 {
-            // Frames are inferred without being looked at here.
-            self.forget_motion();
             return false;
         }
         // A frame that can't be read is for the inference to fail on.

@@ -332,6 +332,10 @@ impl Driver {
     pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
         let known = self.policy.lock().unwrap().set(name, value);
         if known {
+            if name == "motion-threshold" {
+                // Frames may have been inferred without being looked at.
+                self.forget_motion();
+            }
             // The task looks at the interval of the statistics.
             self.window.wake();
         }

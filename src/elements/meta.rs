@@ -97,6 +97,11 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
             results.detections.push(found);
         }
     }
+    for (id, track) in read.tracks {
+        if let Some(detection) = results.detection_mut(id) {
+            detection.track.get_or_insert(track);
+        }
+    }
     for (id, said) in read.said {
         let detection = results.detection_mut(id);
         if let Some(detection) = detection.filter(|detection| !detection.classifications.contains(&said)) {
@@ -109,6 +114,11 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
 /// Whether [`read`] would find anything.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
     buffer.meta::<ResultsMeta>().is_some() || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
+}
+
+/// Whether the buffer has results in an analytics meta.
+pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
+    analytics::has_any(buffer)
 }
 
 /// The size of the frame when our results were attached; `None` if the buffer has none of ours.

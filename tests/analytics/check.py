@@ -212,6 +212,46 @@ def others_detections_and_ours_are_told_apart():
     same(("classification" in sign, sign["color"]["label"]), (False, "other"))
 
 
+def track_of(buffer):
+    """The label of each detection and the name of its track."""
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    mtds = [*meta]
+    tracks = {mtd.id: mtd.get_info() for mtd in mtds if isinstance(mtd, GstAnalytics.TrackingMtd)}
+    found = []
+    for mtd in mtds:
+        if isinstance(mtd, GstAnalytics.ODMtd):
+            related = [track for track in tracks if int(meta.get_relation(mtd.id, track)) == int(REL.RELATE_TO)]
+            assert len(related) <= 1, related
+            found.append((GLib.quark_to_string(mtd.get_obj_type()), tracks[related[0]][1] if related else None))
+    return found
+
+
+def names_of_tracks_are_written_once():
+    line = f"{DETECT} ! roitrack min-hits=1 ! {COLOR} ! SINK"
+    arrived, _ = run(line, [area_with_cell() for _ in range(4)], track_of)
+    names = {track for ((label, track),) in arrived[0] if label == "rectangle"}
+    same((len(arrived[0]), len(names)), (4, 1))
+    assert names.pop() > 0
+    # Where nobody wants the meta, a tracker makes none.
+    arrived, _ = run(f"{DETECT} analytics-meta=false ! roitrack min-hits=1 ! SINK", [area_with_cell()], entries)
+    same(arrived[0], [None])
+
+
+def names_that_others_gave_are_read():
+    def buffer():
+        buffer = Gst.Buffer.new_wrapped(picture([((0, 0, 40, 40), (255, 0, 0))]))
+        meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+        _, found = meta.add_od_mtd(GLib.quark_from_string("left"), 0, 0, 40, 40, 0.75)
+        _, track = meta.add_tracking_mtd(77, 0)
+        meta.set_relation(REL.RELATE_TO, found.id, track.id)
+        return buffer
+
+    for line in results_of(COLOR, [buffer() for _ in range(3)]):
+        same([thing["id"] for thing in line["objects"]], [77])
+    arrived, _ = run(f"{COLOR} ! SINK", [buffer()], track_of)
+    same(arrived[0], [[("left", 77)]])
+
+
 def elements_between_keep_them():
     """Through tee, conversion and scaling entries stay joined to ours and follow the frame; nothing is found twice."""
     x, y, width, height = AREA
@@ -270,6 +310,8 @@ CHECKS = [
     the_property_turns_it_off,
     others_metas_are_kept_and_adopted,
     others_detections_and_ours_are_told_apart,
+    names_of_tracks_are_written_once,
+    names_that_others_gave_are_read,
     elements_between_keep_them,
     what_an_encoder_or_a_crop_takes_is_in_our_meta,
     many_objects_fit,

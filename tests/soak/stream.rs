@@ -299,7 +299,7 @@ impl Stream {
         match operation {
             0 => watch.watched(idx, "flush", || self.flush()),
             1 => self.seek(gst::SeekFlags::FLUSH),
-            2 => self.seek(gst::SeekFlags::empty()),
+            2 => self.seek_without_flush(),
             3 => watch.watched(idx, "link anew while blocked", || self.relink_blocked()),
             4 => watch.watched(idx, "link anew in mid-push", || self.relink()),
             5 => {
@@ -326,8 +326,14 @@ impl Stream {
         }
     }
 
-    /// On the streaming thread, between two frames.
+    /// Flushes what is behind the head, and waits until the sink plays again: it lost its state.
     fn flush(&mut self) {
+        self.flush_between_frames();
+        self.reach(gst::State::Playing, "play on after a flush");
+    }
+
+    /// On the streaming thread.
+    fn flush_between_frames(&self) {
         let flush = &self.seen.flush;
         flush.store(FLUSH_WANTED, Ordering::Release);
         let begin = Instant::now();
@@ -349,6 +355,15 @@ impl Stream {
         let (watch, pipeline) = (self.watch.clone(), self.pipeline.clone());
         watch.watched(self.idx, format!("seek to {to:.3} {:?}", flags | how), || drop(pipeline.seek_simple(flags | how, to)));
         self.reach(gst::State::Playing, "play on after a seek");
+    }
+
+    /// Only while the sink plays: a demuxer that is sought without a flush waits until what it pushes is taken, and an application that
+    /// seeks keeps the pipeline from changing its state meanwhile, so a sink that is to play, but does not yet, never takes it.
+    fn seek_without_flush(&mut self) {
+        let (reached, current, pending) = self.pipeline.state(gst::ClockTime::ZERO);
+        if reached == Ok(gst::StateChangeSuccess::Success) && (current, pending) == (gst::State::Playing, gst::State::VoidPending) {
+            self.seek(gst::SeekFlags::empty());
+        }
     }
 
     fn relink_blocked(&mut self) {

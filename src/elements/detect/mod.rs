@@ -31,7 +31,7 @@
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx max-failures=0
 //!     ! roipublish address=faces.jsonl ! fakesink
 //! ```
-
+//!
 //! A camera that mostly shows an empty room: frames in which less than a hundredth of the area has changed since the last inferred one
 //! are spared, and carry what was found there:
 //!

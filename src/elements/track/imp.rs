@@ -237,8 +237,9 @@ impl RoiTrack {
             state.tracker.update(&mut results, &settings.options, |found| settings.object_classes.has(found), ObjectId::next);
         }
         if !is_empty {
-            // Nothing of a track is in the analytics meta, so there is nothing to write there.
-            meta::attach_to(buffer.make_mut(), results, false);
+            // Where the detector wrote no analytics meta, nobody wants one.
+            let with_analytics = meta::has_analytics(&buffer);
+            meta::attach_to(buffer.make_mut(), results, with_analytics);
         }
         self.srcpad.push(buffer)
     }
