@@ -20,8 +20,6 @@ pub type BareCall = Box<dyn FnMut() + Send>;
 pub struct Subject {
     pub name: &'static str,
     pub model: CompiledModel,
-    /// The engine is one of ours that computes numbers nobody wants, for a time of our choice.
-    pub is_computed: bool,
     bare: Box<dyn Fn() -> BareCall>,
     input: Option<Tensor>,
 }
@@ -29,7 +27,7 @@ pub struct Subject {
 impl Subject {
     /// A model of an engine that nobody calls by itself.
     pub fn new(name: &'static str, model: CompiledModel, bare: Box<dyn Fn() -> BareCall>, input: Option<Tensor>) -> Self {
-        Self { name, model, is_computed: true, bare, input }
+        Self { name, model, bare, input }
     }
 
     /// A bare call with an engine state of its own.
@@ -110,7 +108,7 @@ fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subje
     let info = ModelInfo { inputs: vec![port("in", 16)], outputs: vec![port("out", 4)], ..ModelInfo::default() };
     let model = core.compile_model(&Model::from_ports(info), &device, &Config::default())?;
     let bare = move || -> BareCall { Box::new(move || compute(n_rounds)) };
-    Ok(Subject { name, model, is_computed: true, bare: Box::new(bare), input: None })
+    Ok(Subject { name, model, bare: Box::new(bare), input: None })
 }
 
 /// A chain of arithmetic that keeps one core busy and touches no memory: its length is fixed, so that its processor time is.
@@ -160,7 +158,7 @@ fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> 
             black_box(outputs.expect("the model runs on what its shape says"));
         })
     };
-    Ok(Subject { name, model, is_computed: false, bare: Box::new(bare), input: Some(input) })
+    Ok(Subject { name, model, bare: Box::new(bare), input: Some(input) })
 }
 
 fn bare_plan(path: &Path, shape: [usize; 4]) -> TractResult<Arc<TypedSimplePlan>> {
