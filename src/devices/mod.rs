@@ -1,9 +1,10 @@
 //! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
 //! (a compiled model), `request.rs` (the device's part of one request).
 //!
-//! A device knows `runtime` and `tensor`, and nothing of the other devices. Four helpers are shared: [`find`] looks for
+//! A device knows `runtime` and `tensor`, and nothing of the other devices. Six helpers are shared: [`find`] looks for
 //! libraries that are loaded at run time, [`engine`] puts a run's tensors before them, [`exit`] keeps their calls and the end of the
-//! process apart, [`denormals`] keeps engines from computing with numbers that are next to nothing.
+//! process apart, [`denormals`] keeps engines from computing with numbers that are next to nothing, [`onnx`] changes the shapes in a
+//! file, [`kept`] names what is kept for the next process.
 
 pub mod auto;
 pub mod cpu;
@@ -11,7 +12,9 @@ pub mod denormals;
 pub mod engine;
 pub mod exit;
 pub mod find;
+pub mod kept;
 pub mod null;
+pub mod onnx;
 pub mod onnxruntime;
 pub mod openvino;
 

@@ -512,6 +512,42 @@ fn a_model_that_was_kept_is_used_until_anything_changes() {
     core.compile_model(&core.read_model(&path).unwrap(), device, &config).unwrap();
 }
 
+/// OpenVINO finds what it kept by the file: a model that is reshaped after it was read has a file of its own.
+#[test]
+fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
+    let device = "OPENVINO.CPU";
+    if !is_here(device) {
+        return;
+    }
+    let (scratch, core) = (Scratch::new("reshaped"), devices::core());
+    let folder = scratch.path().join("kept");
+    let config = Config { cache_folder: Some(folder.clone()), ..Config::default() };
+    let path = scratch.file("model.onnx", std::fs::read(tiny("double.onnx")).unwrap());
+    let infer = |n_rows: usize| {
+        let model = core.read_model(&path).unwrap().reshape([("x", PartialShape::from([n_rows, 4]))]).unwrap();
+        let compiled = core.compile_model(&model, device, &config).unwrap();
+        assert_eq!(compiled.inputs()[0].shape, PartialShape::from([n_rows, 4]));
+        let input = ndarray::Array2::from_shape_fn((n_rows, 4), |(row, column)| (row * 4 + column) as f32);
+        values(&compiled.infer(&input).unwrap()[0])
+    };
+    let reshaped = || -> Vec<_> { kept_in(&folder).into_iter().filter(|file| file.to_string_lossy().contains("reshaped-")).collect() };
+    let twice = |n_rows: usize| (0..n_rows * 4).map(|n| 2.0 * n as f32).collect::<Vec<_>>();
+    assert_eq!(infer(3), twice(3));
+    let [first] = &reshaped()[..] else { panic!("{:?}", kept_in(&folder)) };
+    let written = std::fs::metadata(first).unwrap().modified().unwrap();
+    let n_files = kept_in(&folder).len();
+    assert_eq!(infer(3), twice(3));
+    assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (n_files, written), "made again");
+    assert_eq!(infer(2), twice(2));
+    assert_eq!(reshaped().len(), 2, "another shape");
+    // What is no model is passed over.
+    std::fs::write(first, b"no model at all").unwrap();
+    assert_eq!(infer(3), twice(3));
+    std::fs::copy(tiny("identity.onnx"), &path).unwrap();
+    assert_eq!(infer(3), (0..12).map(|n| n as f32).collect::<Vec<_>>());
+    assert_eq!(reshaped().len(), 3, "another model of the same name");
+}
+
 #[test]
 fn threads_that_keep_one_model_at_once_leave_one_file() {
     if !is_here("ORT.CPU") {

@@ -13,10 +13,8 @@
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
-mod cache;
 mod model;
 mod nodes;
-mod onnx;
 mod options;
 mod request;
 

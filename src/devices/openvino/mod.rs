@@ -128,6 +128,10 @@ impl OpenVinoDevice {
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), Missing> {
         let found = self.family.api().map_err(Clone::clone)?;
         let (api, path) = found;
+        // Asked by itself, for a list of all devices loads every plugin that there is.
+        if api.property(self.own_name(), c"FULL_DEVICE_NAME").is_ok() {
+            return Ok(found);
+        }
         let unusable = |reason: String| Missing { reason, install: None };
         let listed = api.devices().map_err(|why| unusable(format!("OpenVINO {} in `{}`: {why}", api.version, path.display())))?;
         // `GPU` stands for `GPU.0`; what stands before a colon combines devices.

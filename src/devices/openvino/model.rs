@@ -10,6 +10,8 @@ use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, Por
 use super::request::OpenVinoRequest;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
 use crate::devices::exit;
+use crate::devices::kept::Kept;
+use crate::devices::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Performance, Port, Precision, Result};
@@ -84,6 +86,8 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
     if let Some(folder) = config.cache_folder.as_ref().and_then(|folder| folder.to_str()) {
         properties.push(("CACHE_DIR", folder.to_owned()));
     }
+    // Runs are gathered by the runtime, and to ask whether the library would takes another library of its own.
+    properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
     }
@@ -91,15 +95,28 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
         properties.retain(|(known, _)| *known != key);
         properties.push((key, value.to_owned()));
     }
+    // From a file, because a kept model is then found without reading it.
+    let of_file = |path: &Path| -> Said<Option<(CompiledFile, ModelInfo)>> {
+        let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+        let info = compiled.info()?;
+        check_unchanged(&info, read)?;
+        let is_as_wanted = info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape);
+        Ok(is_as_wanted.then_some((compiled, info)))
+    };
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
-        if !model.is_reshaped() {
-            // From the file, because a kept model is then found without reading it.
-            let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
-            let info = compiled.info()?;
-            check_unchanged(&info, read)?;
-            if info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape) {
-                return Ok((compiled, info));
-            }
+        let compiled = match &config.cache_folder {
+            _ if !model.is_reshaped() => of_file(path)?,
+            // What is wrong is told of the user's own file.
+            Some(folder) => reshaped_file(folder, path, &read.inputs).and_then(|kept| {
+                of_file(kept.found()?).unwrap_or_else(|_| {
+                    kept.remove();
+                    None
+                })
+            }),
+            None => None,
+        };
+        if let Some(compiled) = compiled {
+            return Ok(compiled);
         }
         let file = ReadModel::new(api, path)?;
         file.reshape(&read.inputs)?;
@@ -130,6 +147,23 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
     let rounds_to_not_run = own_name.contains("CPU");
     let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
     Ok(Compiled { model, steps, n_requests, ignored })
+}
+
+/// A file like this one, of a model in ONNX, with these input shapes; made unless it is kept already. To read a model, to reshape it and to
+/// see whether it is kept takes the library longer than to load it then.
+fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<Kept> {
+    path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
+    let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
+    let file = std::fs::metadata(path).ok()?;
+    let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
+    let kept = Kept::of(folder, "reshaped", made_from).ok()?;
+    if kept.found().is_none() {
+        let model = std::fs::read(path).ok().filter(|model| !onnx::may_have_other_files(model))?;
+        let draft = kept.draft();
+        std::fs::write(draft.path(), onnx::with_input_shapes(&model, inputs).ok()??).ok()?;
+        draft.keep();
+    }
+    Some(kept)
 }
 
 /// Whether a file in OpenVINO's own format has state inside. No function of the library tells.

@@ -1,5 +1,5 @@
-//! What is looked at and changed in the bytes of an ONNX file before the library gets them: the shapes of its inputs, which the
-//! library takes as the file has them.
+//! What is looked at and changed in the bytes of an ONNX file before an engine gets them: the shapes of its inputs, which some engines
+//! take as the file has them, and keep only as the file has them.
 //!
 //! Knows the wire format of protocol buffers and the numbers of some fields, so that weights, which are nearly all of a file, are
 //! passed over and copied as they are. Reads of any bytes end: what is no such message is an error.
@@ -23,8 +23,11 @@ const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
 
 /// The model with these input shapes; `None` if it has them already. What the file says of outputs and of values in between is
-/// for its own shapes, so it is left open, and the library finds it anew.
-pub(super) fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
+/// for its own shapes, so it is left open, and the engine finds it anew.
+///
+/// # Errors
+/// If this is no such message.
+pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
     let mut differs = false;
     for graph in messages(model, MODEL_GRAPH)? {
         for input in messages(graph, GRAPH_INPUT)? {
@@ -47,7 +50,10 @@ pub(super) fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Ve
 }
 
 /// Names and operators of the graph's nodes, constants left out.
-pub(super) fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
+///
+/// # Errors
+/// If this is no such message.
+pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
     let mut nodes = Vec::new();
     for graph in messages(model, MODEL_GRAPH)? {
         for node in messages(graph, GRAPH_NODE)? {
@@ -63,7 +69,7 @@ pub(super) fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
 
 /// Whether weights may lie in files beside the model. Looks for the key under which a tensor names its file, wherever it stands;
 /// a text that holds the same bytes does no harm.
-pub(super) fn may_have_other_files(model: &[u8]) -> bool {
+pub fn may_have_other_files(model: &[u8]) -> bool {
     const KEY: &[u8] = b"\x0a\x08location";
     model.windows(KEY.len()).any(|window| window == KEY)
 }
