@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::devices;
-use crate::runtime::{CompiledModel, Config, InferRequest, MAX_BATCH_SIZE, Performance, Port, Precision};
+use crate::runtime::{CompiledModel, Config, Dim, InferRequest, MAX_BATCH_SIZE, Model, PartialShape, Performance, Port, Precision};
 use crate::stages;
 
 /// Arguments of `roiflow bench`.
@@ -43,7 +43,8 @@ pub(super) struct Args {
     /// Precision of computation
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
-    /// Shape of an input, such as 1x3x416x416, or `image=1x3x416x416` where the model has several
+    /// Shape of an input, such as 1x3x416x416, or `image=1x3x416x416` where the model has several; the model is compiled for it, and for
+    /// one picture where it leaves the batch open
     #[arg(long, value_name = "[NAME=]SHAPE")]
     shape: Vec<String>,
     /// How long to measure
@@ -103,10 +104,15 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     let begin = Instant::now();
     let core = devices::core();
     let model = core.read_model(&args.model)?;
-    let compiled = core.compile_model(&model, &args.device, &config)?;
+    let compile = |model: &Model| core.compile_model(model, &args.device, &config);
+    // For the shapes that will run, as elements do: engines compute faster at shapes that they know.
+    let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {
+        Some(Ok(compiled)) => compiled,
+        Some(Err(_)) | None => compile(&model)?,
+    };
     let load = begin.elapsed();
     let n_requests = compiled.optimal_number_of_requests();
-    let shapes = shapes(&compiled, &args.shape)?;
+    let shapes = shapes(compiled.inputs(), &args.shape)?;
     let requests: Vec<InferRequest> = (0..n_requests).map(|_| request(&compiled, &shapes)).collect::<anyhow::Result<_>>()?;
     let first = Instant::now();
     requests[0].infer(())?;
@@ -167,17 +173,29 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The model with the shapes at which it will run, if it leaves one open and they are known before it is compiled.
+fn pinned(model: &Model, given: &[String]) -> Option<Model> {
+    let inputs = &model.info().inputs;
+    let shapes = shapes(inputs, given).ok().filter(|_| inputs.iter().any(|port| port.shape.to_static().is_none()))?;
+    let of_input = |(port, shape): &(Port, Vec<usize>)| {
+        let shape = PartialShape::new(shape.iter().map(|&extent| Dim::Fixed(extent)).collect()).ok()?;
+        Some((port.name().to_owned(), shape))
+    };
+    let shapes: Vec<(String, PartialShape)> = shapes.iter().map(of_input).collect::<Option<_>>()?;
+    model.reshape(shapes.iter().map(|(name, shape)| (name.as_str(), shape.clone()))).ok()
+}
+
 /// A shape for each input: as given, as the model says, and one picture where it leaves the batch open.
-fn shapes(model: &CompiledModel, given: &[String]) -> anyhow::Result<Vec<(Port, Vec<usize>)>> {
+fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<usize>)>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for text in given {
         let (name, shape) = match text.rsplit_once('=') {
             Some((name, shape)) => (name, shape),
-            None if model.inputs().len() == 1 => (model.inputs()[0].name(), text.as_str()),
-            None => bail!("--shape {text}: the model has {} inputs, write NAME={text}", model.inputs().len()),
+            None if inputs.len() == 1 => (inputs[0].name(), text.as_str()),
+            None => bail!("--shape {text}: the model has {} inputs, write NAME={text}", inputs.len()),
         };
-        if model.inputs().iter().all(|port| port.name() != name) {
-            let names: Vec<_> = model.inputs().iter().map(|port| format!("`{}`", port.name())).collect();
+        if inputs.iter().all(|port| port.name() != name) {
+            let names: Vec<_> = inputs.iter().map(|port| format!("`{}`", port.name())).collect();
             bail!("--shape {text}: no input `{name}`: the model has {}", names.join(", "));
         }
         let dims = shape.trim_matches(['[', ']']).split(['x', ',']).map(|extent| extent.trim().parse::<usize>());
@@ -192,7 +210,7 @@ fn shapes(model: &CompiledModel, given: &[String]) -> anyhow::Result<Vec<(Port, 
             None => bail!("input {port} leaves its shape open: give one with --shape"),
         },
     };
-    model.inputs().iter().map(shape_of).collect()
+    inputs.iter().map(shape_of).collect()
 }
 
 /// A request whose inputs hold noise: zeros would let engines off lightly, and are denormal nowhere.

@@ -540,8 +540,10 @@ fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (n_files, written), "made again");
     assert_eq!(infer(2), twice(2));
     assert_eq!(reshaped().len(), 2, "another shape");
-    // What is no model is passed over.
+    // What is no model is passed over, and made anew the next time.
     std::fs::write(first, b"no model at all").unwrap();
+    assert_eq!(infer(3), twice(3));
+    assert_eq!(reshaped().len(), 1, "{:?}", kept_in(&folder));
     assert_eq!(infer(3), twice(3));
     std::fs::copy(tiny("identity.onnx"), &path).unwrap();
     assert_eq!(infer(3), (0..12).map(|n| n as f32).collect::<Vec<_>>());
