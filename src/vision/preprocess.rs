@@ -4,10 +4,10 @@
 
 use super::letterbox::Placement;
 use super::picture::Picture;
-use super::resize::{Axis, Normalizer};
+use super::resize::Axis;
 use super::rows::ScaledRows;
 use super::simd::{InstructionSet, Instructions};
-use super::store::{InputElement, Target};
+use super::store::{InputElement, Normalizer, Target};
 use crate::frame::{Frame, Size, Transform};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 

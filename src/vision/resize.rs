@@ -1,5 +1,5 @@
-//! Bilinear interpolation: which samples an output pixel mixes, and the mixing of a source row to the width of the input, where
-//! values are normalized too. Owns the sampling positions. Knows no formats and no tensors.
+//! Bilinear interpolation: which samples an output pixel mixes, and the mixing of a source row to the width of the input. Owns the
+//! sampling positions. Knows no formats and no tensors.
 
 use std::ops::Range;
 
@@ -94,29 +94,13 @@ impl Columns {
     }
 }
 
-/// Subtracts and divides: pixel values to those that a model wants.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Normalizer {
-    pub(super) mean: f32,
-    /// One over the scale.
-    pub(super) factor: f32,
-}
-
-impl Normalizer {
-    #[inline(always)]
-    pub(super) fn value(self, pixel: f32) -> f32 {
-        (pixel - self.mean) * self.factor
-    }
-}
-
-/// Mixes samples of one source row to `C` rows, one per channel and as long as the lists, in which values are normalized.
+/// Mixes samples of one source row to `C` rows, one per color and as long as the lists.
 pub(super) struct MixExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) firsts: [&'a [S]; 3],
     pub(super) seconds: [&'a [S]; 3],
     /// Of the columns; none if the second samples do not count.
     pub(super) weights: Option<&'a [f32]>,
-    pub(super) normalizers: [Normalizer; C],
     /// The rows, one after the other.
     pub(super) rows: &'a mut [f32],
 }
@@ -124,55 +108,40 @@ pub(super) struct MixExact<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        let Self { colors, firsts, seconds, weights, normalizers, rows } = self;
-        match weights {
-            Some(weights) => mix_exact(colors, firsts, seconds, weights, normalizers, rows),
-            None => convert_exact(colors, firsts, normalizers, rows),
+        let Self { colors, firsts, seconds, weights, rows } = self;
+        let (firsts, seconds) = (firsts.map(blocks), seconds.map(blocks));
+        let mut rows = split_rows::<_, C>(rows);
+        let Some(weights) = weights.map(blocks) else {
+            for block_idx in 0..n_blocks(&rows) {
+                let samples = firsts.map(|samples| &samples[block_idx]);
+                let mut block = [[0.0; LANES]; C];
+                for lane in 0..LANES {
+                    let color = colors.exact(samples.map(|samples| samples[lane]));
+                    for color_idx in 0..C {
+                        block[color_idx][lane] = color[color_idx];
+                    }
+                }
+                store_block(&mut rows, block_idx, block);
+            }
+            return;
+        };
+        for block_idx in 0..n_blocks(&rows) {
+            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let weights = &weights[block_idx];
+            let mut block = [[0.0; LANES]; C];
+            for lane in 0..LANES {
+                let first = colors.exact(firsts.map(|samples| samples[lane]));
+                let second = colors.exact(seconds.map(|samples| samples[lane]));
+                for color_idx in 0..C {
+                    block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
+                }
+            }
+            store_block(&mut rows, block_idx, block);
         }
     }
 }
 
-// The loops below are plain functions of slices, because the compiler knows of those that the rows are nobody else's.
-
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "one index into many slices of one length is what the compiler vectorizes")]
-fn mix_exact<S: Sample, T: Colors<C>, const C: usize>(
-    colors: T,
-    firsts: [&[S]; 3],
-    seconds: [&[S]; 3],
-    weights: &[f32],
-    normalizers: [Normalizer; C],
-    rows: &mut [f32],
-) {
-    let n = weights.len();
-    let (firsts, seconds) = (firsts.map(|samples| &samples[..n]), seconds.map(|samples| &samples[..n]));
-    let mut rows = split_rows::<f32, C>(rows, n);
-    for idx in 0..n {
-        let first = colors.exact(firsts.map(|samples| samples[idx]));
-        let second = colors.exact(seconds.map(|samples| samples[idx]));
-        for channel in 0..C {
-            let mixed = first[channel] + (second[channel] - first[channel]) * weights[idx];
-            rows[channel][idx] = normalizers[channel].value(mixed);
-        }
-    }
-}
-
-/// As [`mix_exact`] where all weights are 0.
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "as above")]
-fn convert_exact<S: Sample, T: Colors<C>, const C: usize>(colors: T, samples: [&[S]; 3], normalizers: [Normalizer; C], rows: &mut [f32]) {
-    let n = rows.len() / C;
-    let samples = samples.map(|samples| &samples[..n]);
-    let mut rows = split_rows::<f32, C>(rows, n);
-    for idx in 0..n {
-        let color = colors.exact(samples.map(|samples| samples[idx]));
-        for channel in 0..C {
-            rows[channel][idx] = normalizers[channel].value(color[channel]);
-        }
-    }
-}
-
-/// As [`MixExact`] in whole numbers, not normalized: sums with seven bits after the point.
+/// As [`MixExact`] in whole numbers: sums with seven bits after the point.
 pub(super) struct MixWhole<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) firsts: [&'a [S]; 3],
@@ -184,33 +153,53 @@ pub(super) struct MixWhole<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        mix_whole(self.colors, self.firsts, self.seconds, self.steps, self.rows);
-    }
-}
-
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "as above")]
-fn mix_whole<S: Sample, T: Colors<C>, const C: usize>(colors: T, firsts: [&[S]; 3], seconds: [&[S]; 3], steps: &[u16], rows: &mut [u16]) {
-    let n = steps.len();
-    let (firsts, seconds) = (firsts.map(|samples| &samples[..n]), seconds.map(|samples| &samples[..n]));
-    let mut rows = split_rows::<u16, C>(rows, n);
-    for idx in 0..n {
-        let first = colors.whole(firsts.map(|samples| samples[idx]));
-        let second = colors.whole(seconds.map(|samples| samples[idx]));
-        for channel in 0..C {
-            rows[channel][idx] = whole_sum(first[channel], second[channel], steps[idx]);
+        let Self { colors, firsts, seconds, steps, rows } = self;
+        let (firsts, seconds, steps) = (firsts.map(blocks), seconds.map(blocks), blocks(steps));
+        let mut rows = split_rows::<_, C>(rows);
+        for block_idx in 0..n_blocks(&rows) {
+            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let steps = &steps[block_idx];
+            let mut block = [[0; LANES]; C];
+            for lane in 0..LANES {
+                let first = colors.whole(firsts.map(|samples| samples[lane]));
+                let second = colors.whole(seconds.map(|samples| samples[lane]));
+                for color_idx in 0..C {
+                    block[color_idx][lane] = whole_sum(first[color_idx], second[color_idx], steps[lane]);
+                }
+            }
+            store_block(&mut rows, block_idx, block);
         }
     }
 }
 
-/// `C` rows of `n`; that each has this length is what the compiler then knows, too.
+// The kernels compute block by block, each into an array of its own: so the compiler knows how many columns there are, and that what is
+// written is nothing that is read.
+
+/// Columns of a block: as many as the widest register has numbers.
+const LANES: usize = 16;
+
 #[inline(always)]
-fn split_rows<T, const C: usize>(mut rest: &mut [T], n: usize) -> [&mut [T]; C] {
-    std::array::from_fn(|_| {
-        let (row, others) = std::mem::take(&mut rest).split_at_mut(n);
-        rest = others;
-        row
-    })
+fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
+    list.as_chunks().0
+}
+
+/// Rows that lie one after the other.
+#[inline(always)]
+fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
+    let mut rows = rows.chunks_exact_mut(rows.len() / C);
+    std::array::from_fn(|_| rows.next().map_or(&mut [][..], |row| row.as_chunks_mut().0))
+}
+
+#[inline(always)]
+fn n_blocks<T, const C: usize>(rows: &[&mut [[T; LANES]]; C]) -> usize {
+    rows[0].len()
+}
+
+#[inline(always)]
+fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], block_idx: usize, block: [[T; LANES]; C]) {
+    for (row, block) in rows.iter_mut().zip(block) {
+        row[block_idx] = block;
+    }
 }
 
 // Eight-bit pictures are mixed in whole numbers as OpenCV does it (`HResizeLinear` and `VResizeLinear` for 8 bits in its
@@ -308,21 +297,21 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_mixed_by_weight_normalized_and_split_by_channel() {
-        let normalizer = Normalizer { mean: 1.0, factor: 2.0 };
-        let samples = |values: [u8; 2]| values.map(|value| [value]);
-        let (r, g, b) =
-            ((samples([0, 8]), samples([8, 8])), (samples([10, 30]), samples([30, 30])), (samples([20, 20]), samples([20, 20])));
-        let mut rows = [0.0; 6];
+    fn rows_are_mixed_by_weight_and_split_by_color() {
+        let mut of_first_two = |samples: [u8; 2]| std::array::from_fn::<[u8; 1], LANES, _>(|idx| [if idx < 2 { samples[idx] } else { 0 }]);
+        let firsts = [[0, 8], [10, 30], [20, 20]].map(&mut of_first_two);
+        let seconds = [[8, 8], [30, 30], [20, 20]].map(&mut of_first_two);
+        let mut weights = [0.0; LANES];
+        weights[0] = 0.25;
+        let mut rows = [0.0; 3 * LANES];
         let mix = MixExact {
             colors: Rgb,
-            firsts: [&r.0, &g.0, &b.0],
-            seconds: [&r.1, &g.1, &b.1],
-            weights: Some(&[0.25, 0.0]),
-            normalizers: [normalizer; 3],
+            firsts: firsts.each_ref().map(|samples| &samples[..]),
+            seconds: seconds.each_ref().map(|samples| &samples[..]),
+            weights: Some(&weights),
             rows: &mut rows,
         };
         mix.run();
-        assert_eq!(rows, [2.0, 8.0, 15.0, 30.0, 20.0, 20.0].map(|value| normalizer.value(value)));
+        assert_eq!([0, LANES, 2 * LANES].map(|begin| [rows[begin], rows[begin + 1]]), [[2.0, 8.0], [15.0, 30.0], [20.0, 20.0]]);
     }
 }

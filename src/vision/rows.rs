@@ -8,10 +8,10 @@ use super::color::{Colors, Gray, Luma, Rgb, Weighed, Yuv};
 use super::letterbox::Placement;
 use super::picture::{Meaning, Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{Axis, Columns, MixExact, MixWhole, Normalizer, Tap, steps};
+use super::resize::{Axis, Columns, MixExact, MixWhole, Tap, steps};
 use super::sample::{Grid, Sample};
 use super::simd::Instructions;
-use super::store::{Blend, Line};
+use super::store::{Blend, Line, Normalizer};
 
 /// The two source rows that were made last.
 #[derive(Debug, Default)]
@@ -89,11 +89,11 @@ impl ScaledRows {
         let slot = |row: u32| &self.slots[usize::from(self.slots[0].source_row != Some(row))];
         let (first, second) = (slot(tap.first), slot(tap.second));
         let blend = if self.is_whole {
-            Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight), normalizers: self.normalizers }
+            Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight) }
         } else {
             Blend::Exact { first: &first.exact, second: &second.exact, weight: tap.weight }
         };
-        Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel }
+        Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
     }
 
     fn make(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions) {
@@ -122,8 +122,6 @@ impl ScaledRows {
             firsts: [list(0), list(2), list(4)],
             seconds: [list(1), list(3), list(5)],
             columns: &self.columns,
-            // To exchange the first and the last one twice is to leave them.
-            normalizers: self.color_of_channel.map(|color_idx| self.normalizers[color_idx]),
             slot: &mut self.slots[slot_idx],
             is_whole: self.is_whole,
             instructions,
@@ -146,7 +144,6 @@ struct Mix<'a, S> {
     firsts: [&'a [S]; 3],
     seconds: [&'a [S]; 3],
     columns: &'a Columns,
-    normalizers: [Normalizer; 3],
     slot: &'a mut Slot,
     is_whole: bool,
     instructions: Instructions,
@@ -154,13 +151,12 @@ struct Mix<'a, S> {
 
 impl<S: Sample> Mix<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { firsts, seconds, columns, normalizers, slot, is_whole, instructions } = self;
+        let Self { firsts, seconds, columns, slot, is_whole, instructions } = self;
         if is_whole {
             instructions.run(MixWhole { colors, firsts, seconds, steps: &columns.steps, rows: &mut slot.whole });
         } else {
-            let normalizers = std::array::from_fn(|color_idx| normalizers[color_idx]);
             let weights = columns.is_mixed.then_some(&*columns.weights);
-            instructions.run(MixExact { colors, firsts, seconds, weights, normalizers, rows: &mut slot.exact });
+            instructions.run(MixExact { colors, firsts, seconds, weights, rows: &mut slot.exact });
         }
     }
 }

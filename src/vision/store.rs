@@ -1,8 +1,8 @@
-//! Lines of the input: two rows of the picture are mixed and become bytes of the input's element type, whatever the distance
+//! Lines of the input: two rows of the picture are mixed, normalized, and become bytes of the input's element type, whatever the distance
 //! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
 
 use super::InputLayout;
-use super::resize::{Normalizer, whole_pixel};
+use super::resize::whole_pixel;
 use super::simd::{Instructions, Kernel};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
@@ -36,6 +36,21 @@ impl InputElement {
     }
 }
 
+/// Subtracts and divides: pixel values to those that a model wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Normalizer {
+    pub(super) mean: f32,
+    /// One over the scale.
+    pub(super) factor: f32,
+}
+
+impl Normalizer {
+    #[inline(always)]
+    pub(super) fn value(self, pixel: f32) -> f32 {
+        (pixel - self.mean) * self.factor
+    }
+}
+
 /// What a line of the input is made of.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
@@ -44,15 +59,17 @@ pub(super) struct Line<'a> {
     pub(super) n_columns: usize,
     /// Which color each channel is.
     pub(super) color_of_channel: [usize; 3],
+    /// Of each channel.
+    pub(super) normalizers: [Normalizer; 3],
 }
 
 /// The two rows of each color that are mixed, and how much of the second one.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
-    /// Normalized values.
+    /// Pixel values.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
     /// Sums that [`whole_pixel`] makes a pixel of.
-    Whole { first: &'a [u16], second: &'a [u16], steps: u16, normalizers: [Normalizer; 3] },
+    Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
 }
 
 /// One picture of an input, to be written line by line.
@@ -197,13 +214,14 @@ impl Line<'_> {
         instructions: Instructions,
     ) {
         let begin = self.color_of_channel[channel] * self.n_columns;
-        let range = begin..begin + target.len();
+        let (range, normalizer) = (begin..begin + target.len(), self.normalizers[channel]);
         match self.blend {
             Blend::Exact { first, second, weight } => {
-                instructions.run(EncodeExact { first: &first[range.clone()], second: &second[range], weight, encode, target });
+                let (first, second) = (&first[range.clone()], &second[range]);
+                instructions.run(EncodeExact { first, second, weight, normalizer, encode, target });
             }
-            Blend::Whole { first, second, steps, normalizers } => {
-                let (first, second, normalizer) = (&first[range.clone()], &second[range], normalizers[channel]);
+            Blend::Whole { first, second, steps } => {
+                let (first, second) = (&first[range.clone()], &second[range]);
                 instructions.run(EncodeWhole { first, second, steps, normalizer, encode, target });
             }
         }
@@ -214,6 +232,7 @@ struct EncodeExact<'a, F, const N: usize> {
     first: &'a [f32],
     second: &'a [f32],
     weight: f32,
+    normalizer: Normalizer,
     encode: F,
     target: &'a mut [[u8; N]],
 }
@@ -221,7 +240,8 @@ struct EncodeExact<'a, F, const N: usize> {
 impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeExact<'_, F, N> {
     #[inline(always)]
     fn run(self) {
-        let Self { first, second, weight, encode, target } = self;
+        let Self { first, second, weight, normalizer, encode, target } = self;
+        let encode = |pixel| encode(normalizer.value(pixel));
         if weight == 0.0 {
             encode_each(first, first, target, |value, _| encode(value));
         } else {
@@ -243,8 +263,8 @@ impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeWhole<'_, F, N> {
     #[inline(always)]
     fn run(self) {
         let Self { first, second, steps, normalizer, encode, target } = self;
-        let value = |first, second| normalizer.value(f32::from(whole_pixel(first, second, steps)));
-        encode_each(first, second, target, |first, second| encode(value(first, second)));
+        let pixel = |first, second| f32::from(whole_pixel(first, second, steps));
+        encode_each(first, second, target, |first, second| encode(normalizer.value(pixel(first, second))));
     }
 }
 
@@ -427,10 +447,11 @@ mod tests {
             let part = outer.roi(&case.2, &case.3).unwrap();
             let (mut input, mut lines) = (part.bytes_mut().unwrap(), Vec::new());
             let mut target = Target::new(&mut input, case.0, 0, Instructions::fastest(), &mut lines).unwrap();
-            let rows = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0];
+            let rows = [1.5, 3.0, 2.0, 3.5, 2.5, 4.0];
             let blend = Blend::Exact { first: &rows, second: &rows, weight: 0.0 };
             target.fill(0, 0, 2, [7.0; 3]);
-            target.blend(0, 0, 2, &Line { blend, n_columns: 2, color_of_channel: [0, 1, 2] });
+            let normalizers = [Normalizer { mean: 1.0, factor: 2.0 }; 3];
+            target.blend(0, 0, 2, &Line { blend, n_columns: 2, color_of_channel: [0, 1, 2], normalizers });
             drop(input);
             assert_eq!(outer.view::<u8>().unwrap().to_vec(), case.4, "{case:?}");
         }
