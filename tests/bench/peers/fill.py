@@ -88,7 +88,7 @@ def openvino(case):
     from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm
 
     parameter = opset13.parameter([1, 3, case.input[1], case.input[0]], ov.Type.f32, name="picture")
-    steps = PrePostProcessor(ov.Model([opset13.result(opset13.relu(parameter))], [parameter]))
+    steps = PrePostProcessor(ov.Model([opset13.result(parameter)], [parameter]))
     tensor = steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
     tensor.set_spatial_static_shape(case.size[1], case.size[0])
     process = steps.input().preprocess()
