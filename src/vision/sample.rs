@@ -7,7 +7,7 @@ use super::simd::{InstructionSet, Instructions};
 pub(super) const GROUP: usize = 32;
 
 /// A sample as it lies in memory.
-pub(super) trait Sample: Copy + Default {
+pub(super) trait Sample: Copy {
     /// How much its number is above another one, which is a whole number.
     fn above(self, zero: i32) -> f32;
 }
@@ -38,7 +38,7 @@ pub(super) struct Grid {
     windows: Windows,
     /// Whether the windows are in use: not where samples are too far apart.
     is_windowed: bool,
-    /// A row that ends before its last window does, and zeros.
+    /// A row that ends before its last window does, and bytes that nobody picks.
     padded: Vec<u8>,
 }
 
@@ -126,12 +126,14 @@ impl Windows {
 
     /// Where each block begins, and its one control; `None` if blocks have more.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn single<const N: usize>(&self) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
         (self.n_per_block == 1).then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
     /// Where each block's windows begin, and the control of each.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn blocks<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_block))
     }

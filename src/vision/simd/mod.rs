@@ -89,6 +89,7 @@ impl Instructions {
     }
 
     /// Picks bytes of `row` to `firsts` and `seconds` as `windows` says, which was made for this set.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors has windows"))]
     pub(super) fn pick_windows(self, windows: &Windows, row: &[u8], firsts: &mut [u8], seconds: &mut [u8]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
