@@ -45,8 +45,9 @@ soak: setup ## Sixteen streams under flushes, seeks, failures: DURATION=seconds,
 	@scripts/fetch-demo || echo "The soak goes on with a clip that it encodes itself." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
 
-bench: build ## What roiflow costs beyond the bare engine, and against plain Python: tables, and target/bench/summary.json
+bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
+	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
 
 install: ## Put the command and the plugin in place (PREFIX, PLUGIN_DIR, DESTDIR)

@@ -1,317 +1,161 @@
-//! A row of a frame to red, green and blue in 0..=255, as `f32`. Owns what a format and a colorimetry mean for one row.
-//! Knows no scaling, no normalization, no tensors to write.
+//! Samples to colors: what the numbers of one pixel mean. Owns the conversion, its clamping and its rounding.
+//! Knows no rows, no scaling, no normalization, no tensors.
 
+use super::sample::Sample;
 use crate::frame::format::YuvCoefficients;
-use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
-use crate::tensor::{Bytes, Result};
 
-/// Red, green, blue, and one lane to fill a vector register.
-pub(super) type Pixel = [f32; 4];
+/// Makes the `C` channels of a pixel (red, green and blue, or gray) of its samples, as many as it needs of three.
+pub(super) trait Colors<const C: usize>: Copy {
+    /// Not rounded.
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C];
 
-/// Which source columns to convert.
+    /// Rounded to whole numbers, half up, after each step.
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C];
+}
+
+/// Luma and two color differences.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Columns<'a> {
-    /// `n` neighbors from this one on.
-    From(usize),
-    /// These, in this order.
-    Listed(&'a [u32]),
+pub(super) struct Yuv {
+    luma: Luma,
+    to: YuvCoefficients,
 }
 
-/// What happens to the pixels after their conversion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Conversion {
-    /// Round to whole numbers, half up.
-    pub(super) round: bool,
-    /// Replace the color by its luma (BT.601 weights, whatever the frame's matrix, as OpenCV does).
-    pub(super) gray: bool,
-}
+impl Yuv {
+    /// The color differences of gray.
+    const ZERO: i32 = 128;
 
-/// A picture whose rows can be had as pixels.
-pub(super) trait PixelRows {
-    /// At least 1x1.
-    fn size(&self) -> Size;
-
-    /// Converts `pixels.len()` columns of row `y`.
-    fn convert_row(&self, y: usize, columns: Columns<'_>, conversion: Conversion, pixels: &mut [Pixel]);
-}
-
-impl PixelRows for Planes {
-    fn size(&self) -> Size {
-        self.size
-    }
-
-    fn convert_row(&self, y: usize, columns: Columns<'_>, conversion: Conversion, pixels: &mut [Pixel]) {
-        if conversion.round {
-            self.convert::<true>(y, columns, pixels);
-        } else {
-            self.convert::<false>(y, columns, pixels);
-        }
-        if conversion.gray && self.format != PixelFormat::Gray8 {
-            to_gray(pixels, conversion.round);
-        }
+    pub(super) fn new(to: YuvCoefficients) -> Self {
+        Self { luma: Luma::new(to), to }
     }
 }
 
-/// Read leases on the planes of a frame.
-pub(super) struct Planes {
-    bytes: [Option<Bytes>; MAX_PLANES],
-    format: PixelFormat,
-    coefficients: YuvCoefficients,
-    chroma_phase: (usize, usize),
-    size: Size,
-    width: usize,
-}
-
-impl Planes {
-    /// Leases the planes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`](crate::tensor::ErrorKind::Busy) while somebody writes to the frame.
-    pub(super) fn lease(frame: &Frame) -> Result<Self> {
-        let mut bytes = [const { None }; MAX_PLANES];
-        for (slot, plane) in bytes.iter_mut().zip(frame.planes()) {
-            *slot = Some(plane.bytes()?);
-        }
-        let (phase_x, phase_y) = frame.chroma_phase();
-        Ok(Self {
-            bytes,
-            format: frame.format(),
-            coefficients: frame.colorimetry().yuv_coefficients(),
-            chroma_phase: (phase_x as usize, phase_y as usize),
-            size: frame.size(),
-            width: frame.size().width as usize,
-        })
-    }
-
-    fn convert<const ROUND: bool>(&self, y: usize, columns: Columns<'_>, pixels: &mut [Pixel]) {
-        let first_row = self.row(0, y, self.width * self.format.pixel_bytes());
-        match self.format {
-            PixelFormat::Nv12 => self.convert_nv12::<ROUND>(first_row, y, columns, pixels),
-            PixelFormat::I420 => self.convert_i420::<ROUND>(first_row, y, columns, pixels),
-            PixelFormat::Gray8 => {
-                // The range of the caps holds for gray too: luma without chroma.
-                let (black, factor) = (self.coefficients.y_offset, self.coefficients.y);
-                let value = |gray: u8| {
-                    let value = ((f32::from(gray) - black) * factor).clamp(0.0, 255.0);
-                    if ROUND { round(value) } else { value }
-                };
-                convert_packed::<1>(first_row, columns, pixels, |&[gray]| [value(gray); 4]);
-            }
-            PixelFormat::Rgb => convert_packed::<3>(first_row, columns, pixels, |&[r, g, b]| pixel(r, g, b)),
-            PixelFormat::Bgr => convert_packed::<3>(first_row, columns, pixels, |&[b, g, r]| pixel(r, g, b)),
-            PixelFormat::Rgbx | PixelFormat::Rgba => convert_packed::<4>(first_row, columns, pixels, |&[r, g, b, _]| pixel(r, g, b)),
-            PixelFormat::Bgrx | PixelFormat::Bgra => convert_packed::<4>(first_row, columns, pixels, |&[b, g, r, _]| pixel(r, g, b)),
-        }
-    }
-
-    fn convert_nv12<const ROUND: bool>(&self, luma: &[u8], y: usize, columns: Columns<'_>, pixels: &mut [Pixel]) {
-        let chroma = self.row(1, (y + self.chroma_phase.1) / 2, self.n_chroma_columns() * 2);
-        let (pairs, _) = chroma.as_chunks::<2>();
-        let matrix = Matrix::new(&self.coefficients);
-        self.convert_subsampled::<ROUND>(luma, columns, pixels, matrix, pairs.iter().copied(), |column| pairs[column]);
-    }
-
-    fn convert_i420<const ROUND: bool>(&self, luma: &[u8], y: usize, columns: Columns<'_>, pixels: &mut [Pixel]) {
-        let chroma_row = (y + self.chroma_phase.1) / 2;
-        let n_columns = self.n_chroma_columns();
-        let (u, v) = (self.row(1, chroma_row, n_columns), self.row(2, chroma_row, n_columns));
-        let matrix = Matrix::new(&self.coefficients);
-        let pairs = u.iter().zip(v).map(|(&u, &v)| [u, v]);
-        self.convert_subsampled::<ROUND>(luma, columns, pixels, matrix, pairs, |column| [u[column], v[column]]);
-    }
-
-    /// `pairs` are U and V of the row from its first sample on, `pair_at` one of them.
-    fn convert_subsampled<const ROUND: bool>(
-        &self,
-        luma: &[u8],
-        columns: Columns<'_>,
-        pixels: &mut [Pixel],
-        matrix: Matrix,
-        pairs: impl Iterator<Item = [u8; 2]>,
-        pair_at: impl Fn(usize) -> [u8; 2],
-    ) {
-        let phase = self.chroma_phase.0;
-        match columns {
-            Columns::Listed(list) => {
-                for (pixel, &column) in pixels.iter_mut().zip(list) {
-                    let column = column as usize;
-                    *pixel = matrix.color::<ROUND>(luma[column], matrix.chroma(pair_at((column + phase) / 2)));
-                }
-            }
-            Columns::From(first) => {
-                let mut pairs = pairs.skip((first + phase) / 2);
-                // The first pixel may be the right one of its pair.
-                let n_alone = ((first + phase) % 2).min(pixels.len());
-                let (luma_alone, luma) = luma[first..][..pixels.len()].split_at(n_alone);
-                let (pixels_alone, pixels) = pixels.split_at_mut(n_alone);
-                if let ([pixel], [y]) = (pixels_alone, luma_alone)
-                    && let Some(pair) = pairs.next()
-                {
-                    *pixel = matrix.color::<ROUND>(*y, matrix.chroma(pair));
-                }
-                let (pixel_pairs, last_pixel) = pixels.as_chunks_mut::<2>();
-                let (luma_pairs, last_luma) = luma.as_chunks::<2>();
-                for ((pixels, luma), pair) in pixel_pairs.iter_mut().zip(luma_pairs).zip(&mut pairs) {
-                    let chroma = matrix.chroma(pair);
-                    *pixels = [matrix.color::<ROUND>(luma[0], chroma), matrix.color::<ROUND>(luma[1], chroma)];
-                }
-                if let ([pixel], [y], Some(pair)) = (last_pixel, last_luma, pairs.next()) {
-                    *pixel = matrix.color::<ROUND>(*y, matrix.chroma(pair));
-                }
-            }
-        }
-    }
-
-    fn n_chroma_columns(&self) -> usize {
-        (self.width + self.chroma_phase.0).div_ceil(2)
-    }
-
-    fn row(&self, plane_idx: usize, row_idx: usize, n_bytes: usize) -> &[u8] {
-        let plane = self.bytes[plane_idx].as_ref().expect("a frame has the planes of its format");
-        &plane.extent()[row_idx * plane.layout().stride_bytes()[0]..][..n_bytes]
-    }
-}
-
-fn pixel(r: u8, g: u8, b: u8) -> Pixel {
-    [f32::from(r), f32::from(g), f32::from(b), 0.0]
-}
-
-fn convert_packed<const N: usize>(row: &[u8], columns: Columns<'_>, pixels: &mut [Pixel], read: impl Fn(&[u8; N]) -> Pixel) {
-    let (row, _) = row.as_chunks::<N>();
-    match columns {
-        Columns::From(first) => {
-            for (pixel, bytes) in pixels.iter_mut().zip(&row[first..]) {
-                *pixel = read(bytes);
-            }
-        }
-        Columns::Listed(list) => {
-            for (pixel, &column) in pixels.iter_mut().zip(list) {
-                *pixel = read(&row[column as usize]);
-            }
-        }
-    }
-}
-
-/// The YUV coefficients arranged by lane, so that a pixel is a few operations on whole vectors.
-#[derive(Clone, Copy)]
-struct Matrix {
-    y_offset: f32,
-    y: f32,
-    u: Pixel,
-    v: Pixel,
-}
-
-impl Matrix {
-    fn new(coefficients: &YuvCoefficients) -> Self {
-        let &YuvCoefficients { y_offset, y, r_v, g_u, g_v, b_u } = coefficients;
-        Self { y_offset, y, u: [0.0, g_u, b_u, 0.0], v: [r_v, g_v, 0.0, 0.0] }
-    }
-
-    /// What the chroma adds to each lane.
+impl Colors<3> for Yuv {
     #[inline(always)]
-    fn chroma(&self, [u, v]: [u8; 2]) -> Pixel {
-        let (u, v) = (f32::from(u) - 128.0, f32::from(v) - 128.0);
-        std::array::from_fn(|lane| self.u[lane] * u + self.v[lane] * v)
+    fn exact<S: Sample>(self, [y, u, v]: [S; 3]) -> [f32; 3] {
+        let (y, u, v, to) = (self.luma.unbounded(y), u.above(Self::ZERO), v.above(Self::ZERO), self.to);
+        [y + to.r_v * v, y + (to.g_u * u + to.g_v * v), y + to.b_u * u].map(|color| color.clamp(0.0, 255.0))
     }
 
     #[inline(always)]
-    fn color<const ROUND: bool>(&self, luma: u8, chroma: Pixel) -> Pixel {
-        let y = self.y * (f32::from(luma) - self.y_offset);
-        let color: Pixel = std::array::from_fn(|lane| (y + chroma[lane]).clamp(0.0, 255.0));
-        if ROUND { color.map(round) } else { color }
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
+        self.exact(samples).map(round)
     }
 }
 
-pub(super) fn to_gray(pixels: &mut [Pixel], rounded: bool) {
-    for pixel in pixels.iter_mut() {
-        *pixel = [0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]; 4];
+/// Luma alone, one or three times. The range of the caps holds for gray too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Luma {
+    black: i32,
+    factor: f32,
+}
+
+impl Luma {
+    pub(super) fn new(to: YuvCoefficients) -> Self {
+        // 0 or 16.
+        Self { black: to.y_offset as i32, factor: to.y }
     }
-    if rounded {
-        for pixel in pixels {
-            *pixel = pixel.map(round);
-        }
+
+    #[inline(always)]
+    fn unbounded<S: Sample>(self, luma: S) -> f32 {
+        luma.above(self.black) * self.factor
     }
 }
 
-/// Rounds a value in `0..=255` half up. Truncation after the sum is `floor` there, and needs no call on any processor.
+impl<const C: usize> Colors<C> for Luma {
+    #[inline(always)]
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
+        [self.unbounded(samples[0]).clamp(0.0, 255.0); C]
+    }
+
+    #[inline(always)]
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+        self.exact(samples).map(round)
+    }
+}
+
+/// Red, green and blue as they are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rgb;
+
+impl Colors<3> for Rgb {
+    #[inline(always)]
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; 3] {
+        samples.map(|sample| sample.above(0))
+    }
+
+    #[inline(always)]
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
+        self.exact(samples).map(round)
+    }
+}
+
+/// Gray as it is, one or three times.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gray;
+
+impl<const C: usize> Colors<C> for Gray {
+    #[inline(always)]
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
+        [samples[0].above(0); C]
+    }
+
+    #[inline(always)]
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+        [round(samples[0].above(0)); C]
+    }
+}
+
+/// The gray of these colors: BT.601 weights, whatever the frame's matrix, as OpenCV does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weighed<T>(pub(super) T);
+
+impl<T: Colors<3>> Colors<1> for Weighed<T> {
+    #[inline(always)]
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; 1] {
+        [weigh(self.0.exact(samples))]
+    }
+
+    #[inline(always)]
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 1] {
+        [round(weigh(self.0.whole(samples).map(f32::from)))]
+    }
+}
+
 #[inline(always)]
-fn round(value: f32) -> f32 {
-    (value + 0.5) as i32 as f32
+fn weigh([r, g, b]: [f32; 3]) -> f32 {
+    0.299 * r + 0.587 * g + 0.114 * b
+}
+
+/// Rounds a value in `0..=255` half up. The cast truncates, which is `floor` there.
+#[inline(always)]
+fn round(value: f32) -> u8 {
+    (value + 0.5) as u8
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Colorimetry, PixelRect, Size};
-    use crate::tensor::Tensor;
-
-    const PLAIN: Conversion = Conversion { round: false, gray: false };
-
-    fn convert(frame: &Frame, y: usize, columns: Columns<'_>, n: usize, conversion: Conversion) -> Vec<[f32; 3]> {
-        let mut pixels = vec![[0.0; 4]; n];
-        Planes::lease(frame).unwrap().convert_row(y, columns, conversion, &mut pixels);
-        pixels.iter().map(|&[r, g, b, _]| [r, g, b]).collect()
-    }
-
-    #[test]
-    fn interleaved_formats_find_red_green_and_blue() {
-        for (format, bytes) in [
-            (PixelFormat::Rgb, &[1, 2, 3, 4, 5, 6][..]),
-            (PixelFormat::Bgr, &[3, 2, 1, 6, 5, 4]),
-            (PixelFormat::Rgbx, &[1, 2, 3, 99, 4, 5, 6, 99]),
-            (PixelFormat::Rgba, &[1, 2, 3, 99, 4, 5, 6, 99]),
-            (PixelFormat::Bgrx, &[3, 2, 1, 99, 6, 5, 4, 99]),
-            (PixelFormat::Bgra, &[3, 2, 1, 99, 6, 5, 4, 99]),
-        ] {
-            let frame = Frame::from_packed(format, Size::new(2, 1), bytes).unwrap();
-            let [left, right] = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
-            assert_eq!(convert(&frame, 0, Columns::From(0), 2, PLAIN), [left, right], "{format}");
-            assert_eq!(convert(&frame, 0, Columns::From(1), 1, PLAIN), [right], "{format}");
-            assert_eq!(convert(&frame, 0, Columns::Listed(&[1, 0, 0]), 3, PLAIN), [right, left, left], "{format}");
-        }
-    }
+    use crate::frame::Colorimetry;
 
     #[test]
     fn known_colors_come_out_of_limited_range_yuv() {
         // BT.601 limited: black, white, and the red of (81, 90, 240).
-        for (yuv, rgb) in [([16_u8, 128, 128], [0.0, 0.0, 0.0]), ([235, 128, 128], [255.0; 3]), ([81, 90, 240], [254.0, 0.0, 0.0])] {
-            let luma = Tensor::from_slice([1, 1], &[yuv[0]]).unwrap();
-            let chroma = Tensor::from_slice([1, 1, 2], &yuv[1..]).unwrap();
-            let frame = Frame::from_planes(PixelFormat::Nv12, Size::new(1, 1), &[luma, chroma], Colorimetry::default()).unwrap();
-            assert_eq!(convert(&frame, 0, Columns::From(0), 1, Conversion { round: true, gray: false }), [rgb], "{yuv:?}");
+        let colors = Yuv::new(Colorimetry::default().yuv_coefficients());
+        for (yuv, rgb) in [([16, 128, 128], [0; 3]), ([235, 128, 128], [255; 3]), ([81, 90, 240], [254, 0, 0])] {
+            assert_eq!(colors.whole(yuv.map(|sample| [sample])), rgb, "{yuv:?}");
         }
     }
 
     #[test]
-    fn chroma_is_shared_by_the_pairs_of_the_whole_frame_also_in_a_region() {
-        let luma = Tensor::from_slice([2, 5], &[100_u8; 10]).unwrap();
-        let u = Tensor::from_slice([1, 3], &[128_u8; 3]).unwrap();
-        let v = Tensor::from_slice([1, 3], &[128_u8, 138, 148]).unwrap();
-        let frame = Frame::from_planes(PixelFormat::I420, Size::new(5, 2), &[luma, u, v], Colorimetry::default()).unwrap();
-        let reds = |frame: &Frame, columns: Columns<'_>, n| {
-            convert(frame, 1, columns, n, PLAIN).iter().map(|pixel| pixel[0].round() as i32).collect::<Vec<_>>()
-        };
-        assert_eq!(reds(&frame, Columns::From(0), 5), [98, 98, 114, 114, 130]);
-        let region = frame.region(PixelRect { x: 1, y: 0, width: 4, height: 2 }).unwrap();
-        assert_eq!(reds(&region, Columns::From(0), 4), [98, 114, 114, 130]);
-        assert_eq!(reds(&region, Columns::From(1), 2), [114, 114]);
-        assert_eq!(reds(&region, Columns::From(2), 2), [114, 130]);
-        assert_eq!(reds(&region, Columns::Listed(&[0, 3]), 2), [98, 130]);
-    }
-
-    #[test]
     fn halves_are_rounded_up() {
-        assert_eq!([0.0, 0.49, 0.5, 1.5, 2.5, 254.5, 255.0].map(round), [0.0, 0.0, 1.0, 2.0, 3.0, 255.0, 255.0]);
+        assert_eq!([0.0, 0.49, 0.5, 1.5, 2.5, 254.5, 255.0].map(round), [0, 0, 1, 2, 3, 255, 255]);
     }
 
     #[test]
     fn gray_weighs_the_colors_and_leaves_gray_pictures_alone() {
-        let gray = Conversion { round: false, gray: true };
-        let frame = Frame::from_packed(PixelFormat::Bgr, Size::new(1, 1), &[10, 100, 200]).unwrap();
-        let luma = 0.299 * 200.0 + 0.587 * 100.0 + 0.114 * 10.0;
-        assert!((convert(&frame, 0, Columns::From(0), 1, gray)[0][0] - luma).abs() < 1e-4);
-        assert_eq!(convert(&frame, 0, Columns::From(0), 1, Conversion { round: true, gray: true })[0][0], 120.0);
-        let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(1, 1), &[201]).unwrap();
-        assert_eq!(convert(&frame, 0, Columns::From(0), 1, gray)[0][0], 201.0);
+        let [gray] = Weighed(Rgb).exact([[200], [100], [10]]);
+        assert!((gray - (0.299 * 200.0 + 0.587 * 100.0 + 0.114 * 10.0)).abs() < 1e-4);
+        assert_eq!(Weighed(Rgb).whole([[200], [100], [10]]), [120]);
+        assert_eq!((Gray.exact([[201], [7], [7]]), Gray.whole([[201], [7], [7]])), ([201.0], [201]));
     }
 }

@@ -9,19 +9,27 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`], `letterbox`, `color`, `values`, `resize`, `store` (its steps in order), [`decode`], [`nms`].
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, `store`, and `simd` and `aligned` under
+//! them;
+//! [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no threads, no GStreamer.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod aligned;
 mod color;
 pub mod decode;
 mod letterbox;
 pub mod nms;
+mod picture;
 pub mod preprocess;
 mod resize;
+mod rows;
+mod sample;
+#[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
+mod simd;
 mod store;
-mod values;
 
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding, Scratch};
+pub use simd::InstructionSet;

@@ -1,14 +1,15 @@
 //! Fills a model's input with a picture: crop, color conversion, resize, normalization, layout and element type in one pass
-//! over the pixels. Owns the definition of that pass; `letterbox`, `color`, `resize` and `store` are its steps.
+//! over the pixels. Owns the definition of that pass; the other files are its steps, in the order that `mod.rs` names.
 //! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
 
-use super::color::{Columns, Conversion, Pixel, PixelRows, Planes};
 use super::letterbox::Placement;
-use super::resize::{self, ColumnPlan, Tap};
-use super::store::{InputElement, store_row};
-use super::values::Values;
+use super::picture::Picture;
+use super::resize::Axis;
+use super::rows::ScaledRows;
+use super::simd::{InstructionSet, Instructions};
+use super::store::{InputElement, Normalizer, Target};
 use crate::frame::{Frame, Size, Transform};
-use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Tensor};
+use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 
 /// How pictures become the input of a model.
 ///
@@ -169,7 +170,7 @@ impl Preprocess {
     /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such row;
     /// [`ErrorKind::Busy`] while somebody writes to the frame.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
-        self.fill_from(&Planes::lease(frame)?, input, row, scratch)
+        self.fill_from(&Picture::of_frame(frame)?, input, row, scratch)
     }
 
     /// As [`Preprocess::fill`], from a tensor that holds one picture, such as a window of another model's input.
@@ -193,180 +194,80 @@ impl Preprocess {
             let message = format!("rounding to 8 bits: expected a u8 picture, got {}; use exact rounding", picture.element());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        self.fill_from(&Values::lease(picture, layout)?, input, row, scratch)
+        self.fill_from(&Picture::of_tensor(picture, layout)?, input, row, scratch)
     }
 
-    fn fill_from(&self, picture: &impl PixelRows, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let layout = *input.layout();
-        let element = InputElement::new(layout.element())?;
+        self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
             return Err(Error::new(ErrorKind::Shape, format!("image input of shape {}: there is no row {row}", layout.shape())));
         }
-        let size = picture.size();
-        let placement = Placement::new(self.resize, size, input_size);
-        let (columns, rows) = placement.visible(input_size);
-        scratch.begin(self, size, &placement, columns.clone());
+        let placement = Placement::new(self.resize, picture.size(), input_size);
+        let (columns, lines) = placement.visible(input_size);
+        let Scratch { instructions, rows, lines: line_buffer } = scratch;
+        rows.begin(self, picture, &placement, columns.clone(), *instructions);
 
-        let cells = Cells::new(&layout, self.layout, row);
-        let n_left = columns.start;
-        let n_right = input_size.width as usize - columns.end;
-        let normalizers = self.normalizers();
-        let bytes = input.extent_mut();
+        let axis = Axis::new(picture.size().height, placement.scaled.height, self.rounding);
+        let border = self.normalizers().map(|normalizer| normalizer.value(self.pad));
+        let width = input_size.width as usize;
+        let source_rows = picture.rows();
+        let mut target = Target::new(input, self.layout, row, *instructions, line_buffer)?;
         for y in 0..input_size.height as usize {
-            if !rows.contains(&y) {
-                for (channel, normalizer) in normalizers.clone().enumerate() {
-                    let border = std::iter::repeat_n(normalizer.value(self.pad), input_size.width as usize);
-                    store_row(cells.from(bytes, channel, y, 0), cells.stride_bytes, element, border);
-                }
+            if !lines.contains(&y) {
+                target.fill(y, 0, width, border);
                 continue;
             }
-            let scaled_row = (y as i64 - placement.offset.1) as u64;
-            let tap = self.tap()(scaled_row, size.height, placement.scaled.height);
-            let (first, second) = scratch.rows(tap, picture);
-            for (channel, normalizer) in normalizers.clone().enumerate() {
-                let border = normalizer.value(self.pad);
-                if n_left > 0 {
-                    store_row(cells.from(bytes, channel, y, 0), cells.stride_bytes, element, std::iter::repeat_n(border, n_left));
-                }
-                if n_right > 0 {
-                    let target = cells.from(bytes, channel, y, columns.end);
-                    store_row(target, cells.stride_bytes, element, std::iter::repeat_n(border, n_right));
-                }
-                let target = cells.from(bytes, channel, y, columns.start);
-                let range = self.color_idx(channel) * columns.len()..(self.color_idx(channel) + 1) * columns.len();
-                let pairs = first[range.clone()].iter().zip(&second[range]);
-                match self.rounding {
-                    Rounding::Exact => {
-                        let mixed = pairs.map(|(first, second)| first + (second - first) * tap.weight);
-                        store_row(target, cells.stride_bytes, element, mixed.map(|pixel| normalizer.value(pixel)));
-                    }
-                    Rounding::U8 => {
-                        let mixed = pairs.map(|(first, second)| normalizer.value(resize::mix_whole(*first, *second, tap.weight)));
-                        store_row(target, cells.stride_bytes, element, mixed);
-                    }
-                }
-            }
+            target.fill(y, 0, columns.start, border);
+            target.fill(y, columns.end, width - columns.end, border);
+            let tap = axis.tap((y as i64 - placement.offset.1) as u64);
+            rows.hold(tap, source_rows, *instructions);
+            target.blend(y, columns.start, columns.len(), &rows.line(tap));
         }
         Ok(placement.frame_from_input)
     }
 
-    /// Where an input pixel is sampled.
-    fn tap(&self) -> fn(u64, u32, u32) -> Tap {
-        match self.rounding {
-            Rounding::Exact => Tap::at,
-            Rounding::U8 => Tap::whole_at,
-        }
+    /// Of the channels of the input in their order; gray has only the first.
+    pub(super) fn normalizers(&self) -> [Normalizer; 3] {
+        std::array::from_fn(|channel| Normalizer { mean: self.mean[channel], factor: 1.0 / self.scale[channel] })
     }
 
-    fn normalizers(&self) -> impl Iterator<Item = Normalizer> + Clone + use<> {
-        let (mean, scale) = (self.mean, self.scale);
-        (0..self.color.n_channels()).map(move |channel| Normalizer { mean: mean[channel], factor: 1.0 / scale[channel] })
-    }
-
-    /// Which of the converted colors a channel is.
-    fn color_idx(&self, channel: usize) -> usize {
+    /// Which of the colors red, green and blue (or the only one) each channel is.
+    pub(super) fn color_of_channel(&self) -> [usize; 3] {
         match self.color {
-            ChannelOrder::Rgb => channel,
-            ChannelOrder::Bgr => 2 - channel,
-            ChannelOrder::Gray => 0,
+            ChannelOrder::Rgb => [0, 1, 2],
+            ChannelOrder::Bgr => [2, 1, 0],
+            ChannelOrder::Gray => [0; 3],
         }
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Normalizer {
-    mean: f32,
-    factor: f32,
-}
-
-impl Normalizer {
-    #[inline(always)]
-    fn value(self, pixel: f32) -> f32 {
-        (pixel - self.mean) * self.factor
-    }
-}
-
-/// Where the values of one row of the batch lie in its bytes.
-struct Cells {
-    row_offset_bytes: usize,
-    channel_stride_bytes: usize,
-    line_stride_bytes: usize,
-    /// From one value of a channel to its right neighbor.
-    stride_bytes: usize,
-}
-
-impl Cells {
-    fn new(layout: &Layout, axes: InputLayout, row: usize) -> Self {
-        let strides = layout.stride_bytes();
-        let (channel, line, column) = match axes {
-            InputLayout::Nchw => (1, 2, 3),
-            InputLayout::Nhwc => (3, 1, 2),
-        };
-        Self {
-            row_offset_bytes: row * strides[0],
-            channel_stride_bytes: strides[channel],
-            line_stride_bytes: strides[line],
-            // An axis of one element may have any stride, 0 included.
-            stride_bytes: if layout.shape()[column] > 1 { strides[column] } else { layout.element().size() },
-        }
-    }
-
-    fn from<'a>(&self, bytes: &'a mut [u8], channel: usize, y: usize, x: usize) -> &'a mut [u8] {
-        let offset = self.row_offset_bytes + channel * self.channel_stride_bytes + y * self.line_stride_bytes + x * self.stride_bytes;
-        &mut bytes[offset..]
-    }
-}
-
-/// Buffers that [`Preprocess::fill`] reuses: the sampling positions, one converted source row, and the two most recent ones
-/// scaled to the input's width. Grows to the largest need seen and stays; one per thread that fills.
-#[derive(Debug, Default)]
+/// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
+/// row, the two most recent ones scaled to the input's width, and a line of the input. Grows to the largest need seen and stays; one
+/// per thread that fills.
+#[derive(Debug)]
 pub struct Scratch {
-    columns: ColumnPlan,
-    pixels: Vec<Pixel>,
-    /// Each one row per color, one after the other.
-    scaled_rows: [Vec<f32>; 2],
-    /// Which source row is in each.
-    source_rows: [Option<u32>; 2],
-    conversion: Option<Conversion>,
+    instructions: Instructions,
+    rows: ScaledRows,
+    lines: Vec<u8>,
+}
+
+impl Default for Scratch {
+    /// For the fastest instructions of this processor.
+    fn default() -> Self {
+        Self::on(Instructions::fastest())
+    }
 }
 
 impl Scratch {
-    fn begin(&mut self, preprocess: &Preprocess, picture: Size, placement: &Placement, columns: std::ops::Range<usize>) {
-        self.columns.set(preprocess.tap(), columns, placement.offset.0, picture.width, placement.scaled.width);
-        self.pixels.resize(self.columns.n_pixels, [0.0; 4]);
-        for row in &mut self.scaled_rows {
-            row.resize(self.columns.taps.len() * preprocess.color.n_channels(), 0.0);
-        }
-        self.source_rows = [None; 2];
-        self.conversion = Some(Conversion { round: preprocess.rounding == Rounding::U8, gray: preprocess.color == ChannelOrder::Gray });
+    /// For these instructions, if this processor has them. The results are the same with all: for tests and benchmarks.
+    pub fn with_instructions(set: InstructionSet) -> Option<Self> {
+        Instructions::of(set).map(Self::on)
     }
 
-    /// The two source rows of a tap, converted and scaled to the input's width.
-    fn rows(&mut self, tap: Tap, picture: &impl PixelRows) -> (&[f32], &[f32]) {
-        let first_slot = self.slot(tap.first, tap.second, picture);
-        let second_slot = self.slot(tap.second, tap.first, picture);
-        (&self.scaled_rows[first_slot], &self.scaled_rows[second_slot])
-    }
-
-    /// The slot that holds source row `wanted`; if it has to be made, it does not replace `kept`.
-    fn slot(&mut self, wanted: u32, kept: u32, picture: &impl PixelRows) -> usize {
-        if let Some(slot) = self.source_rows.iter().position(|&row| row == Some(wanted)) {
-            return slot;
-        }
-        let slot = usize::from(self.source_rows[0] == Some(kept));
-        let columns =
-            if self.columns.listed.is_empty() { Columns::From(self.columns.first) } else { Columns::Listed(&self.columns.listed) };
-        let conversion = self.conversion.expect("begin sets it");
-        picture.convert_row(wanted as usize, columns, conversion, &mut self.pixels);
-        let scaled = &mut self.scaled_rows[slot];
-        if conversion.gray {
-            resize::mix_gray(&self.pixels, &self.columns.taps, scaled);
-        } else {
-            resize::mix_colors(&self.pixels, &self.columns.taps, scaled);
-        }
-        self.source_rows[slot] = Some(wanted);
-        slot
+    fn on(instructions: Instructions) -> Self {
+        Self { instructions, rows: ScaledRows::default(), lines: Vec::new() }
     }
 }
 

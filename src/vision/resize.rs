@@ -1,9 +1,13 @@
-//! Bilinear interpolation: which samples an output pixel mixes, and the mixing of a row. Owns the sampling positions.
-//! Knows no formats, no colors, no tensors.
+//! Bilinear interpolation: which samples an output pixel mixes, and the mixing of a source row to the width of the input. Owns the
+//! sampling positions. Knows no formats and no tensors.
 
 use std::ops::Range;
 
-use super::color::Pixel;
+use super::aligned::Aligned;
+use super::color::Colors;
+use super::preprocess::Rounding;
+use super::sample::{GROUP, Sample};
+use super::simd::Kernel;
 
 /// Two samples and how much of the second one: `first + (second - first) * weight`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,110 +18,219 @@ pub(super) struct Tap {
     pub(super) weight: f32,
 }
 
-impl Tap {
-    /// The samples at `(scaled_idx + 0.5) * extent / scaled_extent - 0.5`, edges replicated.
-    pub(super) fn at(scaled_idx: u64, extent: u32, scaled_extent: u32) -> Self {
-        let step = f64::from(extent) / f64::from(scaled_extent);
-        // Left of the first sample's center is the first sample; from here on, truncation is `floor`.
-        let position = ((scaled_idx as f64 + 0.5) * step - 0.5).max(0.0);
-        let first = (position as u32).min(extent - 1);
-        let weight = (position - f64::from(first)) as f32;
-        if first == extent - 1 || weight == 0.0 {
-            return Self { first, second: first, weight: 0.0 };
-        }
-        Self { first, second: first + 1, weight }
+/// One axis of a picture and of its scaled self.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Axis {
+    extent: u32,
+    /// Samples of the picture for one of the scaled one.
+    step: f64,
+    rounding: Rounding,
+}
+
+impl Axis {
+    pub(super) fn new(extent: u32, scaled_extent: u32, rounding: Rounding) -> Self {
+        Self { extent, step: f64::from(extent) / f64::from(scaled_extent), rounding }
     }
 
-    /// As [`Tap::at`] for [`mix_whole`]: the weight is a whole number of steps, taken from the position in single precision as
-    /// OpenCV does. At an edge it counts although both samples are one: each of the two terms is cut.
-    pub(super) fn whole_at(scaled_idx: u64, extent: u32, scaled_extent: u32) -> Self {
-        let Self { first, second, .. } = Self::at(scaled_idx, extent, scaled_extent);
-        let step = f64::from(extent) / f64::from(scaled_extent);
-        let position = ((scaled_idx as f64 + 0.5) * step - 0.5) as f32;
-        let fraction = if first == second { position - position.floor() } else { position - first as f32 };
-        Self { first, second, weight: (fraction * WEIGHT_STEPS).round_ties_even() / WEIGHT_STEPS }
+    /// The samples at `(scaled_idx + 0.5) * step - 0.5`, edges replicated.
+    ///
+    /// With [`Rounding::U8`] the weight is a whole number of steps, taken from the position in single precision as OpenCV does. There
+    /// it counts at an edge although both samples are one, because each of the two terms is cut.
+    pub(super) fn tap(&self, scaled_idx: u64) -> Tap {
+        let unbounded = (scaled_idx as f64 + 0.5) * self.step - 0.5;
+        // Left of the first sample's center is the first sample; from here on, truncation is `floor`.
+        let position = unbounded.max(0.0);
+        let first = (position as u32).min(self.extent - 1);
+        let weight = (position - f64::from(first)) as f32;
+        let tap = if first == self.extent - 1 || weight == 0.0 {
+            Tap { first, second: first, weight: 0.0 }
+        } else {
+            Tap { first, second: first + 1, weight }
+        };
+        match self.rounding {
+            Rounding::Exact => tap,
+            Rounding::U8 => {
+                let position = unbounded as f32;
+                let fraction = if tap.first == tap.second { position - position.floor() } else { position - first as f32 };
+                let n_steps = f32::from(WEIGHT_STEPS);
+                Tap { weight: (fraction * n_steps).round_ties_even() / n_steps, ..tap }
+            }
+        }
     }
 }
 
 /// The columns of a picture that a row of the input is made of.
 #[derive(Debug, Default)]
-pub(super) struct ColumnPlan {
-    /// Per visible input column, indexes into the converted pixels.
-    pub(super) taps: Vec<Tap>,
-    /// The source columns to convert, if only some are needed; empty if it is `n_pixels` from `first` on.
-    pub(super) listed: Vec<u32>,
-    /// The first source column to convert, where they are neighbors.
-    pub(super) first: usize,
-    /// How many are converted.
-    pub(super) n_pixels: usize,
+pub(super) struct Columns {
+    /// How many there are. The lists are filled up to whole groups with more of the last one.
+    pub(super) n_visible: usize,
+    /// The two samples of each.
+    pub(super) pairs: Vec<[u32; 2]>,
+    /// How much of the second one.
+    pub(super) weights: Aligned<f32>,
+    /// The same in whole steps.
+    pub(super) steps: Aligned<u16>,
+    /// Whether any of them mixes; where a picture is scaled down to a third, none does.
+    pub(super) is_mixed: bool,
 }
 
-/// Where a source row has at least this many columns per output column, only the sampled ones are converted. Two are sampled,
-/// and picking them one by one costs about twice as much as converting neighbors.
-const SPARSE_FROM: usize = 4;
-
-impl ColumnPlan {
+impl Columns {
     /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture.
-    ///
-    /// `tap` is [`Tap::at`] or [`Tap::whole_at`].
-    pub(super) fn set(&mut self, tap: fn(u64, u32, u32) -> Tap, visible: Range<usize>, offset: i64, extent: u32, scaled_extent: u32) {
-        self.taps.clear();
-        self.listed.clear();
-        let taps = visible.map(|column| tap((column as i64 - offset) as u64, extent, scaled_extent));
-        self.taps.extend(taps);
-        let first = self.taps.first().map_or(0, |tap| tap.first);
-        let n_span = self.taps.last().map_or(0, |tap| tap.second + 1 - first) as usize;
-        self.first = first as usize;
-        if n_span >= SPARSE_FROM * self.taps.len() {
-            self.listed.extend(self.taps.iter().flat_map(|tap| [tap.first, tap.second]));
-            for (pair_idx, tap) in self.taps.iter_mut().enumerate() {
-                (tap.first, tap.second) = (2 * pair_idx as u32, 2 * pair_idx as u32 + 1);
+    pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64) {
+        self.n_visible = visible.len();
+        let n_filled = self.n_visible.next_multiple_of(GROUP);
+        self.weights.resize(n_filled);
+        self.steps.resize(n_filled);
+        self.pairs.clear();
+        for ((column, to_weight), to_steps) in visible.zip(self.weights.iter_mut()).zip(self.steps.iter_mut()) {
+            let Tap { first, second, weight } = axis.tap((column as i64 - offset) as u64);
+            self.pairs.push([first, second]);
+            (*to_weight, *to_steps) = (weight, steps(weight));
+        }
+        self.is_mixed = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);
+        self.pairs.resize(n_filled, self.pairs.last().copied().unwrap_or_default());
+        self.weights[self.n_visible..].fill(0.0);
+        self.steps[self.n_visible..].fill(0);
+    }
+}
+
+/// Mixes samples of one source row to `C` rows, one per color and as long as the lists.
+pub(super) struct MixExact<'a, S, T, const C: usize> {
+    pub(super) colors: T,
+    pub(super) firsts: [&'a [S]; 3],
+    pub(super) seconds: [&'a [S]; 3],
+    /// Of the columns; none if the second samples do not count.
+    pub(super) weights: Option<&'a [f32]>,
+    /// The rows, one after the other.
+    pub(super) rows: &'a mut [f32],
+}
+
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { colors, firsts, seconds, weights, rows } = self;
+        let (firsts, seconds) = (firsts.map(blocks), seconds.map(blocks));
+        let mut rows = split_rows::<_, C>(rows);
+        let Some(weights) = weights.map(blocks) else {
+            for block_idx in 0..n_blocks(&rows) {
+                let samples = firsts.map(|samples| &samples[block_idx]);
+                let mut block = [[0.0; LANES]; C];
+                for lane in 0..LANES {
+                    let color = colors.exact(samples.map(|samples| samples[lane]));
+                    for color_idx in 0..C {
+                        block[color_idx][lane] = color[color_idx];
+                    }
+                }
+                store_block(&mut rows, block_idx, block);
             }
-            self.n_pixels = self.listed.len();
-        } else {
-            for tap in &mut self.taps {
-                (tap.first, tap.second) = (tap.first - first, tap.second - first);
+            return;
+        };
+        for block_idx in 0..n_blocks(&rows) {
+            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let weights = &weights[block_idx];
+            let mut block = [[0.0; LANES]; C];
+            for lane in 0..LANES {
+                let first = colors.exact(firsts.map(|samples| samples[lane]));
+                let second = colors.exact(seconds.map(|samples| samples[lane]));
+                for color_idx in 0..C {
+                    block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
+                }
             }
-            self.n_pixels = n_span;
+            store_block(&mut rows, block_idx, block);
         }
     }
 }
 
-/// Eight-bit pictures are mixed in whole numbers as OpenCV does it: weights are whole steps of this many to one.
-const WEIGHT_STEPS: f32 = 2048.0;
-
-/// A whole number from two values of rows that were mixed of whole numbers with weights in whole steps: each term is cut to
-/// quarters, and their sum is rounded half up. (`VResizeLinear` for 8 bits in OpenCV's `resize.cpp`; the sums of a row keep seven
-/// of their eleven bits after the point.)
-pub(super) fn mix_whole(first: f32, second: f32, weight: f32) -> f32 {
-    let second_steps = (weight * WEIGHT_STEPS) as u32;
-    let quarters = |value: f32, steps: u32| ((value * (WEIGHT_STEPS / 16.0)) as u32 * steps) >> 16;
-    ((quarters(first, WEIGHT_STEPS as u32 - second_steps) + quarters(second, second_steps) + 2) >> 2) as f32
+/// As [`MixExact`] in whole numbers: sums with seven bits after the point.
+pub(super) struct MixWhole<'a, S, T, const C: usize> {
+    pub(super) colors: T,
+    pub(super) firsts: [&'a [S]; 3],
+    pub(super) seconds: [&'a [S]; 3],
+    pub(super) steps: &'a [u16],
+    pub(super) rows: &'a mut [u16],
 }
 
-/// Mixes pixels of one source row to three rows, one per color, each as long as `taps`.
-pub(super) fn mix_colors(pixels: &[Pixel], taps: &[Tap], planar: &mut [f32]) {
-    let (r, rest) = planar.split_at_mut(taps.len());
-    let (g, b) = rest.split_at_mut(taps.len());
-    for (((tap, r), g), b) in taps.iter().zip(r).zip(g).zip(b) {
-        let (first, second) = (&pixels[tap.first as usize], &pixels[tap.second as usize]);
-        // Four lanes at once, one of them idle, beat three scalars.
-        let mixed: Pixel = std::array::from_fn(|lane| first[lane] + (second[lane] - first[lane]) * tap.weight);
-        (*r, *g, *b) = (mixed[0], mixed[1], mixed[2]);
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { colors, firsts, seconds, steps, rows } = self;
+        let (firsts, seconds, steps) = (firsts.map(blocks), seconds.map(blocks), blocks(steps));
+        let mut rows = split_rows::<_, C>(rows);
+        for block_idx in 0..n_blocks(&rows) {
+            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let steps = &steps[block_idx];
+            let mut block = [[0; LANES]; C];
+            for lane in 0..LANES {
+                let first = colors.whole(firsts.map(|samples| samples[lane]));
+                let second = colors.whole(seconds.map(|samples| samples[lane]));
+                for color_idx in 0..C {
+                    block[color_idx][lane] = whole_sum(first[color_idx], second[color_idx], steps[lane]);
+                }
+            }
+            store_block(&mut rows, block_idx, block);
+        }
     }
 }
 
-/// As [`mix_colors`], of the first lane only.
-pub(super) fn mix_gray(pixels: &[Pixel], taps: &[Tap], row: &mut [f32]) {
-    for (tap, value) in taps.iter().zip(row) {
-        let (first, second) = (pixels[tap.first as usize][0], pixels[tap.second as usize][0]);
-        *value = first + (second - first) * tap.weight;
+// The kernels compute block by block, each into an array of its own: so the compiler knows how many columns there are, and that what is
+// written is nothing that is read.
+
+/// Columns of a block: as many as the widest register has numbers.
+const LANES: usize = 16;
+
+#[inline(always)]
+fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
+    list.as_chunks().0
+}
+
+/// Rows that lie one after the other.
+#[inline(always)]
+fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
+    let mut rows = rows.chunks_exact_mut(rows.len() / C);
+    std::array::from_fn(|_| rows.next().map_or(&mut [][..], |row| row.as_chunks_mut().0))
+}
+
+#[inline(always)]
+fn n_blocks<T, const C: usize>(rows: &[&mut [[T; LANES]]; C]) -> usize {
+    rows[0].len()
+}
+
+#[inline(always)]
+fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], block_idx: usize, block: [[T; LANES]; C]) {
+    for (row, block) in rows.iter_mut().zip(block) {
+        row[block_idx] = block;
     }
+}
+
+// Eight-bit pictures are mixed in whole numbers as OpenCV does it (`HResizeLinear` and `VResizeLinear` for 8 bits in its
+// `resize.cpp`): weights are whole steps, the sums of a row keep seven of their eleven bits after the point, the terms of two rows
+// are cut to quarters, and their sum is rounded half up.
+
+/// So many steps of weight are one.
+const WEIGHT_STEPS: u16 = 2048;
+
+/// The steps of a weight that is a whole number of them.
+pub(super) fn steps(weight: f32) -> u16 {
+    (weight * f32::from(WEIGHT_STEPS)) as u16
+}
+
+#[inline(always)]
+fn whole_sum(first: u8, second: u8, steps: u16) -> u16 {
+    // At most 255 * 2048 / 16.
+    ((u32::from(first) * u32::from(WEIGHT_STEPS - steps) + u32::from(second) * u32::from(steps)) >> 4) as u16
+}
+
+/// The pixel of two such sums, `steps` of the second one.
+#[inline(always)]
+pub(super) fn whole_pixel(first: u16, second: u16, steps: u16) -> u16 {
+    let quarters = |sum: u16, steps: u16| ((u32::from(sum) * u32::from(steps)) >> 16) as u16;
+    (quarters(first, WEIGHT_STEPS - steps) + quarters(second, steps) + 2) >> 2
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vision::color::Rgb;
 
     #[test]
     fn taps_sit_at_pixel_centers_and_stop_at_the_edges() {
@@ -136,7 +249,7 @@ mod tests {
             Case(0, 7680, 1, (3839, 3840, 0.5)),
         ];
         for case in cases {
-            let tap = Tap::at(case.0, case.1, case.2);
+            let tap = Axis::new(case.1, case.2, Rounding::Exact).tap(case.0);
             assert_eq!((tap.first, tap.second, tap.weight), case.3, "{case:?}");
         }
     }
@@ -144,53 +257,61 @@ mod tests {
     #[test]
     fn eight_bit_mixes_cut_their_terms_to_quarters() {
         #[derive(Debug)]
-        struct Case(f32, f32, f32, f32);
+        struct Case([u8; 2], [u8; 2], u16, u16, u16);
         let cases = [
-            Case(0.0, 0.0, 0.5, 0.0),
-            Case(255.0, 255.0, 0.0, 255.0),
-            Case(255.0, 255.0, 777.0 / 2048.0, 255.0),
-            Case(7.0, 9.0, 0.5, 8.0),
-            Case(7.0, 8.0, 0.5, 8.0),
-            // 7.5 is rounded up, but here both terms lose a part of a quarter.
-            Case(7.1875, 7.8125, 0.5, 7.0),
-            Case(10.0, 20.0, 1.0, 20.0),
+            Case([0, 0], [0, 0], 1024, 1024, 0),
+            Case([255, 255], [255, 255], 5, 0, 255),
+            Case([255, 255], [255, 255], 5, 777, 255),
+            Case([7, 7], [9, 9], 0, 1024, 8),
+            Case([7, 7], [8, 8], 0, 1024, 8),
+            // 7.1875 and 7.8125: 7.5 is rounded up, but here both terms lose a part of a quarter.
+            Case([7, 8], [8, 7], 384, 1024, 7),
+            Case([10, 10], [20, 20], 3, 2048, 20),
+            Case([10, 20], [30, 40], 2048, 0, 20),
         ];
         for case in cases {
-            assert_eq!(mix_whole(case.0, case.1, case.2), case.3, "{case:?}");
+            let sum = |pair: [u8; 2]| whole_sum(pair[0], pair[1], case.2);
+            assert_eq!(whole_pixel(sum(case.0), sum(case.1), case.3), case.4, "{case:?}");
         }
     }
 
     #[test]
     fn whole_weights_count_beyond_the_edges() {
-        let at = |scaled_idx| Tap::whole_at(scaled_idx, 2, 4);
+        let at = |scaled_idx| Axis::new(2, 4, Rounding::U8).tap(scaled_idx);
         assert_eq!(
             [0, 1, 2, 3].map(|idx| (at(idx).first, at(idx).second, at(idx).weight)),
             [(0, 0, 0.75), (0, 1, 0.25), (0, 1, 0.75), (1, 1, 0.25)]
         );
-        assert_eq!(Tap::whole_at(0, 3, 7).weight, (5.0_f32 / 7.0 * 2048.0).round() / 2048.0);
+        assert_eq!(Axis::new(3, 7, Rounding::U8).tap(0).weight, (5.0_f32 / 7.0 * 2048.0).round() / 2048.0);
     }
 
     #[test]
-    fn a_plan_converts_neighbors_or_only_what_is_sampled() {
-        let mut plan = ColumnPlan::default();
-        plan.set(Tap::at, 0..2, 0, 64, 2);
-        assert_eq!((plan.listed.as_slice(), plan.n_pixels), (&[15, 16, 47, 48][..], 4));
-        assert_eq!((plan.taps[1].first, plan.taps[1].second), (2, 3));
-        // The middle of a cropped picture: its left and right are not converted.
-        plan.set(Tap::at, 0..2, -3, 8, 8);
-        assert_eq!((plan.listed.len(), plan.first, plan.n_pixels), (0, 3, 2));
-        assert_eq!((plan.taps[0].first, plan.taps[1].first), (0, 1));
+    fn columns_show_what_is_visible_and_are_filled_up_to_groups() {
+        let mut columns = Columns::default();
+        columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0);
+        assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
+        assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
+        // The middle of a cropped picture: its left and right are not sampled, and nothing is mixed.
+        columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3);
+        assert_eq!((&columns.pairs[..2], columns.is_mixed), (&[[3, 3], [4, 4]][..], false));
     }
 
     #[test]
     fn rows_are_mixed_by_weight_and_split_by_color() {
-        let pixels = [[0.0, 10.0, 20.0, 0.0], [8.0, 30.0, 20.0, 0.0]];
-        let taps = [Tap { first: 0, second: 1, weight: 0.25 }, Tap { first: 1, second: 1, weight: 0.0 }];
-        let mut planar = [0.0; 6];
-        mix_colors(&pixels, &taps, &mut planar);
-        assert_eq!(planar, [2.0, 8.0, 15.0, 30.0, 20.0, 20.0]);
-        let mut row = [0.0; 2];
-        mix_gray(&pixels, &taps, &mut row);
-        assert_eq!(row, [2.0, 8.0]);
+        let mut of_first_two = |samples: [u8; 2]| std::array::from_fn::<[u8; 1], LANES, _>(|idx| [if idx < 2 { samples[idx] } else { 0 }]);
+        let firsts = [[0, 8], [10, 30], [20, 20]].map(&mut of_first_two);
+        let seconds = [[8, 8], [30, 30], [20, 20]].map(&mut of_first_two);
+        let mut weights = [0.0; LANES];
+        weights[0] = 0.25;
+        let mut rows = [0.0; 3 * LANES];
+        let mix = MixExact {
+            colors: Rgb,
+            firsts: firsts.each_ref().map(|samples| &samples[..]),
+            seconds: seconds.each_ref().map(|samples| &samples[..]),
+            weights: Some(&weights),
+            rows: &mut rows,
+        };
+        mix.run();
+        assert_eq!([0, LANES, 2 * LANES].map(|begin| [rows[begin], rows[begin + 1]]), [[2.0, 8.0], [15.0, 30.0], [20.0, 20.0]]);
     }
 }

@@ -1,7 +1,10 @@
-//! Values to bytes of the input's element type, whatever the distance between them. Owns the rounding of each type.
-//! Knows no pictures.
+//! Lines of the input: two rows of the picture are mixed, normalized, and become bytes of the input's element type, whatever the distance
+//! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
 
-use crate::tensor::{ElementType, Error, ErrorKind, Result};
+use super::InputLayout;
+use super::resize::whole_pixel;
+use super::simd::{Instructions, Kernel};
+use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
 /// The element types that an input can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,35 +36,305 @@ impl InputElement {
     }
 }
 
-/// Writes `values` into `target`, `stride_bytes` from the first byte of one to that of the next.
-///
-/// Floating-point types round to nearest even; `u8` and `i8` round half up and saturate (NaN gives 0).
-pub(super) fn store_row(target: &mut [u8], stride_bytes: usize, element: InputElement, values: impl Iterator<Item = f32>) {
-    match element {
-        InputElement::F32 => store(target, stride_bytes, values, f32::to_ne_bytes),
-        InputElement::F16 => store(target, stride_bytes, values, |value| f16_bits(value).to_ne_bytes()),
-        InputElement::Bf16 => store(target, stride_bytes, values, |value| bf16_bits(value).to_ne_bytes()),
-        // Below -0.5 the cast saturates, above it truncation is `floor`.
-        InputElement::U8 => store(target, stride_bytes, values, |value| [(value + 0.5) as u8]),
-        InputElement::I8 => store(target, stride_bytes, values, |value| ((value + 0.5).floor() as i8).to_ne_bytes()),
+/// Subtracts and divides: pixel values to those that a model wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Normalizer {
+    pub(super) mean: f32,
+    /// One over the scale.
+    pub(super) factor: f32,
+}
+
+impl Normalizer {
+    #[inline(always)]
+    pub(super) fn value(self, pixel: f32) -> f32 {
+        (pixel - self.mean) * self.factor
+    }
+}
+
+/// What a line of the input is made of.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) blend: Blend<'a>,
+    /// From the row of one color to that of the next.
+    pub(super) n_columns: usize,
+    /// Which color each channel is.
+    pub(super) color_of_channel: [usize; 3],
+    /// Of each channel.
+    pub(super) normalizers: [Normalizer; 3],
+}
+
+/// The two rows of each color that are mixed, and how much of the second one.
+#[derive(Debug)]
+pub(super) enum Blend<'a> {
+    /// Pixel values.
+    Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
+    /// Sums that [`whole_pixel`] makes a pixel of.
+    Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
+}
+
+/// One picture of an input, to be written line by line.
+pub(super) struct Target<'a> {
+    bytes: &'a mut [u8],
+    element: InputElement,
+    n_channels: usize,
+    offset_bytes: usize,
+    channel_stride_bytes: usize,
+    line_stride_bytes: usize,
+    column_stride_bytes: usize,
+    instructions: Instructions,
+    /// A line of each channel, where they do not lie in the input as they are made.
+    lines: &'a mut Vec<u8>,
+}
+
+impl<'a> Target<'a> {
+    /// Row `row` of `input`, whose axes are `axes`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if pictures are not filled into its type.
+    pub(super) fn new(
+        input: &'a mut BytesMut,
+        axes: InputLayout,
+        row: usize,
+        instructions: Instructions,
+        lines: &'a mut Vec<u8>,
+    ) -> Result<Self> {
+        let layout = *input.layout();
+        let element = InputElement::new(layout.element())?;
+        let strides = layout.stride_bytes();
+        let (channel, line, column) = match axes {
+            InputLayout::Nchw => (1, 2, 3),
+            InputLayout::Nhwc => (3, 1, 2),
+        };
+        Ok(Self {
+            element,
+            n_channels: layout.shape()[channel],
+            offset_bytes: row * strides[0],
+            channel_stride_bytes: strides[channel],
+            line_stride_bytes: strides[line],
+            // An axis of one element may have any stride, 0 included.
+            column_stride_bytes: if layout.shape()[column] > 1 { strides[column] } else { layout.element().size() },
+            instructions,
+            lines,
+            bytes: input.extent_mut(),
+        })
+    }
+
+    /// Writes `n` times the same pixel into line `y`, from column `x` on.
+    pub(super) fn fill(&mut self, y: usize, x: usize, n: usize, pixel: [f32; 3]) {
+        if n == 0 {
+            return;
+        }
+        match self.element {
+            InputElement::F32 => self.fill_cells(y, x, n, pixel.map(f32::to_ne_bytes)),
+            InputElement::F16 => self.fill_cells(y, x, n, pixel.map(f16_cell)),
+            InputElement::Bf16 => self.fill_cells(y, x, n, pixel.map(bf16_cell)),
+            InputElement::U8 => self.fill_cells(y, x, n, pixel.map(u8_cell)),
+            InputElement::I8 => self.fill_cells(y, x, n, pixel.map(i8_cell)),
+        }
+    }
+
+    /// Writes `n` pixels into line `y`, from column `x` on.
+    pub(super) fn blend(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>) {
+        match self.element {
+            InputElement::F32 => self.blend_cells(y, x, n, line, f32::to_ne_bytes),
+            InputElement::F16 => self.blend_cells(y, x, n, line, f16_cell),
+            InputElement::Bf16 => self.blend_cells(y, x, n, line, bf16_cell),
+            InputElement::U8 => self.blend_cells(y, x, n, line, u8_cell),
+            InputElement::I8 => self.blend_cells(y, x, n, line, i8_cell),
+        }
+    }
+
+    fn fill_cells<const N: usize>(&mut self, y: usize, x: usize, n: usize, pixel: [[u8; N]; 3]) {
+        if self.is_interleaved(N) {
+            self.from(0, y, x)[..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0.fill(pixel);
+            return;
+        }
+        let instructions = self.instructions;
+        for (channel, cell) in pixel.into_iter().enumerate().take(self.n_channels) {
+            let stride_bytes = self.column_stride_bytes;
+            let target = self.from(channel, y, x);
+            if stride_bytes == N {
+                instructions.run(Repeat { cell, target: target[..N * n].as_chunks_mut().0 });
+            } else {
+                target.chunks_mut(stride_bytes).take(n).for_each(|place| place[..N].copy_from_slice(&cell));
+            }
+        }
+    }
+
+    fn blend_cells<const N: usize>(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>, encode: impl Fn(f32) -> [u8; N] + Copy) {
+        let (instructions, stride_bytes) = (self.instructions, self.column_stride_bytes);
+        if stride_bytes == N {
+            for channel in 0..self.n_channels {
+                let target = self.from(channel, y, x)[..N * n].as_chunks_mut().0;
+                line.encode(channel, encode, target, instructions);
+            }
+            return;
+        }
+        self.lines.resize(self.n_channels * N * n, 0);
+        for (channel, target) in self.lines.chunks_exact_mut(N * n).enumerate() {
+            line.encode(channel, encode, target.as_chunks_mut().0, instructions);
+        }
+        let offset_bytes = self.offset_bytes(0, y, x);
+        if self.is_interleaved(N) {
+            let target = self.bytes[offset_bytes..][..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0;
+            let lines = self.lines.as_chunks::<N>().0;
+            instructions.run(Interleave { channels: [&lines[..n], &lines[n..2 * n], &lines[2 * n..]], target });
+            return;
+        }
+        for (channel, line) in self.lines.chunks_exact(N * n).enumerate() {
+            let target = &mut self.bytes[offset_bytes + channel * self.channel_stride_bytes..];
+            for (place, cell) in target.chunks_mut(stride_bytes).zip(line.as_chunks::<N>().0) {
+                place[..N].copy_from_slice(cell);
+            }
+        }
+    }
+
+    /// Whether pixels lie without gaps, three channels each, of `n_bytes` per value.
+    fn is_interleaved(&self, n_bytes: usize) -> bool {
+        self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes
+    }
+
+    fn offset_bytes(&self, channel: usize, y: usize, x: usize) -> usize {
+        self.offset_bytes + channel * self.channel_stride_bytes + y * self.line_stride_bytes + x * self.column_stride_bytes
+    }
+
+    fn from(&mut self, channel: usize, y: usize, x: usize) -> &mut [u8] {
+        let offset_bytes = self.offset_bytes(channel, y, x);
+        &mut self.bytes[offset_bytes..]
+    }
+}
+
+impl Line<'_> {
+    /// Mixes the rows of a channel and encodes the values, as many as fit.
+    fn encode<const N: usize>(
+        &self,
+        channel: usize,
+        encode: impl Fn(f32) -> [u8; N] + Copy,
+        target: &mut [[u8; N]],
+        instructions: Instructions,
+    ) {
+        let begin = self.color_of_channel[channel] * self.n_columns;
+        let (range, normalizer) = (begin..begin + target.len(), self.normalizers[channel]);
+        match self.blend {
+            Blend::Exact { first, second, weight } => {
+                let (first, second) = (&first[range.clone()], &second[range]);
+                instructions.run(EncodeExact { first, second, weight, normalizer, encode, target });
+            }
+            Blend::Whole { first, second, steps } => {
+                let (first, second) = (&first[range.clone()], &second[range]);
+                instructions.run(EncodeWhole { first, second, steps, normalizer, encode, target });
+            }
+        }
+    }
+}
+
+struct EncodeExact<'a, F, const N: usize> {
+    first: &'a [f32],
+    second: &'a [f32],
+    weight: f32,
+    normalizer: Normalizer,
+    encode: F,
+    target: &'a mut [[u8; N]],
+}
+
+impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeExact<'_, F, N> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { first, second, weight, normalizer, encode, target } = self;
+        let encode = |pixel| encode(normalizer.value(pixel));
+        if weight == 0.0 {
+            encode_each(first, first, target, |value, _| encode(value));
+        } else {
+            encode_each(first, second, target, |first, second| encode(first + (second - first) * weight));
+        }
+    }
+}
+
+struct EncodeWhole<'a, F, const N: usize> {
+    first: &'a [u16],
+    second: &'a [u16],
+    steps: u16,
+    normalizer: Normalizer,
+    encode: F,
+    target: &'a mut [[u8; N]],
+}
+
+impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeWhole<'_, F, N> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { first, second, steps, normalizer, encode, target } = self;
+        let pixel = |first, second| f32::from(whole_pixel(first, second, steps));
+        encode_each(first, second, target, |first, second| encode(normalizer.value(pixel(first, second))));
+    }
+}
+
+// A plain function of slices, because the compiler knows of those that the target is nobody else's.
+#[inline(always)]
+fn encode_each<T: Copy, const N: usize>(first: &[T], second: &[T], target: &mut [[u8; N]], encode: impl Fn(T, T) -> [u8; N]) {
+    for ((cell, first), second) in target.iter_mut().zip(first).zip(second) {
+        *cell = encode(*first, *second);
+    }
+}
+
+/// Writes the same cell everywhere.
+struct Repeat<'a, const N: usize> {
+    cell: [u8; N],
+    target: &'a mut [[u8; N]],
+}
+
+impl<const N: usize> Kernel for Repeat<'_, N> {
+    #[inline(always)]
+    fn run(self) {
+        self.target.fill(self.cell);
+    }
+}
+
+/// Makes pixels of three channels.
+struct Interleave<'a, const N: usize> {
+    channels: [&'a [[u8; N]]; 3],
+    target: &'a mut [[[u8; N]; 3]],
+}
+
+impl<const N: usize> Kernel for Interleave<'_, N> {
+    #[inline(always)]
+    fn run(self) {
+        let [r, g, b] = self.channels;
+        interleave(r, g, b, self.target);
     }
 }
 
 #[inline(always)]
-fn store<const N: usize>(target: &mut [u8], stride_bytes: usize, values: impl Iterator<Item = f32>, bytes: impl Fn(f32) -> [u8; N]) {
-    if stride_bytes == N {
-        let (cells, _) = target.as_chunks_mut::<N>();
-        for (cell, value) in cells.iter_mut().zip(values) {
-            *cell = bytes(value);
-        }
-    } else {
-        for (cell, value) in target.chunks_mut(stride_bytes).zip(values) {
-            cell[..N].copy_from_slice(&bytes(value));
-        }
+fn interleave<const N: usize>(first: &[[u8; N]], second: &[[u8; N]], third: &[[u8; N]], target: &mut [[[u8; N]; 3]]) {
+    for (((pixel, first), second), third) in target.iter_mut().zip(first).zip(second).zip(third) {
+        *pixel = [*first, *second, *third];
     }
 }
 
+// Floating-point types round to nearest even; `u8` and `i8` round half up and saturate (NaN gives 0).
+
+#[inline(always)]
+fn f16_cell(value: f32) -> [u8; 2] {
+    f16_bits(value).to_ne_bytes()
+}
+
+#[inline(always)]
+fn bf16_cell(value: f32) -> [u8; 2] {
+    bf16_bits(value).to_ne_bytes()
+}
+
+#[inline(always)]
+fn u8_cell(value: f32) -> [u8; 1] {
+    // Below -0.5 the cast saturates, above it truncation is `floor`.
+    [(value + 0.5) as u8]
+}
+
+#[inline(always)]
+fn i8_cell(value: f32) -> [u8; 1] {
+    ((value + 0.5).floor() as i8).to_ne_bytes()
+}
+
 /// The bits of the nearest bfloat16, ties to even. NaN stays NaN.
+#[inline(always)]
 fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     if value.is_nan() {
@@ -73,6 +346,7 @@ fn bf16_bits(value: f32) -> u16 {
 /// The bits of the nearest IEEE half, ties to even; too large gives infinity, NaN stays NaN.
 ///
 /// Selects instead of branches, so that a row of them can be vectorized.
+#[inline(always)]
 fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
@@ -96,6 +370,7 @@ fn f16_bits(value: f32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::Tensor;
 
     /// The value of a half, from its definition.
     fn f16_value(bits: u16) -> f64 {
@@ -152,22 +427,33 @@ mod tests {
     #[test]
     fn bytes_round_half_up_and_saturate() {
         let values = [-0.6, -0.5, 0.49, 0.5, 254.5, 255.7, -1e9, f32::NAN];
-        let mut bytes = [9; 8];
-        store_row(&mut bytes, 1, InputElement::U8, values.into_iter());
-        assert_eq!(bytes, [0, 0, 0, 1, 255, 255, 0, 0]);
+        assert_eq!(values.map(u8_cell).as_flattened(), [0, 0, 0, 1, 255, 255, 0, 0]);
         let values = [-128.6, -1.5, -0.6, -0.5, 126.5, 200.0, -1e9, f32::NAN];
-        store_row(&mut bytes, 1, InputElement::I8, values.into_iter());
-        assert_eq!(bytes.map(|byte| byte as i8), [-128, -1, -1, 0, 127, 127, -128, 0]);
+        assert_eq!(values.map(i8_cell).map(|[byte]| byte as i8), [-128, -1, -1, 0, 127, 127, -128, 0]);
     }
 
     #[test]
-    fn strided_values_leave_the_gaps_alone() {
-        let mut bytes = [9; 6];
-        store_row(&mut bytes, 3, InputElement::U8, [1.0, 2.0].into_iter());
-        assert_eq!(bytes, [1, 9, 9, 2, 9, 9]);
-        let mut bytes = [9; 8];
-        store_row(&mut bytes, 6, InputElement::F16, [1.0, 1.0].into_iter());
-        let one = 0x3c00_u16.to_ne_bytes();
-        assert_eq!(bytes, [one[0], one[1], 9, 9, 9, 9, one[0], one[1]]);
+    fn values_lie_where_the_strides_say_and_gaps_stay() {
+        #[derive(Debug)]
+        struct Case(InputLayout, [usize; 4], [usize; 4], [usize; 4], &'static [u8]);
+        let cases = [
+            Case(InputLayout::Nchw, [1, 3, 1, 2], [0, 0, 0, 0], [1, 3, 1, 2], &[1, 4, 2, 5, 3, 6]),
+            Case(InputLayout::Nhwc, [1, 1, 2, 3], [0, 0, 0, 0], [1, 1, 2, 3], &[1, 2, 3, 4, 5, 6]),
+            Case(InputLayout::Nchw, [1, 3, 1, 3], [0, 0, 0, 1], [1, 3, 1, 3], &[9, 1, 4, 9, 2, 5, 9, 3, 6]),
+            Case(InputLayout::Nhwc, [1, 1, 2, 4], [0, 0, 0, 1], [1, 1, 2, 4], &[9, 1, 2, 3, 9, 4, 5, 6]),
+        ];
+        for case in cases {
+            let outer = Tensor::from_slice(case.1, &vec![9_u8; case.1.iter().product()]).unwrap();
+            let part = outer.roi(&case.2, &case.3).unwrap();
+            let (mut input, mut lines) = (part.bytes_mut().unwrap(), Vec::new());
+            let mut target = Target::new(&mut input, case.0, 0, Instructions::fastest(), &mut lines).unwrap();
+            let rows = [1.5, 3.0, 2.0, 3.5, 2.5, 4.0];
+            let blend = Blend::Exact { first: &rows, second: &rows, weight: 0.0 };
+            target.fill(0, 0, 2, [7.0; 3]);
+            let normalizers = [Normalizer { mean: 1.0, factor: 2.0 }; 3];
+            target.blend(0, 0, 2, &Line { blend, n_columns: 2, color_of_channel: [0, 1, 2], normalizers });
+            drop(input);
+            assert_eq!(outer.view::<u8>().unwrap().to_vec(), case.4, "{case:?}");
+        }
     }
 }

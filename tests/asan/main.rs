@@ -2,6 +2,8 @@
 
 #[path = "../runtime/golden_fill.rs"]
 mod golden_fill;
+#[path = "../runtime/instructions.rs"]
+mod instructions;
 #[path = "../runtime/request/mod.rs"]
 mod request;
 #[path = "../runtime/support.rs"]

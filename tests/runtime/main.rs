@@ -5,6 +5,7 @@ mod bad_models;
 mod device_suite;
 mod engines;
 mod golden_fill;
+mod instructions;
 mod models;
 mod pictures;
 mod profiling;

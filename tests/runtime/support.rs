@@ -132,6 +132,33 @@ pub fn alone(test: &str, body: fn()) {
     eprint!("{error}");
 }
 
+/// Random numbers for tests: xorshift64, the same everywhere.
+pub struct Random(u64);
+
+impl Random {
+    /// From `ROIFLOW_SEED`, or always the same; and the seed, to be said when a test fails.
+    pub fn seeded() -> (Self, u64) {
+        let seed = std::env::var("ROIFLOW_SEED").ok().map_or(0x5eed, |seed| seed.parse().expect("ROIFLOW_SEED"));
+        (Self(seed | 1), seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// In `low..=high`.
+    pub fn range(&mut self, low: u32, high: u32) -> u32 {
+        low + (self.next() >> 16) as u32 % (high - low + 1)
+    }
+
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.range(0, of.len() as u32 - 1) as usize]
+    }
+}
+
 /// Memory of this process that is in use; `None` where the system does not tell.
 pub fn resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

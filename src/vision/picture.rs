@@ -1,0 +1,305 @@
+//! A picture to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
+//! Owns what a format means for that. Knows no scaling and no arithmetic of colors.
+
+use super::InputLayout;
+use crate::frame::format::YuvCoefficients;
+use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
+use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
+
+/// A picture of at least 1x1 whose rows can be read.
+#[derive(Debug)]
+pub(super) struct Picture {
+    planes: [Option<Bytes>; MAX_PLANES],
+    size: Size,
+    meaning: Meaning,
+    sample: SampleType,
+    components: [Component; 3],
+    /// How far the picture begins inside the first sample of subsampled components, in pixels.
+    phase: (usize, usize),
+}
+
+/// What the components of a pixel are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Meaning {
+    /// Luma, then the two color differences.
+    Yuv(YuvCoefficients),
+    /// Luma alone; all three components are it.
+    Luma(YuvCoefficients),
+    /// Red, green and blue as they are.
+    Rgb,
+    /// Gray as it is; all three components are it.
+    Gray,
+}
+
+/// How a sample is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SampleType {
+    U8,
+    F32,
+}
+
+impl SampleType {
+    pub(super) const fn n_bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Where the samples of a component lie.
+#[derive(Debug, Clone, Copy, Default)]
+struct Component {
+    plane_idx: usize,
+    /// Of the first one.
+    offset_bytes: usize,
+    row_stride_bytes: usize,
+    spacing: Spacing,
+}
+
+/// How the samples of a row follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Spacing {
+    stride_bytes: usize,
+    /// There is one sample for two columns, and the first one stands for one column less than that by so much: 0 or 1.
+    subsampled: Option<usize>,
+}
+
+impl Spacing {
+    /// The first byte of the sample of a column.
+    pub(super) fn position(self, column: u32) -> usize {
+        let column = column as usize;
+        self.subsampled.map_or(column, |phase| (column + phase) / 2) * self.stride_bytes
+    }
+}
+
+impl Picture {
+    /// Leases the planes of a frame.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody writes to the frame.
+    pub(super) fn of_frame(frame: &Frame) -> Result<Self> {
+        let mut planes = [const { None }; MAX_PLANES];
+        for (slot, plane) in planes.iter_mut().zip(frame.planes()) {
+            *slot = Some(plane.bytes()?);
+        }
+        let format = frame.format();
+        let row_stride_bytes = |plane_idx: usize| {
+            let plane = planes[plane_idx].as_ref().expect("a frame has the planes of its format");
+            plane.layout().stride_bytes()[0]
+        };
+        let phase = (frame.chroma_phase().0 as usize, frame.chroma_phase().1 as usize);
+        let full = |offset_bytes: usize| Component {
+            plane_idx: 0,
+            offset_bytes,
+            row_stride_bytes: row_stride_bytes(0),
+            spacing: Spacing { stride_bytes: format.pixel_bytes(), subsampled: None },
+        };
+        let chroma = |plane_idx: usize, offset_bytes: usize, stride_bytes: usize| Component {
+            plane_idx,
+            offset_bytes,
+            row_stride_bytes: row_stride_bytes(plane_idx),
+            spacing: Spacing { stride_bytes, subsampled: Some(phase.0) },
+        };
+        let coefficients = frame.colorimetry().yuv_coefficients();
+        let (meaning, components) = match format {
+            PixelFormat::Nv12 => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 2), chroma(1, 1, 2)]),
+            PixelFormat::I420 => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 1), chroma(2, 0, 1)]),
+            PixelFormat::Gray8 => (Meaning::Luma(coefficients), [full(0); 3]),
+            _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
+        };
+        Ok(Self { planes, size: frame.size(), meaning, sample: SampleType::U8, components, phase })
+    }
+
+    /// Leases a tensor that holds one picture, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if it is no picture; [`ErrorKind::Busy`] while somebody writes to it.
+    pub(super) fn of_tensor(picture: &Tensor, axes: InputLayout) -> Result<Self> {
+        let bytes = picture.bytes()?;
+        let layout = *bytes.layout();
+        let sample = match layout.element() {
+            ElementType::U8 => SampleType::U8,
+            ElementType::F32 => SampleType::F32,
+            other => return Err(Error::new(ErrorKind::ElementType, format!("picture in a tensor: expected u8 or f32, got {other}"))),
+        };
+        let (expected, channel, line, column) = match axes {
+            InputLayout::Nchw => ("[1, C, H, W]", 1, 2, 3),
+            InputLayout::Nhwc => ("[1, H, W, C]", 3, 1, 2),
+        };
+        let shape = layout.shape();
+        let is_picture = shape.len() == 4 && shape[0] == 1 && (1..=4).contains(&shape[channel]);
+        let size = if is_picture { u32::try_from(shape[column]).ok().zip(u32::try_from(shape[line]).ok()) } else { None };
+        let Some((width @ 1.., height @ 1..)) = size else {
+            let message = format!("picture in a tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
+            return Err(Error::new(ErrorKind::Shape, message));
+        };
+        let strides = layout.stride_bytes();
+        let is_colored = shape[channel] >= 3;
+        let components = [0, 1, 2].map(|color| Component {
+            plane_idx: 0,
+            offset_bytes: if is_colored { color * strides[channel] } else { 0 },
+            row_stride_bytes: strides[line],
+            spacing: Spacing { stride_bytes: strides[column], subsampled: None },
+        });
+        Ok(Self {
+            planes: [Some(bytes), None, None],
+            size: Size::new(width, height),
+            meaning: if is_colored { Meaning::Rgb } else { Meaning::Gray },
+            sample,
+            components,
+            phase: (0, 0),
+        })
+    }
+
+    pub(super) fn size(&self) -> Size {
+        self.size
+    }
+
+    pub(super) fn meaning(&self) -> Meaning {
+        self.meaning
+    }
+
+    pub(super) fn sample(&self) -> SampleType {
+        self.sample
+    }
+
+    /// How many components differ.
+    pub(super) fn n_components(&self) -> usize {
+        match self.meaning {
+            Meaning::Yuv(_) | Meaning::Rgb => 3,
+            Meaning::Luma(_) | Meaning::Gray => 1,
+        }
+    }
+
+    pub(super) fn spacing(&self, component_idx: usize) -> Spacing {
+        self.components[component_idx].spacing
+    }
+
+    /// Its rows.
+    pub(super) fn rows(&self) -> Rows<'_> {
+        let planes = self.components.map(|component| {
+            let plane = self.planes[component.plane_idx].as_ref().expect("a picture has the planes of its components");
+            &plane.extent()[component.offset_bytes..]
+        });
+        Rows { picture: self, planes }
+    }
+}
+
+/// The rows of a picture, found once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) picture: &'a Picture,
+    /// Of each component the bytes from its first sample on.
+    planes: [&'a [u8]; 3],
+}
+
+impl<'a> Rows<'a> {
+    /// The samples of a component in row `y`, from the first one to the end of the plane.
+    pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
+        let component = &self.picture.components[component_idx];
+        let row_idx = match component.spacing.subsampled {
+            Some(_) => (y as usize + self.picture.phase.1) / 2,
+            None => y as usize,
+        };
+        &self.planes[component_idx][row_idx * component.row_stride_bytes..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Colorimetry, PixelRect};
+    use crate::tensor::BytesMut;
+    use crate::vision::{ChannelOrder, Preprocess, Resize, Scratch};
+
+    fn filled(shape: [usize; 4], fill: impl FnOnce(&mut BytesMut, &mut Scratch)) -> Vec<f32> {
+        let input = Tensor::new(ElementType::F32, shape).unwrap();
+        fill(&mut input.bytes_mut().unwrap(), &mut Scratch::default());
+        input.view::<f32>().unwrap().to_vec()
+    }
+
+    /// A window of a picture in a tensor is filled as the same region of a frame over the same bytes.
+    #[test]
+    fn a_window_of_a_tensor_is_filled_like_a_region_of_a_frame() {
+        let (width, height) = (23, 17);
+        let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
+        let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width as u32, height as u32), &bytes).unwrap();
+        let region = frame.region(PixelRect { x: 3, y: 2, width: 14, height: 11 }).unwrap();
+        let nhwc = Tensor::from_slice([1, height, width, 3], &bytes).unwrap();
+        let planar: Vec<f32> = (0..3).flat_map(|c| bytes.iter().skip(c).step_by(3).map(|&byte| f32::from(byte))).collect();
+        let nchw = Tensor::from_slice([1, 3, height, width], &planar).unwrap();
+        for (color, resize) in
+            [(ChannelOrder::Rgb, Resize::Stretch), (ChannelOrder::Bgr, Resize::Crop), (ChannelOrder::Gray, Resize::Stretch)]
+        {
+            let preprocess = Preprocess { color, resize, mean: [10.0, 20.0, 30.0], scale: [2.0; 3], ..Preprocess::default() };
+            let shape = [1, color.n_channels(), 5, 8];
+            let expected = filled(shape, |input, scratch| {
+                preprocess.fill(&region, input, 0, scratch).unwrap();
+            });
+            for (tensor, axes, begin, end) in
+                [(&nhwc, InputLayout::Nhwc, [0, 2, 3, 0], [1, 13, 17, 3]), (&nchw, InputLayout::Nchw, [0, 0, 2, 3], [1, 3, 13, 17])]
+            {
+                let window = tensor.roi(&begin, &end).unwrap();
+                let got = filled(shape, |input, scratch| {
+                    preprocess.fill_values(&window, axes, input, 0, scratch).unwrap();
+                });
+                let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-4, "{color:?} {axes:?}: {worst}");
+            }
+        }
+    }
+
+    /// The red of each pixel, rounded.
+    fn reds(frame: &Frame) -> Vec<i32> {
+        let Size { width, height } = frame.size();
+        let values = filled([1, 3, height as usize, width as usize], |input, scratch| {
+            Preprocess::default().fill(frame, input, 0, scratch).unwrap();
+        });
+        values[..values.len() / 3].iter().map(|red| red.round() as i32).collect()
+    }
+
+    #[test]
+    fn interleaved_formats_find_red_green_and_blue() {
+        for (format, bytes) in [
+            (PixelFormat::Rgb, &[1, 2, 3, 4, 5, 6][..]),
+            (PixelFormat::Bgr, &[3, 2, 1, 6, 5, 4]),
+            (PixelFormat::Rgbx, &[1, 2, 3, 99, 4, 5, 6, 99]),
+            (PixelFormat::Rgba, &[1, 2, 3, 99, 4, 5, 6, 99]),
+            (PixelFormat::Bgrx, &[3, 2, 1, 99, 6, 5, 4, 99]),
+            (PixelFormat::Bgra, &[3, 2, 1, 99, 6, 5, 4, 99]),
+        ] {
+            let frame = Frame::from_packed(format, Size::new(2, 1), bytes).unwrap();
+            let values = filled([1, 3, 1, 2], |input, scratch| {
+                Preprocess::default().fill(&frame, input, 0, scratch).unwrap();
+            });
+            assert_eq!(values, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0], "{format}");
+        }
+    }
+
+    #[test]
+    fn chroma_is_shared_by_the_pairs_of_the_whole_frame_also_in_a_region() {
+        let luma = Tensor::from_slice([2, 5], &[100_u8; 10]).unwrap();
+        let u = Tensor::from_slice([1, 3], &[128_u8; 3]).unwrap();
+        let v = Tensor::from_slice([1, 3], &[128_u8, 138, 148]).unwrap();
+        let frame = Frame::from_planes(PixelFormat::I420, Size::new(5, 2), &[luma, u, v], Colorimetry::default()).unwrap();
+        assert_eq!(reds(&frame), [98, 98, 114, 114, 130].repeat(2));
+        let region = |x, width| frame.region(PixelRect { x, y: 1, width, height: 1 }).unwrap();
+        assert_eq!(reds(&region(1, 4)), [98, 114, 114, 130]);
+        assert_eq!(reds(&region(2, 2)), [114, 114]);
+        assert_eq!(reds(&region(3, 2)), [114, 130]);
+    }
+
+    #[test]
+    fn what_is_no_picture_is_refused() {
+        for (element, shape) in [
+            (ElementType::I32, &[1, 3, 2, 2][..]),
+            (ElementType::U8, &[3, 2, 2]),
+            (ElementType::F32, &[2, 3, 2, 2]),
+            (ElementType::F32, &[1, 5, 2, 2]),
+            (ElementType::U8, &[1, 3, 0, 2]),
+        ] {
+            assert!(Picture::of_tensor(&Tensor::new(element, shape).unwrap(), InputLayout::Nchw).is_err(), "{element} {shape:?}");
+        }
+    }
+}
