@@ -8,7 +8,7 @@ use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Detection, Frame, ObjectId, PixelRect, Transform};
+use crate::frame::{Detection, Frame, ObjectId, PixelRect, Point, Rect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{Output, RawDetection};
 
@@ -192,8 +192,8 @@ impl RegionsTask {
                     for detection in &mut detections {
                         detection.parent = Some(parent);
                         // The region's space begins at its corner, and has the frame's scale.
-                        detection.rect.x += region.x as f32;
-                        detection.rect.y += region.y as f32;
+                        let Rect { x, y, .. } = detection.rect;
+                        detection.move_to(Rect { x: x + region.x as f32, y: y + region.y as f32, ..detection.rect });
                     }
                     state.found[region_idx] = detections;
                 }
@@ -248,22 +248,37 @@ impl Job for DetectJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let Task::Detection { decoder, thresholds, class_scores } = &self.spec.task else { return Err(stopped()) };
+        let Task::Detection { decoder, thresholds, class_scores, roles } = &self.spec.task else { return Err(stopped()) };
+        let mut named: Vec<Output<'_>> = Vec::new();
+        let outputs = if roles.is_empty() {
+            outputs
+        } else {
+            named.extend_from_slice(outputs);
+            roles.iter().for_each(|(output_idx, role)| named[*output_idx].name = role);
+            &named
+        };
         decoder.decode_by_class(outputs, self.spec.input_size, thresholds, class_scores, boxes)?;
         let labels = &self.spec.labels;
-        self.found = boxes
-            .iter()
-            .map(|found| Detection {
+        let keypoints = |found: &RawDetection| -> Result<Vec<Point>> {
+            let mut points = Vec::new();
+            decoder.keypoints(outputs, self.spec.input_size, found, &mut points)?;
+            points.iter_mut().for_each(|point| *point = frame_from_input.apply_to_point(*point));
+            Ok(points)
+        };
+        let found = boxes.iter().map(|found| {
+            Ok(Detection {
                 id: ObjectId::next(),
                 track: None,
                 parent: None,
                 rect: frame_from_input.apply(found.rect),
+                keypoints: keypoints(found)?,
                 confidence: found.score,
                 label_id: found.class_id,
                 label: labels.get(found.class_id).cloned(),
                 classifications: Vec::new(),
             })
-            .collect();
+        });
+        self.found = found.collect::<Result<_>>()?;
         Ok(())
     }
 

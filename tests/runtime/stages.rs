@@ -125,7 +125,7 @@ fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
                     for Detection { rect, confidence, label: found, .. } in found {
                         assert_eq!((confidence, found.as_deref()), (1.0, Some("rectangle")));
                         let region = frame.region(rect.to_pixels(frame.size()).unwrap()).unwrap();
-                        let said = classifier.classify(&region).unwrap().unwrap();
+                        let said = classifier.classify(&region).unwrap().remove(0);
                         assert_eq!((&*said.name, &*said.model), ("color", "color"));
                         if label(&said.outcome) != name {
                             failures.push(format!("{name} {rect:?} in {size} {format}: named {:?}", said.outcome));
@@ -229,7 +229,7 @@ fn a_value_is_the_expectation_of_the_models_bins() {
                     (Some(memory), frame)
                 }
             };
-            match classifier.classify(&frame).unwrap().unwrap().outcome {
+            match classifier.classify(&frame).unwrap().remove(0).outcome {
                 Outcome::Value(value) => assert!((value - expected).abs() < 1e-3, "{format} {gray}: {value}"),
                 other => panic!("{other:?}"),
             }

@@ -127,6 +127,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
         track: None,
         parent: None,
         rect,
+        keypoints: vec![],
         confidence: 0.75,
         label_id: 1,
         label: Some("face".into()),

@@ -251,17 +251,21 @@ impl Stage for DetectStage {
     /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
+        let moved = |earlier: &Detection, rect: Rect| {
+            let mut moved = earlier.clone();
+            moved.move_to(rect);
+            moved
+        };
         let in_this_size = |rect: Rect| if found.size == size { rect } else { rect.rescaled(found.size, size) };
         if self.parents.is_none() {
-            let carried = found.detections.iter().map(|earlier| Detection { rect: in_this_size(earlier.rect), ..earlier.clone() });
-            results.detections.extend(carried);
+            results.detections.extend(found.detections.iter().map(|earlier| moved(earlier, in_this_size(earlier.rect))));
             return;
         }
         let children = found.detections.iter().filter_map(|child| {
             let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
             let is = results.detections.iter().find(|parent| parent.is_same_object(was))?;
             let rect = in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect);
-            Some(Detection { rect, parent: Some(is.id), ..child.clone() })
+            Some(Detection { parent: Some(is.id), ..moved(child, rect) })
         });
         let children: Vec<Detection> = children.collect();
         results.detections.extend(children);

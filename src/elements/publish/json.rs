@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
-//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut. Objects
-//! without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
+//! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. Objects without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Rect, Size};
+use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Point, Rect, ScoredLabel, Size};
 
 /// Grows when something that is there changes its meaning; what is only added does not count.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -125,6 +125,8 @@ struct DetectionBody<'a> {
     confidence: f32,
     label_id: u32,
     label: Option<&'a str>,
+    #[serde(skip_serializing_if = "Keypoints::is_empty")]
+    keypoints: Keypoints<'a>,
 }
 
 #[derive(Serialize)]
@@ -133,6 +135,28 @@ struct BoundingBox {
     y_min: f32,
     x_max: f32,
     y_max: f32,
+}
+
+/// In parts of a frame of this size.
+struct Keypoints<'a>(&'a [Point], Size);
+
+impl Keypoints<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Keypoints<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (width, height) = (self.1.width as f32, self.1.height as f32);
+        serializer.collect_seq(self.0.iter().map(|point| Keypoint { x: point.x / width, y: point.y / height }))
+    }
+}
+
+#[derive(Serialize)]
+struct Keypoint {
+    x: f32,
+    y: f32,
 }
 
 #[derive(Serialize)]
@@ -145,6 +169,26 @@ struct LabelBody<'a> {
     label: Option<&'a str>,
     label_id: u32,
     confidence: f32,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct LabelsBody<'a> {
+    labels: Vec<ScoredLabelBody<'a>>,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct ScoredLabelBody<'a> {
+    label: Option<&'a str>,
+    label_id: u32,
+    confidence: f32,
+}
+
+#[derive(Serialize)]
+struct TensorBody<'a> {
+    shape: &'a [usize],
+    data: &'a [f32],
     model: Model<'a>,
 }
 
@@ -171,7 +215,7 @@ struct Object<'a> {
 /// The keys of an object that are not those of classifiers.
 const KEYS: [&str; 9] = ["x", "y", "w", "h", "id", "region_id", "parent_id", "roi_type", "detection"];
 
-impl Serialize for Object<'_> {
+impl<'a> Serialize for Object<'a> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { detection, pixels, size } = *self;
         let label = detection.label.as_deref();
@@ -180,6 +224,7 @@ impl Serialize for Object<'_> {
             confidence: detection.confidence,
             label_id: detection.label_id,
             label,
+            keypoints: Keypoints(&detection.keypoints, size),
         };
         let mut map = serializer.serialize_map(Some(KEYS.len() + detection.classifications.len()))?;
         map.serialize_entry("x", &pixels.x)?;
@@ -199,7 +244,16 @@ impl Serialize for Object<'_> {
                     let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
                     map.serialize_entry(&key, &body)?;
                 }
+                Outcome::Labels(labels) => {
+                    let body = |label: &'a ScoredLabel| ScoredLabelBody {
+                        label: label.label.as_deref(),
+                        label_id: label.label_id,
+                        confidence: label.confidence,
+                    };
+                    map.serialize_entry(&key, &LabelsBody { labels: labels.iter().map(body).collect(), model })?;
+                }
                 Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
+                Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
             }
         }
         map.end()
@@ -270,6 +324,7 @@ mod tests {
             track: None,
             parent: None,
             rect,
+            keypoints: vec![],
             confidence: 0.9,
             label_id: 3,
             label: Some("face".into()),
@@ -310,6 +365,35 @@ mod tests {
             "\n"
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn keypoints_are_in_parts_of_the_frame_and_left_out_where_there_are_none() {
+        let mut face = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
+        let (_, value) = line(&results(vec![face.clone()]));
+        assert_eq!(value["objects"][0]["detection"].get("keypoints"), None);
+        face.keypoints = vec![Point { x: 50.0, y: 25.0 }, Point { x: 100.0, y: -50.0 }];
+        let (_, value) = line(&results(vec![face]));
+        assert_eq!(value["objects"][0]["detection"]["keypoints"], json!([{"x": 0.25, "y": 0.25}, {"x": 0.5, "y": -0.5}]));
+    }
+
+    #[test]
+    fn several_labels_and_vectors_have_keys_of_their_own() {
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let label = |label_id, name: Option<&str>| ScoredLabel { label_id, label: name.map(Into::into), confidence: 0.5 };
+        let mut person = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
+        person.classifications = vec![
+            said("attributes", Outcome::Labels(vec![label(2, Some("hat")), label(0, None)])),
+            said("identity", Outcome::Tensor { shape: vec![1, 3], data: [0.5, -0.25, f32::NAN].into() }),
+        ];
+        let (text, value) = line(&results(vec![person]));
+        let object = &value["objects"][0];
+        let expected = json!({
+            "labels": [{"label": "hat", "label_id": 2, "confidence": 0.5}, {"label": null, "label_id": 0, "confidence": 0.5}],
+            "model": {"name": "m"}
+        });
+        assert_eq!(object["attributes"], expected, "{text}");
+        assert_eq!(object["identity"], json!({"shape": [1, 3], "data": [0.5, -0.25, null], "model": {"name": "m"}}), "{text}");
     }
 
     #[test]
