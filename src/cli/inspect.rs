@@ -58,7 +58,7 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         Task::Detection { decoder, thresholds, .. } => {
             writeln!(out, "  decoder {}, threshold {}, iou-threshold {}", decoder.name(), thresholds.score, thresholds.iou)?;
         }
-        Task::Classification { heads } => {
+        Task::Classification { heads } | Task::Raw { heads } => {
             for Head { name, decoder, output_idx, threshold, .. } in heads {
                 writeln!(out, "  `{name}`: decoder {decoder:?} on output `{}`, threshold {threshold}", info.outputs[*output_idx].name())?;
             }

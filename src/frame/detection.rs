@@ -70,7 +70,7 @@ impl Detection {
     }
 }
 
-/// What one classifier said of one object.
+/// What one classifier said of one object, or of the whole frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
     /// The attribute: "gender", "color"; the key in the JSON.
@@ -137,6 +137,8 @@ pub struct FrameResults {
     pub status: InferenceStatus,
     /// The objects, best first.
     pub detections: Vec<Detection>,
+    /// What was said of the whole frame: what models give whose outputs are passed on as they are.
+    pub classifications: Vec<Classification>,
 }
 
 impl FrameResults {

@@ -231,15 +231,8 @@ impl Job for RegionJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
-        let spec = &*self.spec;
-        let Task::Classification { heads } = &spec.task else { return Err(stopped()) };
-        self.said.clear();
-        for head in heads {
-            let output = &outputs[head.output_idx];
-            if let Some(outcome) = outcome(head, head.decoder.decode(output, head.threshold)?, output.shape) {
-                self.said.push(Classification { name: head.name.clone(), model: spec.model_name.clone(), outcome });
-            }
-        }
+        let Task::Classification { heads } = &self.spec.task else { return Err(stopped()) };
+        self.said = classify(heads, &self.spec.model_name, outputs)?;
         Ok(())
     }
 
@@ -267,6 +260,18 @@ impl RegionJob {
             }
         }
     }
+}
+
+/// What the heads say of the outputs of one row, but for what is below their thresholds.
+pub(super) fn classify(heads: &[Head], model: &Arc<str>, outputs: &[Output<'_>]) -> Result<Vec<Classification>> {
+    let mut said = Vec::with_capacity(heads.len());
+    for head in heads {
+        let output = &outputs[head.output_idx];
+        if let Some(outcome) = outcome(head, head.decoder.decode(output, head.threshold)?, output.shape) {
+            said.push(Classification { name: head.name.clone(), model: model.clone(), outcome });
+        }
+    }
+    Ok(said)
 }
 
 /// What a head says, with the names of its classes; `None` if that is below its threshold.

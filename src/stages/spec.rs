@@ -100,6 +100,8 @@ pub enum Task {
     },
     /// Says something of a picture, and with each head something else.
     Classification { heads: Vec<Head> },
+    /// Looks at frames as a detector does, and what it says is passed on as it is.
+    Raw { heads: Vec<Head> },
 }
 
 impl Task {
@@ -107,6 +109,7 @@ impl Task {
     fn is_unlabeled(&self, labels: &Labels) -> bool {
         match self {
             Self::Detection { .. } => labels.is_empty(),
+            Self::Raw { .. } => false,
             Self::Classification { heads } => heads.iter().any(|head| {
                 let has_classes = matches!(head.decoder, ClassDecoder::Classes { .. } | ClassDecoder::MultiLabel { .. });
                 has_classes && head.labels.is_empty()
@@ -184,7 +187,7 @@ impl ModelSpec {
     /// What the task is called in a description.
     pub fn task_name(&self) -> &'static str {
         match self.task {
-            Task::Detection { .. } => "detection",
+            Task::Detection { .. } | Task::Raw { .. } => "detection",
             Task::Classification { .. } => "classification",
         }
     }

@@ -146,7 +146,7 @@ fn a_wrong_description_says_both_sides() {
             "\"segmentation\"",
             &["unknown variant `segmentation`", "`detection`", "`classification`"],
         ),
-        detector("no decoder", "decoder = \"ultraface\"\n", "", &["missing field `decoder`"]),
+        detector("no decoder", "decoder = \"ultraface\"\n", "", &["`decoder` is not given", "several fit", "yolov5, yolov10, ultraface"]),
         detector(
             "unknown decoder",
             "\"ultraface\"",

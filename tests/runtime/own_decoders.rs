@@ -1,14 +1,16 @@
 //! Decoders through whole stages: several heads of one model, numbers and vectors, and what an application registers.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
-use roiflow::frame::{Frame, Outcome, PixelFormat, Point, Rect, Size};
+use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::{Classifier, Detector, StageOptions, Task, register_box_scheme, register_class_scheme};
+use roiflow::stages::detector::DetectedInRegions;
+use roiflow::stages::{Classifier, Detector, Permit, StageOptions, Task, register_box_scheme, register_class_scheme};
 use roiflow::tensor::Result;
 use roiflow::vision::decode::{BoxScheme, ClassOutcome, ClassScheme, Output, RawDetection};
 
-use crate::support::{Scratch, tiny};
+use crate::support::{Scratch, receive, tiny};
 
 /// A red square in the middle of a black picture.
 fn picture() -> Frame {
@@ -83,6 +85,27 @@ fn custom_gives_what_the_model_gives() {
     assert!(data[0] > 0.9 && (data.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{data:?}");
 }
 
+/// With `task = "detection"` the outputs are those of the whole frame, or of each region.
+#[test]
+fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
+    let scratch = Scratch::new("raw");
+    let detector = Detector::new(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
+    assert_eq!(detector.detect(&picture()).unwrap(), []);
+    let expected = Outcome::Tensor { shape: vec![1, 1, 6], data: [0.0, 1.0, 0.25, 0.25, 0.75, 0.75].into() };
+    let (sender, receiver) = mpsc::channel();
+    let told = sender.clone();
+    detector.submit(picture(), 0, Box::new(move |found| told.send(found.unwrap().said).unwrap()));
+    let said = receive(&receiver);
+    assert_eq!((&*said[0].name, &*said[0].model, &said[0].outcome), ("own", "rectangle", &expected));
+    let whole = [(ObjectId(7), PixelRect::whole(Size::new(64, 64)))];
+    let done = move |found: DetectedInRegions| {
+        let [(ObjectId(7), said)] = &found.said[..] else { panic!("{found:?}") };
+        sender.send(vec![said.clone()]).unwrap();
+    };
+    detector.submit_regions(picture(), 1, &whole, &Permit::new(Instant::now(), None), Box::new(done));
+    assert_eq!(receive(&receiver)[0].outcome, expected);
+}
+
 #[test]
 fn a_decoder_that_is_not_given_must_be_the_only_one() {
     let scratch = Scratch::new("deduced");
@@ -104,6 +127,7 @@ fn keys_that_do_not_go_together_are_refused() {
         ("rectangle.onnx", "decoder = \"ultraface\"\nnms = \"gaussian\"\nnms-sigma = 0.0", ["larger than 0", "got 0"]),
         ("rectangle.onnx", "decoder = \"ultraface\"\nnormalize = true", ["`normalize` does not go with", "classification"]),
         ("rectangle.onnx", "decoder = \"yolov3\"", ["unknown decoder `yolov3`", "did you mean `yolov5`"]),
+        ("rectangle.onnx", "decoder = \"custom\"\nthreshold = 0.5", ["`threshold` does not go with decoder `custom`", "as they are"]),
         ("rectangle.onnx", "decoder = \"ssd\"", ["[1, 1, N, 7]", "[1, 1, 6]"]),
         ("color.onnx", "decoder = \"regression\"", ["one number", "[?, 4]"]),
         ("color.onnx", "decoder = \"regression\"\nscale = inf", ["finite numbers", "inf"]),

@@ -198,7 +198,7 @@ fn only_the_named_classes_are_parents() {
         let whole = vehicle(0);
         let outside = Detection { rect: Rect { x: 5000.0, ..whole.to_rect() }, ..object(4, Some("car"), whole) };
         let results = vec![object(1, Some("car"), whole), object(2, Some("tree"), whole), object(3, None, whole), outside];
-        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results }
+        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results, classifications: vec![] }
     };
     for (class, expected) in [("car", vec![1]), ("tree,car", vec![1, 2]), ("none", vec![]), ("", vec![1, 2, 3])] {
         let pipeline = pipeline(&format!(
@@ -241,7 +241,7 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
             label: Some("vehicle".into()),
             classifications: vec![],
         };
-        FrameResults { size: SIZE, frame_number: n, status: InferenceStatus::Inferred, detections: vec![vehicle] }
+        FrameResults { size: SIZE, frame_number: n, status: InferenceStatus::Inferred, detections: vec![vehicle], classifications: vec![] }
     };
     let pipeline = pipeline(&format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",

@@ -139,7 +139,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
 }
 
 pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> FrameResults {
-    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections }
+    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, classifications: vec![] }
 }
 
 /// The path of one of the models of `assets/tiny`.

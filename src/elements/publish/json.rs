@@ -13,7 +13,8 @@
 //!
 //! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
 //! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
-//! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. Objects without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+//! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
+//! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -56,6 +57,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         source: context.source,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
+        classifications: Classifications(&results.classifications),
         objects: Objects(results),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
@@ -103,6 +105,8 @@ struct Frame<'a> {
     source: Option<&'a str>,
     resolution: Option<Resolution>,
     inference: Inference<'a>,
+    #[serde(skip_serializing_if = "Classifications::is_empty")]
+    classifications: Classifications<'a>,
     objects: Objects<'a>,
 }
 
@@ -215,7 +219,7 @@ struct Object<'a> {
 /// The keys of an object that are not those of classifiers.
 const KEYS: [&str; 9] = ["x", "y", "w", "h", "id", "region_id", "parent_id", "roi_type", "detection"];
 
-impl<'a> Serialize for Object<'a> {
+impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { detection, pixels, size } = *self;
         let label = detection.label.as_deref();
@@ -236,34 +240,57 @@ impl<'a> Serialize for Object<'a> {
         map.serialize_entry("parent_id", &detection.parent.map(|id| id.0))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
         map.serialize_entry("detection", &body)?;
-        for (classification_idx, classification) in detection.classifications.iter().enumerate() {
-            let key = key_of(classification, &detection.classifications[..classification_idx]);
-            let model = Model { name: &classification.model };
-            match &classification.outcome {
-                Outcome::Label { label_id, label, confidence } => {
-                    let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
-                    map.serialize_entry(&key, &body)?;
-                }
-                Outcome::Labels(labels) => {
-                    let body = |label: &'a ScoredLabel| ScoredLabelBody {
-                        label: label.label.as_deref(),
-                        label_id: label.label_id,
-                        confidence: label.confidence,
-                    };
-                    map.serialize_entry(&key, &LabelsBody { labels: labels.iter().map(body).collect(), model })?;
-                }
-                Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
-                Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
-            }
-        }
+        serialize_classifications(&mut map, &detection.classifications, &KEYS)?;
         map.end()
     }
 }
 
+/// What was said of the whole frame, a key for each.
+struct Classifications<'a>(&'a [Classification]);
+
+impl Classifications<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Classifications<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        serialize_classifications(&mut map, self.0, &[])?;
+        map.end()
+    }
+}
+
+/// A key for each, beside those that are taken already.
+fn serialize_classifications<M: SerializeMap>(map: &mut M, classifications: &[Classification], taken: &[&str]) -> Result<(), M::Error> {
+    for (classification_idx, classification) in classifications.iter().enumerate() {
+        let key = key_of(classification, &classifications[..classification_idx], taken);
+        let model = Model { name: &classification.model };
+        match &classification.outcome {
+            Outcome::Label { label_id, label, confidence } => {
+                let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
+                map.serialize_entry(&key, &body)?;
+            }
+            Outcome::Labels(labels) => {
+                let labels = labels.iter().map(|ScoredLabel { label_id, label, confidence }| ScoredLabelBody {
+                    label: label.as_deref(),
+                    label_id: *label_id,
+                    confidence: *confidence,
+                });
+                map.serialize_entry(&key, &LabelsBody { labels: labels.collect(), model })?;
+            }
+            Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
+            Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
+        }
+    }
+    Ok(())
+}
+
 /// The classifier's name; with a number behind it if the object has that key already, for a key twice is no JSON that anybody reads.
-fn key_of<'a>(classification: &'a Classification, earlier: &[Classification]) -> Cow<'a, str> {
+fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
-    let n_taken = usize::from(KEYS.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
+    let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
     if n_taken == 0 { Cow::Borrowed(name) } else { Cow::Owned(format!("{name}_{}", n_taken + 1)) }
 }
 
@@ -333,7 +360,7 @@ mod tests {
     }
 
     fn results(detections: Vec<Detection>) -> FrameResults {
-        FrameResults { size: Size::new(200, 100), frame_number: 0, status: InferenceStatus::Inferred, detections }
+        FrameResults { size: Size::new(200, 100), detections, ..FrameResults::default() }
     }
 
     fn line(results: &FrameResults) -> (String, Value) {
@@ -394,6 +421,12 @@ mod tests {
         });
         assert_eq!(object["attributes"], expected, "{text}");
         assert_eq!(object["identity"], json!({"shape": [1, 3], "data": [0.5, -0.25, null], "model": {"name": "m"}}), "{text}");
+        assert_eq!(value.get("classifications"), None);
+        let frame =
+            FrameResults { classifications: vec![said("map", Outcome::Value(2.0)), said("map", Outcome::Value(3.0))], ..results(vec![]) };
+        let (text, value) = line(&frame);
+        let expected = json!({"map": {"value": 2.0, "model": {"name": "m"}}, "map_2": {"value": 3.0, "model": {"name": "m"}}});
+        assert_eq!(value["classifications"], expected, "{text}");
     }
 
     #[test]

@@ -141,6 +141,9 @@ impl WrittenOutput {
             ("normalize", self.normalize.is_some()),
             ("heads", !self.heads.is_empty()),
         ];
+        if self.decoder.as_deref() == Some("custom") {
+            return self.raw(context, &of_classifiers, assumed);
+        }
         let shapes: Vec<Vec<usize>> = info.outputs.iter().map(extents).collect();
         let mut outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
         let mut roles = Vec::new();
@@ -149,7 +152,7 @@ impl WrittenOutput {
             roles.push((output_idx, Arc::from(role.as_str())));
             outputs[output_idx].0 = role;
         }
-        let decoder = self.box_decoder(&outputs, input_size, assumed)?;
+        let decoder = self.box_decoder(&outputs, context, assumed)?;
         let name = decoder.name();
         refuse_foreign(name, "classification", &of_classifiers)?;
         if self.background.is_some() && name != "boxes-scores" {
@@ -187,20 +190,47 @@ impl WrittenOutput {
         Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new(), roles }, labels, n_classes))
     }
 
+    /// Outputs that are passed on as they are: of all keys `tensor` alone says something.
+    fn raw(&self, context: &Context<'_>, of_classifiers: &[(&str, bool)], assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
+        let others =
+            [("threshold", self.threshold.is_some()), ("labels", self.labels.is_some()), ("labels-file", self.labels_file.is_some())];
+        let of_boxes = self.keys_of_detectors();
+        let given = of_classifiers.iter().filter(|(key, _)| *key != "tensor").chain(&others).chain(&of_boxes);
+        if let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(foreign("custom", key, "its outputs are passed on as they are"));
+        }
+        let only = WrittenHead { decoder: self.decoder.clone(), tensor: self.tensor.clone(), ..WrittenHead::default() };
+        let (heads, _) = only.understood(context, None, assumed)?;
+        Ok((Task::Raw { heads }, Labels::default(), 0))
+    }
+
+    /// Those of suppression and of single schemes.
+    fn keys_of_detectors(&self) -> [(&'static str, bool); 7] {
+        [
+            ("iou-threshold", self.iou_threshold.is_some()),
+            ("max-boxes", self.max_boxes.is_some()),
+            ("nms", self.nms.is_some()),
+            ("nms-sigma", self.nms_sigma.is_some()),
+            ("class-agnostic", self.class_agnostic.is_some()),
+            ("background", self.background.is_some()),
+            ("tensors", !self.tensors.is_empty()),
+        ]
+    }
+
     /// The decoder that is named; else the only one that reads these outputs.
-    fn box_decoder(&self, outputs: &[(&str, &[usize])], input_size: Size, assumed: &mut Vec<String>) -> Result<BoxDecoder> {
+    fn box_decoder(&self, outputs: &[(&str, &[usize])], context: &Context<'_>, assumed: &mut Vec<String>) -> Result<BoxDecoder> {
         let options = BoxOptions { background: self.background };
         let registered = BOX_SCHEMES.read().unwrap().clone();
         if let Some(name) = &self.decoder {
             let own = registered.iter().find(|known| known.name() == name).cloned();
             return own.or_else(|| BoxDecoder::from_name(name, &options)).ok_or_else(|| {
-                let mut names: Vec<&str> = BoxDecoder::names().collect();
+                let mut names: Vec<&str> = BoxDecoder::names().chain(["custom"]).collect();
                 names.extend(registered.iter().map(BoxDecoder::name));
                 unknown_decoder("detection", name, &names)
             });
         }
         let built_in = BoxDecoder::names().filter_map(|name| BoxDecoder::from_name(name, &options));
-        let mut fitting: Vec<BoxDecoder> = built_in.filter(|decoder| decoder.check(outputs, input_size).is_ok()).collect();
+        let mut fitting: Vec<BoxDecoder> = built_in.filter(|decoder| decoder.check(outputs, context.input_size).is_ok()).collect();
         match fitting.len() {
             1 => {
                 let decoder = fitting.remove(0);
@@ -211,10 +241,10 @@ impl WrittenOutput {
                 let names: Vec<&str> =
                     if n_fitting == 0 { BoxDecoder::names().collect() } else { fitting.iter().map(BoxDecoder::name).collect() };
                 let how_many = if n_fitting == 0 { "none" } else { "several" };
-                let names = names.join(", ");
-                Err(config(format!(
-                    "[output] `decoder` is not given, and {how_many} fit the model's outputs {outputs:?}: expected one of {names}"
-                )))
+                let (names, ports) = (names.join(", "), context.info.outputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", "));
+                let message =
+                    format!("[output] `decoder` is not given, and {how_many} fit the model's outputs, {ports}: expected one of {names}");
+                Err(config(message))
             }
         }
     }
@@ -235,16 +265,7 @@ impl WrittenOutput {
     }
 
     fn classification(&self, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
-        let of_detectors = [
-            ("iou-threshold", self.iou_threshold.is_some()),
-            ("max-boxes", self.max_boxes.is_some()),
-            ("nms", self.nms.is_some()),
-            ("nms-sigma", self.nms_sigma.is_some()),
-            ("class-agnostic", self.class_agnostic.is_some()),
-            ("background", self.background.is_some()),
-            ("tensors", !self.tensors.is_empty()),
-        ];
-        refuse_foreign(self.decoder.as_deref().unwrap_or("heads"), "detection", &of_detectors)?;
+        refuse_foreign(self.decoder.as_deref().unwrap_or("heads"), "detection", &self.keys_of_detectors())?;
         let only = WrittenHead {
             name: Some(context.name.to_string()),
             decoder: self.decoder.clone(),

@@ -97,7 +97,8 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Whether outputs may lack the axis of the batch, as those of models that take one picture may. Default: no.
+    /// Whether outputs are tables that may lack the axis of the batch, `[n, columns]`, as those of models that take one picture may.
+    /// Default: no.
     fn takes_unbatched(&self) -> bool {
         false
     }
@@ -201,7 +202,7 @@ impl BoxDecoder {
         boxes: &mut Vec<RawDetection>,
     ) -> Result<()> {
         boxes.clear();
-        let check = if self.scheme.takes_unbatched() { Output::check_values } else { Output::check };
+        let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
         outputs.iter().try_for_each(check)?;
         let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
         self.scheme.candidates(outputs, input, score_min, boxes)?;

@@ -49,16 +49,18 @@ impl Output<'_> {
     /// # Errors
     /// [`ErrorKind::Shape`] if it is not one row of a batch, or has not as many values as its shape says.
     fn check(&self) -> Result<()> {
-        if self.shape.first() != Some(&1) {
-            return Err(self.incomplete());
-        }
-        self.check_values()
+        if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
-    /// As [`Output::check`], for outputs that may lack the axis of the batch.
-    fn check_values(&self) -> Result<()> {
+    /// As [`Output::check`], for tables that may lack the axis of the batch: `[1, n, columns]` or `[n, columns]`.
+    fn check_table(&self) -> Result<()> {
+        let is_table = matches!(self.shape, [1, _, _] | [_, _]);
+        if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
+    }
+
+    fn is_complete(&self) -> bool {
         let n_values = self.shape.iter().try_fold(1_usize, |product, &extent| product.checked_mul(extent));
-        if n_values == Some(self.data.len()) { Ok(()) } else { Err(self.incomplete()) }
+        n_values == Some(self.data.len())
     }
 
     fn incomplete(&self) -> Error {
@@ -224,5 +226,11 @@ mod tests {
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
             assert!(boxes.is_empty());
         }
+        // Where the axis of the batch may be missing, it may not be empty.
+        let shapes: [[usize; 3]; 6] = [[1, 64, 1], [1, 16, 1], [1, 4, 1], [1, 64, 4], [1, 16, 4], [0, 4, 4]];
+        let tensors = shapes.map(|shape| vec![0.9; shape.iter().product()]);
+        let outputs: Vec<Output<'_>> = shapes.iter().zip(&tensors).map(|(shape, data)| Output { name: "faces", shape, data }).collect();
+        let error = decoder("scrfd").decode(&outputs, Size::new(64, 32), &BoxThresholds::default(), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("got shape [0, 4, 4]"), "{error}");
     }
 }
