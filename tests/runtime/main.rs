@@ -13,6 +13,7 @@ mod own_decoders;
 mod pictures;
 mod profiling;
 mod random_decoders;
+mod real_decoders;
 mod reference;
 mod request;
 #[cfg(target_os = "linux")]
