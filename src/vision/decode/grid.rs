@@ -42,12 +42,16 @@ pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option
     })
 }
 
-/// The rows of an output `[1, n, n_columns]` or `[n, n_columns]`; `None` if it is another. `usize::MAX` if they are not known.
-pub(super) fn n_rows<P: Port>(port: &P, n_columns: usize) -> Option<usize> {
-    match *port.shape() {
-        [_, n_rows, columns] | [n_rows, columns] if columns == n_columns => Some(n_rows),
-        _ => None,
-    }
+/// The outputs with so many rows and columns, `[1, n, columns]` or `[n, columns]`, as indexes.
+pub(super) fn tables<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> impl Iterator<Item = usize> {
+    let is_table = move |port: &P| matches!(*port.shape(), [_, rows, columns] | [rows, columns] if (rows, columns) == (n_rows, n_columns));
+    (0..outputs.len()).filter(move |&port_idx| is_table(&outputs[port_idx]))
+}
+
+/// The only one of them.
+pub(super) fn only_table<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> Option<usize> {
+    let mut tables = tables(outputs, n_rows, n_columns);
+    tables.next().filter(|_| tables.next().is_none())
 }
 
 #[cfg(test)]

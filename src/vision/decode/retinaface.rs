@@ -1,7 +1,7 @@
 //! RetinaFace as its PyTorch version (biubug6) exports it: per prior a face's score (softmax already), the offsets of its box and of
 //! five keypoints. Owns the priors: two squares around the center of each cell.
 
-use super::grid::{self, Grid};
+use super::grid;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
@@ -87,7 +87,7 @@ fn prior(input: Size, row_idx: usize) -> Option<Prior> {
 }
 
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<Found> {
-    let n_rows = STRIDES.iter().map(|&stride| Grid::new(input, stride).n_cells()).sum::<usize>() * N_PRIORS;
+    let n_rows = grid::n_cells(input, &STRIDES) * N_PRIORS;
     let only_of = |n_columns| only(outputs, |shape| shape.len() == 3 && shape[2] == n_columns && !differs(shape[1], n_rows));
     let found = only_of(4).zip(only_of(2)).map(|(boxes, scores)| Found { boxes, scores, keypoints: only_of(N_KEYPOINT_COLUMNS) });
     found.ok_or_else(|| {

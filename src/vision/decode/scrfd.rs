@@ -1,10 +1,10 @@
 //! SCRFD, the face detectors of InsightFace: per anchor a score, the distances from the corner of its cell to the four sides of the
 //! box, and five keypoints if the model has them. Two anchors per cell of grids of 8, 16 and 32 pixels, or one of five grids.
 
-use super::grid::{self, Grid, n_rows};
+use super::grid::{self, Grid, only_table};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, unexpected};
 use crate::frame::{Point, Rect, Size};
-use crate::tensor::Result;
+use crate::tensor::{Error, Result};
 
 /// x and y of five points.
 const N_KEYPOINT_COLUMNS: usize = 10;
@@ -90,10 +90,7 @@ fn kind<P: Port>(outputs: &[P], input: Size) -> Result<Kind> {
 
 fn find<P: Port>(outputs: &[P], input: Size, kind: Kind, grid: Grid) -> Result<Found> {
     let n_anchors = grid.n_cells() * kind.n_anchors;
-    let only_of = |n_columns| {
-        let mut fitting = (0..outputs.len()).filter(|&port| n_rows(&outputs[port], n_columns) == Some(n_anchors));
-        fitting.next().filter(|_| fitting.next().is_none())
-    };
+    let only_of = |n_columns| only_table(outputs, n_anchors, n_columns);
     let found = || {
         let keypoints = only_of(N_KEYPOINT_COLUMNS);
         (keypoints.is_some() == kind.has_keypoints).then_some(Found { scores: only_of(1)?, boxes: only_of(4)?, keypoints })
@@ -101,7 +98,7 @@ fn find<P: Port>(outputs: &[P], input: Size, kind: Kind, grid: Grid) -> Result<F
     found().ok_or_else(|| not_found(outputs, input))
 }
 
-fn not_found<P: Port>(outputs: &[P], input: Size) -> crate::tensor::Error {
+fn not_found<P: Port>(outputs: &[P], input: Size) -> Error {
     let expected = format!(
         "for each of the strides 8, 16 and 32 outputs [1, n, 1], [1, n, 4] and perhaps [1, n, 10] with two rows per cell of an input of {input}, \
          or one row per cell of five strides"

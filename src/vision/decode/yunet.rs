@@ -1,7 +1,7 @@
 //! YuNet, the face detector of OpenCV's zoo in its export of 2023: per cell a class score, an objectness, a box and five keypoints,
 //! for grids of 8, 16 and 32 pixels. Knows no priors: the export of 2022 has other outputs.
 
-use super::grid::{self, Grid, n_rows};
+use super::grid::{self, Grid, only_table, tables};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
@@ -63,16 +63,13 @@ impl BoxScheme for YuNet {
 }
 
 fn find<P: Port>(outputs: &[P], input: Size, grid: Grid) -> Result<Found> {
-    let is_of_grid = |port: &P, n_columns| n_rows(port, n_columns) == Some(grid.n_cells());
-    let only_of = |n_columns| {
-        let mut fitting = (0..outputs.len()).filter(|&port| is_of_grid(&outputs[port], n_columns));
-        fitting.next().filter(|_| fitting.next().is_none())
-    };
+    let n_cells = grid.n_cells();
     let scores = || {
-        let mut fitting = (0..outputs.len()).filter(|&port| is_of_grid(&outputs[port], 1));
-        let scores = [fitting.next()?, fitting.next()?];
-        fitting.next().is_none().then_some(scores)
+        let mut scores = tables(outputs, n_cells, 1);
+        let both = [scores.next()?, scores.next()?];
+        scores.next().is_none().then_some(both)
     };
+    let only_of = |n_columns| only_table(outputs, n_cells, n_columns);
     let found = || Some(Found { scores: scores()?, boxes: only_of(4)?, keypoints: only_of(N_KEYPOINT_COLUMNS)? });
     found().ok_or_else(|| {
         let expected = format!(

