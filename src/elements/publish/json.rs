@@ -69,9 +69,9 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the line of these results has an object.
-pub fn has_objects(results: &FrameResults) -> bool {
-    objects(results).next().is_some()
+/// Whether the line of these results has an object, or says something of the frame.
+pub fn has_results(results: &FrameResults) -> bool {
+    objects(results).next().is_some() || !results.classifications.is_empty()
 }
 
 /// The URI without user and password: `rtsp://***@host/path`. Text that is not a URI stays what it is.
@@ -479,9 +479,9 @@ mod tests {
     #[test]
     fn objects_of_a_frame_of_unknown_size_are_left_out() {
         let mut results = results(vec![detection(1, Rect::from_corners(-5.0, -5.0, 10.0, 10.0))]);
-        assert!(has_objects(&results));
+        assert!(has_results(&results));
         results.size = Size::default();
-        assert!(!has_objects(&results));
+        assert!(!has_results(&results));
     }
 
     #[test]

@@ -481,3 +481,36 @@ fn unknown_decoder(task: &str, decoder: &str, known: &[&str]) -> Error {
     let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
     config(format!("[output] unknown decoder `{decoder}` for {task}: expected one of {}{hint}", known.join(", ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/model-descriptions.md");
+
+    /// The examples of the documentation, each with its number.
+    fn examples() -> impl Iterator<Item = (usize, &'static str)> {
+        PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate()
+    }
+
+    #[derive(Deserialize)]
+    struct Example {
+        output: WrittenOutput,
+    }
+
+    #[test]
+    fn the_examples_of_the_documentation_are_descriptions() {
+        let mut named = Vec::new();
+        for (example_idx, example) in examples() {
+            let Example { output } = toml::from_str(example).unwrap_or_else(|error| panic!("example {example_idx}: {error}\n{example}"));
+            let heads = output.heads.iter().filter_map(|head| head.decoder.clone());
+            named.extend(output.decoder.clone().into_iter().chain(heads));
+        }
+        let schemes = BoxDecoder::names().chain(CLASS_DECODERS);
+        let missing: Vec<&str> = schemes.filter(|name| !PAGE.contains(&format!("| `{name}` |"))).collect();
+        assert!(missing.is_empty(), "decoders without a row: {missing:?}");
+        let unknown: Vec<&String> =
+            named.iter().filter(|name| !BoxDecoder::names().chain(CLASS_DECODERS).any(|known| known == **name)).collect();
+        assert!(unknown.is_empty() && named.len() >= 18, "{unknown:?} of {named:?}");
+    }
+}
