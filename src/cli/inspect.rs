@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::devices;
 use crate::pipeline::Spec;
-use crate::stages::{ModelSpec, StageOptions, Task};
+use crate::stages::{Head, ModelSpec, StageOptions, Task};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -58,8 +58,10 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         Task::Detection { decoder, thresholds, .. } => {
             writeln!(out, "  decoder {}, threshold {}, iou-threshold {}", decoder.name(), thresholds.score, thresholds.iou)?;
         }
-        Task::Classification { decoder, output_idx, threshold } => {
-            writeln!(out, "  decoder {decoder:?} on output `{}`, threshold {threshold}", info.outputs[*output_idx].name())?;
+        Task::Classification { heads } | Task::Raw { heads } => {
+            for Head { name, decoder, output_idx, threshold, .. } in heads {
+                writeln!(out, "  `{name}`: decoder {decoder:?} on output `{}`, threshold {threshold}", info.outputs[*output_idx].name())?;
+            }
         }
     }
     writeln!(out, "  labels {}", spec.labels.len())?;

@@ -122,6 +122,7 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
             track: relations.track_of(id),
             parent: None,
             rect,
+            keypoints: Vec::new(),
             confidence,
             label_id: 0,
             label: text_of(relations.label(id)),

@@ -18,11 +18,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use gst::buffer::BufferMetaForeachAction;
+use gst::glib::value::ToSendValue;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
 use super::analytics::{self, Written};
-use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Size};
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Point, Size};
 
 /// The name of the parameter of a ROI meta that says what a detector said; DL Streamer's.
 const DETECTION: &str = "detection";
@@ -81,9 +82,9 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
         let now = rois.get(&detection.id.0).copied().or_else(|| read.ours.get(&detection.id)?.to_pixels(size));
         match now {
             Some(now) if size == attached_size && pixels_in(detection, size) == Some(now) => {}
-            Some(now) => detection.rect = now.to_rect(),
+            Some(now) => detection.move_to(now.to_rect()),
             None if size != attached_size && attached_size.width > 0 && attached_size.height > 0 => {
-                detection.rect = detection.rect.rescaled(attached_size, size);
+                detection.move_to(detection.rect.rescaled(attached_size, size));
             }
             None => {}
         }
@@ -178,6 +179,7 @@ fn add_foreign_rois(buffer: &gst::BufferRef, results: &mut FrameResults) {
             track: track_of(&roi),
             parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
             rect: pixel_rect(&roi).to_rect(),
+            keypoints: Vec::new(),
             confidence: number("confidence").unwrap_or(1.0) as f32,
             label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
             label: Some(roi.roi_type().into()),
@@ -292,6 +294,9 @@ fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size: Size) {
 fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
     let (width, height) = (f64::from(size.width.max(1)), f64::from(size.height.max(1)));
     let rect = detection.rect;
+    // x and y of each in turn, in parts of the frame as the box is.
+    let coordinates = |point: &Point| [f64::from(point.x) / width, f64::from(point.y) / height].map(|part| part.to_send_value());
+    let keypoints = detection.keypoints.iter().flat_map(coordinates);
     gst::Structure::builder(DETECTION)
         .field("x_min", f64::from(rect.x) / width)
         .field("x_max", f64::from(rect.x_max()) / width)
@@ -300,6 +305,7 @@ fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
         .field("confidence", f64::from(detection.confidence))
         .field("label_id", detection.label_id as i32)
         .field_if_some("label", detection.label.as_deref().map(without_nul).as_deref())
+        .field_if_some("keypoints", (!detection.keypoints.is_empty()).then(|| gst::Array::from_values(keypoints)))
         .build()
 }
 
@@ -313,7 +319,18 @@ fn classification_structure(name: &str, classification: &Classification) -> gst:
             .field_if_some("label", label.as_deref().map(without_nul).as_deref())
             .field("confidence", f64::from(*confidence))
             .build(),
+        Outcome::Labels(labels) => {
+            let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
+            let names = names.map(|name| without_nul(&name).to_send_value());
+            let confidences = labels.iter().map(|label| f64::from(label.confidence).to_send_value());
+            builder.field("labels", gst::Array::from_values(names)).field("confidences", gst::Array::from_values(confidences)).build()
+        }
         Outcome::Value(value) => builder.field("value", f64::from(*value)).build(),
+        Outcome::Tensor { shape, data } => {
+            let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());
+            let data = data.iter().map(|&value| f64::from(value).to_send_value());
+            builder.field("shape", gst::Array::from_values(shape)).field("data", gst::Array::from_values(data)).build()
+        }
     }
 }
 

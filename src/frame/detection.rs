@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Rect, Size};
+use super::{Point, Rect, Size};
 
 /// Names one object for the life of the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +39,9 @@ pub struct Detection {
     pub parent: Option<ObjectId>,
     /// Where, in frame space; real-valued, may reach outside the frame.
     pub rect: Rect,
+    /// Points of the object in frame space, in the order of the model that found it: of a face the eyes, the nose and the corners of
+    /// the mouth, each first on the left of the picture. Empty if the model has none. May lie outside the rectangle.
+    pub keypoints: Vec<Point>,
     /// 0..=1.
     pub confidence: f32,
     /// The class index that the model gave.
@@ -55,13 +58,19 @@ impl Detection {
         self.track.unwrap_or(self.id)
     }
 
+    /// Moves it to another place, and its keypoints with it.
+    pub fn move_to(&mut self, rect: Rect) {
+        let was = std::mem::replace(&mut self.rect, rect);
+        self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
+    }
+
     /// Whether this is the same object as `earlier`: by its name, or by that of its track.
     pub fn is_same_object(&self, earlier: &Self) -> bool {
         self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
     }
 }
 
-/// What one classifier said of one object.
+/// What one classifier said of one object, or of the whole frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
     /// The attribute: "gender", "color"; the key in the JSON.
@@ -83,8 +92,26 @@ pub enum Outcome {
         /// 0..=1.
         confidence: f32,
     },
+    /// Any number of several classes, the surest first.
+    Labels(Vec<ScoredLabel>),
     /// A number, such as an age in years.
     Value(f32),
+    /// Numbers to be used elsewhere: an embedding, or what a model gives, as it is.
+    Tensor {
+        /// The extent of each axis.
+        shape: Vec<usize>,
+        /// The values, last axis fastest.
+        data: Arc<[f32]>,
+    },
+}
+
+/// One of several classes that a classifier saw at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoredLabel {
+    pub label_id: u32,
+    pub label: Option<Arc<str>>,
+    /// 0..=1.
+    pub confidence: f32,
 }
 
 /// Whether inference took place on a frame.
@@ -110,6 +137,8 @@ pub struct FrameResults {
     pub status: InferenceStatus,
     /// The objects, best first.
     pub detections: Vec<Detection>,
+    /// What was said of the whole frame: what models give whose outputs are passed on as they are.
+    pub classifications: Vec<Classification>,
 }
 
 impl FrameResults {

@@ -13,9 +13,9 @@ pub mod rect;
 pub mod region;
 pub mod transform;
 
-pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome};
+pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel};
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
-pub use rect::{PixelRect, Rect, Size};
+pub use rect::{PixelRect, Point, Rect, Size};
 pub use transform::Transform;
 
 use crate::tensor::{ElementType, Error, ErrorKind, Layout, Memory, Result, Tensor};

@@ -24,6 +24,21 @@ impl fmt::Display for Size {
     }
 }
 
+/// A point with real-valued coordinates; may lie outside the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Point {
+    pub x: f32,
+    pub y: f32,
+}
+
+impl Point {
+    /// The point at the same place in a rectangle, after that moved and grew from `was` to `is`; it only moves if `was` has no extent.
+    pub fn moved_with(&self, was: Rect, is: Rect) -> Point {
+        let Rect { x, y, .. } = Rect { x: self.x, y: self.y, width: 0.0, height: 0.0 }.moved_with(was, is);
+        Point { x, y }
+    }
+}
+
 /// A rectangle with real-valued edges, as detectors give it; may reach outside the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rect {
@@ -37,6 +52,11 @@ impl Rect {
     /// A rectangle from its corners, the second one exclusive.
     pub const fn from_corners(x_min: f32, y_min: f32, x_max: f32, y_max: f32) -> Self {
         Self { x: x_min, y: y_min, width: x_max - x_min, height: y_max - y_min }
+    }
+
+    /// A rectangle from its center.
+    pub const fn from_center(x: f32, y: f32, width: f32, height: f32) -> Self {
+        Self { x: x - width / 2.0, y: y - height / 2.0, width, height }
     }
 
     /// The right edge.
@@ -162,6 +182,7 @@ mod tests {
         assert_eq!(was.moved_with(was, is), is);
         let point = Rect { width: 0.0, height: 0.0, ..was };
         assert_eq!(part.moved_with(point, is), Rect { x: 110.0, y: 2.0, ..part });
+        assert_eq!(Point { x: 20.0, y: 25.0 }.moved_with(was, is), Point { x: 120.0, y: 5.0 });
     }
 
     #[test]

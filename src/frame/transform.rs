@@ -1,6 +1,6 @@
 //! Scale and offset between two named spaces.
 
-use super::Rect;
+use super::{Point, Rect};
 
 /// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis.
 ///
@@ -31,6 +31,11 @@ impl Transform {
         }
     }
 
+    /// The point in the target space.
+    pub fn apply_to_point(&self, point: Point) -> Point {
+        Point { x: point.x * self.scale.0 + self.offset.0, y: point.y * self.scale.1 + self.offset.1 }
+    }
+
     /// The way back.
     pub fn invert(&self) -> Transform {
         let scale = (1.0 / self.scale.0, 1.0 / self.scale.1);
@@ -54,5 +59,6 @@ mod tests {
         let in_frame = frame_from_input.apply(in_input);
         assert_eq!(in_frame, Rect { x: 2.0, y: 31.0, width: 4.0, height: 12.0 });
         assert_eq!(frame_from_input.invert().apply(in_frame), in_input);
+        assert_eq!(frame_from_input.apply_to_point(Point { x: 5.0, y: 7.0 }), Point { x: in_frame.x, y: in_frame.y });
     }
 }

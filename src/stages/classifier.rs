@@ -1,4 +1,4 @@
-//! Frame and regions in, one classification per region out.
+//! Frame and regions in, a classification per region and head of the model out.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
-use super::spec::describe;
+use super::spec::{Head, describe};
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect, Transform};
+use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect, ScoredLabel, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{ClassOutcome, Output};
 
@@ -107,17 +107,17 @@ impl Classifier {
             span: span.clone(),
             spec: self.spec.clone(),
             region: Some(region),
-            said: None,
+            said: Vec::new(),
             task: Some(task.clone()),
         }
     }
 
-    /// Classifies one picture and waits for the answer; `None` if it was below the threshold. It runs by itself, whatever the batch
-    /// size.
+    /// Classifies one picture and waits for the answers, one for each head of the model whose answer is not below its threshold. It
+    /// runs by itself, whatever the batch size.
     ///
     /// # Errors
     /// What the run says.
-    pub fn classify(&self, frame: &Frame) -> Result<Option<Classification>> {
+    pub fn classify(&self, frame: &Frame) -> Result<Vec<Classification>> {
         let mut classified = wait_for(|done| {
             let done: Done = Box::new(move |classified| done(Ok(classified)));
             let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
@@ -126,7 +126,7 @@ impl Classifier {
         })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
-            None => Ok(classified.classifications.pop().map(|(_, classification)| classification)),
+            None => Ok(classified.classifications.into_iter().map(|(_, classification)| classification).collect()),
         }
     }
 
@@ -202,8 +202,8 @@ struct RegionJob {
     span: tracing::Span,
     spec: Arc<ModelSpec>,
     region: Option<Frame>,
-    /// `None` if what it says is below the threshold.
-    said: Option<Classification>,
+    /// What the heads say, but for what is below their thresholds.
+    said: Vec<Classification>,
     task: Option<Arc<FrameTask>>,
 }
 
@@ -231,34 +231,25 @@ impl Job for RegionJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
-        let spec = &*self.spec;
-        let Task::Classification { decoder, output_idx, threshold } = &spec.task else { return Err(stopped()) };
-        let outcome = match decoder.decode(&outputs[*output_idx])? {
-            ClassOutcome::Label { score, .. } if score < *threshold => return Ok(()),
-            ClassOutcome::Label { class_id, score } => {
-                Outcome::Label { label_id: class_id, label: spec.labels.get(class_id).cloned(), confidence: score }
-            }
-            ClassOutcome::Value(value) => Outcome::Value(value),
-        };
-        self.said = Some(Classification { name: spec.name.clone(), model: spec.model_name.clone(), outcome });
+        let Task::Classification { heads } = &self.spec.task else { return Err(stopped()) };
+        self.said = classify(heads, &self.spec.model_name, outputs)?;
         Ok(())
     }
 
     fn deliver(mut self, ended: Result<()>) {
-        let said = self.said.take();
+        let said = std::mem::take(&mut self.said);
         self.finish(ended.map(|()| said));
     }
 }
 
 impl RegionJob {
-    fn finish(&mut self, result: Result<Option<Classification>>) {
+    fn finish(&mut self, result: Result<Vec<Classification>>) {
         // The region goes first, so that the buffer under the frame is writable when the owner hears of the last result.
         self.region = None;
         let Some(task) = self.task.take() else { return };
         let mut results = task.results.lock().unwrap();
         match result {
-            Ok(Some(classification)) => results.0.classifications.push((self.id, classification)),
-            Ok(None) => {}
+            Ok(said) => results.0.classifications.extend(said.into_iter().map(|classification| (self.id, classification))),
             Err(error) => results.0.fail(error),
         }
         drop(results);
@@ -269,6 +260,36 @@ impl RegionJob {
             }
         }
     }
+}
+
+/// What the heads say of the outputs of one row, but for what is below their thresholds.
+pub(super) fn classify(heads: &[Head], model: &Arc<str>, outputs: &[Output<'_>]) -> Result<Vec<Classification>> {
+    let mut said = Vec::with_capacity(heads.len());
+    for head in heads {
+        let output = &outputs[head.output_idx];
+        if let Some(outcome) = outcome(head, head.decoder.decode(output, head.threshold)?, output.shape) {
+            said.push(Classification { name: head.name.clone(), model: model.clone(), outcome });
+        }
+    }
+    Ok(said)
+}
+
+/// What a head says, with the names of its classes; `None` if that is below its threshold.
+fn outcome(head: &Head, said: ClassOutcome, shape: &[usize]) -> Option<Outcome> {
+    let label_of = |class_id: u32| head.labels.get(class_id).cloned();
+    Some(match said {
+        ClassOutcome::Label { score, .. } if score < head.threshold => return None,
+        ClassOutcome::Label { class_id, score } => Outcome::Label { label_id: class_id, label: label_of(class_id), confidence: score },
+        ClassOutcome::Labels(labels) => {
+            let named = |(class_id, score)| ScoredLabel { label_id: class_id, label: label_of(class_id), confidence: score };
+            Outcome::Labels(labels.into_iter().filter(|(_, score)| *score >= head.threshold).map(named).collect())
+        }
+        ClassOutcome::Value(value) => Outcome::Value(value),
+        ClassOutcome::Vector(data) => {
+            let shape = if shape.iter().product::<usize>() == data.len() { shape.to_vec() } else { vec![data.len()] };
+            Outcome::Tensor { shape, data: data.into() }
+        }
+    })
 }
 
 impl Drop for RegionJob {

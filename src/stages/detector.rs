@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::classifier::classify;
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Detection, Frame, ObjectId, PixelRect, Transform};
+use crate::frame::{Classification, Detection, Frame, ObjectId, PixelRect, Point, Rect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{Output, RawDetection};
 
@@ -22,8 +23,17 @@ pub struct Detector {
     spec: Arc<ModelSpec>,
 }
 
-/// Takes the detections of one frame. Runs on a worker thread and must not block.
-pub type Detected = Box<dyn FnOnce(Result<Vec<Detection>>) + Send>;
+/// What was found in one frame.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// The detections, in the frame's space, best first.
+    pub detections: Vec<Detection>,
+    /// The outputs of a model that is described as `custom`, as they are; such a model has no detections.
+    pub said: Vec<Classification>,
+}
+
+/// Takes what was found in one frame. Runs on a worker thread and must not block.
+pub type Detected = Box<dyn FnOnce(Result<Found>) + Send>;
 
 /// What was found in the regions of one frame.
 #[derive(Debug, Default)]
@@ -31,6 +41,8 @@ pub struct DetectedInRegions {
     /// The detections, in the frame's space and with the region's object as their parent: those of the first region first, and
     /// of each region the best first, in whichever order the runs ended.
     pub detections: Vec<Detection>,
+    /// The outputs of a model that is described as `custom`, by the object in whose region they were computed.
+    pub said: Vec<(ObjectId, Classification)>,
     /// The first error, and how many regions failed.
     pub failed: Option<(Error, usize)>,
 }
@@ -46,7 +58,7 @@ impl Detector {
     pub fn new(options: &StageOptions) -> Result<Self> {
         let instance = instance::<DetectJob>(options, "detector", false)?;
         let spec = Arc::new(describe(options, &instance.info)?);
-        if !matches!(spec.task, Task::Detection { .. }) {
+        if matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
                 "`{}` is described as {} in `{}`: a detector needs `task = \"detection\"`",
                 options.model.display(),
@@ -88,7 +100,7 @@ impl Detector {
         }
         let task = Arc::new(RegionsTask {
             n_open: AtomicUsize::new(regions.len()),
-            state: Mutex::new(RegionsState { found: vec![Vec::new(); regions.len()], failed: None, done: Some(done) }),
+            state: Mutex::new(RegionsState { found: vec![Vec::new(); regions.len()], said: Vec::new(), failed: None, done: Some(done) }),
         });
         let mut jobs = Vec::with_capacity(regions.len());
         for (region_idx, &(parent, rect)) in regions.iter().enumerate() {
@@ -106,16 +118,17 @@ impl Detector {
 
     fn job(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) -> DetectJob {
         let (frame, span, spec) = (Some(frame), tracing::Span::current(), self.spec.clone());
-        DetectJob { frame, frame_number, permit, span, spec, found: Vec::new(), done: Some(done) }
+        DetectJob { frame, frame_number, permit, span, spec, found: Found::default(), done: Some(done) }
     }
 
-    /// As [`Detector::submit`], and waits for the result. It runs by itself, whatever the batch size.
+    /// As [`Detector::submit`], and waits for the detections. It runs by itself, whatever the batch size.
     ///
     /// # Errors
     /// What the run says.
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
         let permit = Permit::new(Instant::now(), None);
-        super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit, done)))
+        let found = super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit, done)))?;
+        Ok(found.detections)
     }
 
     /// Drops the frames whose run has not begun: they fail.
@@ -177,6 +190,7 @@ struct RegionsTask {
 struct RegionsState {
     /// By region.
     found: Vec<Vec<Detection>>,
+    said: Vec<(ObjectId, Classification)>,
     /// The first error, and how many there were.
     failed: Option<(Error, usize)>,
     /// Whom to tell.
@@ -184,16 +198,17 @@ struct RegionsState {
 }
 
 impl RegionsTask {
-    fn finish(&self, region_idx: usize, parent: ObjectId, region: PixelRect, found: Result<Vec<Detection>>) {
+    fn finish(&self, region_idx: usize, parent: ObjectId, region: PixelRect, found: Result<Found>) {
         {
             let mut state = self.state.lock().unwrap();
             match found {
-                Ok(mut detections) => {
+                Ok(Found { mut detections, said }) => {
+                    state.said.extend(said.into_iter().map(|said| (parent, said)));
                     for detection in &mut detections {
                         detection.parent = Some(parent);
                         // The region's space begins at its corner, and has the frame's scale.
-                        detection.rect.x += region.x as f32;
-                        detection.rect.y += region.y as f32;
+                        let Rect { x, y, .. } = detection.rect;
+                        detection.move_to(Rect { x: x + region.x as f32, y: y + region.y as f32, ..detection.rect });
                     }
                     state.found[region_idx] = detections;
                 }
@@ -206,9 +221,9 @@ impl RegionsTask {
             }
         }
         if self.n_open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let RegionsState { found, failed, done } = std::mem::take(&mut *self.state.lock().unwrap());
+            let RegionsState { found, said, failed, done } = std::mem::take(&mut *self.state.lock().unwrap());
             if let Some(done) = done {
-                done(DetectedInRegions { detections: found.into_iter().flatten().collect(), failed });
+                done(DetectedInRegions { detections: found.into_iter().flatten().collect(), said, failed });
             }
         }
     }
@@ -220,7 +235,7 @@ struct DetectJob {
     permit: Arc<Permit>,
     span: tracing::Span,
     spec: Arc<ModelSpec>,
-    found: Vec<Detection>,
+    found: Found,
     done: Option<Detected>,
 }
 
@@ -248,22 +263,44 @@ impl Job for DetectJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let Task::Detection { decoder, thresholds, class_scores } = &self.spec.task else { return Err(stopped()) };
+        let (decoder, thresholds, class_scores, roles) = match &self.spec.task {
+            Task::Detection { decoder, thresholds, class_scores, roles } => (decoder, thresholds, class_scores, roles),
+            Task::Raw { heads } => {
+                self.found.said = classify(heads, &self.spec.model_name, outputs)?;
+                return Ok(());
+            }
+            Task::Classification { .. } => return Err(stopped()),
+        };
+        let mut named: Vec<Output<'_>> = Vec::new();
+        let outputs = if roles.is_empty() {
+            outputs
+        } else {
+            named.extend_from_slice(outputs);
+            roles.iter().for_each(|(output_idx, role)| named[*output_idx].name = role);
+            &named
+        };
         decoder.decode_by_class(outputs, self.spec.input_size, thresholds, class_scores, boxes)?;
         let labels = &self.spec.labels;
-        self.found = boxes
-            .iter()
-            .map(|found| Detection {
+        let keypoints = |found: &RawDetection| -> Result<Vec<Point>> {
+            let mut points = Vec::new();
+            decoder.keypoints(outputs, self.spec.input_size, found, &mut points)?;
+            points.iter_mut().for_each(|point| *point = frame_from_input.apply_to_point(*point));
+            Ok(points)
+        };
+        let found = boxes.iter().map(|found| {
+            Ok(Detection {
                 id: ObjectId::next(),
                 track: None,
                 parent: None,
                 rect: frame_from_input.apply(found.rect),
+                keypoints: keypoints(found)?,
                 confidence: found.score,
                 label_id: found.class_id,
                 label: labels.get(found.class_id).cloned(),
                 classifications: Vec::new(),
             })
-            .collect();
+        });
+        self.found.detections = found.collect::<Result<_>>()?;
         Ok(())
     }
 
@@ -274,7 +311,7 @@ impl Job for DetectJob {
 }
 
 impl DetectJob {
-    fn finish(&mut self, result: Result<Vec<Detection>>) {
+    fn finish(&mut self, result: Result<Found>) {
         // The frame goes first, so that the buffer under it is writable when the owner hears of the result.
         self.frame = None;
         if let Some(done) = self.done.take() {

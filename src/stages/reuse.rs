@@ -243,11 +243,13 @@ fn vote(answers: &[(u64, Outcome)]) -> Outcome {
             let values = || outcomes().filter_map(|outcome| if let Outcome::Value(value) = outcome { Some(*value) } else { None });
             Outcome::Value(values().sum::<f32>() / values().count() as f32)
         }
+        // What can't be counted.
+        Outcome::Labels(_) | Outcome::Tensor { .. } => newest.clone(),
         Outcome::Label { .. } => {
             let labels = || {
                 outcomes().filter_map(|outcome| match outcome {
                     Outcome::Label { label_id, label, confidence } => Some((*label_id, label, *confidence)),
-                    Outcome::Value(_) => None,
+                    _ => None,
                 })
             };
             let tally = |label_id: u32, label: &Option<_>| {
@@ -288,7 +290,17 @@ mod tests {
 
     fn object(track: Option<ObjectId>) -> Detection {
         let rect = here(10.0, 40.0);
-        Detection { id: ObjectId(1), track, parent: None, rect, confidence: 1.0, label_id: 0, label: None, classifications: vec![] }
+        Detection {
+            id: ObjectId(1),
+            track,
+            parent: None,
+            rect,
+            keypoints: vec![],
+            confidence: 1.0,
+            label_id: 0,
+            label: None,
+            classifications: vec![],
+        }
     }
 
     /// The frames, of so many, in which an object at these places is classified.

@@ -1,7 +1,9 @@
 //! A model and its description: as written (`model.toml`), then as understood and checked against the model's ports.
 //!
-//! The only reader of that format. A description lies beside the model with the same name and the ending `.toml`, or is named.
-//! Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
+//! The only reader of that format; `output` has the part about decoders. A description lies beside the model with the same name and
+//! the ending `.toml`, or is named. Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
+
+mod output;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +12,18 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use self::output::WrittenOutput;
 use super::labels::Labels;
 use super::{Scheduling, Sharing, thresholds};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
-use crate::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Port, Result};
 use crate::tensor::Shape;
-use crate::vision::decode::{Activation, BoxDecoder, BoxThresholds, ClassDecoder};
+use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
+
+pub use self::output::{Head, register_box_scheme, register_class_scheme};
 
 /// What a user asks of a stage. Everything but `model` may be left open.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -73,7 +78,7 @@ pub struct ModelSpec {
     pub input_size: Size,
     /// The shape of an input with one picture.
     pub input_shape: Shape,
-    /// Names of the classes.
+    /// Names of the classes of a detector, or of a classifier with one head.
     pub labels: Labels,
     /// What the description left open and what was taken instead, one sentence each.
     pub assumed: Vec<String>,
@@ -82,12 +87,35 @@ pub struct ModelSpec {
 }
 
 /// What a model does, and how its outputs are read.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Task {
-    /// Finds objects. `class_scores` are the thresholds of single classes, by class, instead of that of all.
-    Detection { decoder: BoxDecoder, thresholds: BoxThresholds, class_scores: Vec<f32> },
-    /// Says something of a picture. `threshold` is the least confidence that is reported.
-    Classification { decoder: ClassDecoder, output_idx: usize, threshold: f32 },
+    /// Finds objects.
+    Detection {
+        decoder: BoxDecoder,
+        thresholds: BoxThresholds,
+        /// The thresholds of single classes, by class, instead of that of all.
+        class_scores: Vec<f32>,
+        /// What outputs are called, by their index, when the decoder looks for them, instead of by their own names.
+        roles: Vec<(usize, Arc<str>)>,
+    },
+    /// Says something of a picture, and with each head something else.
+    Classification { heads: Vec<Head> },
+    /// Looks at frames as a detector does, and what it says is passed on as it is.
+    Raw { heads: Vec<Head> },
+}
+
+impl Task {
+    /// Whether classes have no names.
+    fn is_unlabeled(&self, labels: &Labels) -> bool {
+        match self {
+            Self::Detection { .. } => labels.is_empty(),
+            Self::Raw { .. } => false,
+            Self::Classification { heads } => heads.iter().any(|head| {
+                let has_classes = matches!(head.decoder, ClassDecoder::Classes { .. } | ClassDecoder::MultiLabel { .. });
+                has_classes && head.labels.is_empty()
+            }),
+        }
+    }
 }
 
 impl ModelSpec {
@@ -139,24 +167,27 @@ impl ModelSpec {
             .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
-        let labels = written.output.labels(options, path)?;
-        let (mut task, n_classes) = written.output.task(written.task, options, info, input_size, &mut assumed)?;
-        if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
-            return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
-        }
+        let context = output::Context { options, path, info, input_size, name: &name };
+        let (mut task, labels, n_classes) = written.output.understood(written.task, &context, &mut assumed)?;
+        output::check_labels(&labels, n_classes)?;
         if let (Task::Detection { thresholds: every, class_scores, .. }, Some(text)) = (&mut task, &options.class_thresholds) {
             *class_scores = thresholds::by_class(text, &labels, n_classes, every.score)?;
         }
-        if labels.is_empty() && !matches!(task, Task::Classification { decoder: ClassDecoder::Expectation { .. }, .. }) {
+        if task.is_unlabeled(&labels) {
             assumed.push("no labels: classes are told by number".to_owned());
         }
         Ok(Self { name, model_name, task, preprocess, input_size, input_shape, labels, assumed, description: path.to_owned() })
     }
 
+    /// Whether this is one of its attributes.
+    pub fn says(&self, name: &str) -> bool {
+        matches!(&self.task, Task::Classification { heads } if heads.iter().any(|head| *head.name == *name))
+    }
+
     /// What the task is called in a description.
     pub fn task_name(&self) -> &'static str {
         match self.task {
-            Task::Detection { .. } => "detection",
+            Task::Detection { .. } | Task::Raw { .. } => "detection",
             Task::Classification { .. } => "classification",
         }
     }
@@ -332,27 +363,6 @@ enum WrittenRounding {
     U8,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct WrittenOutput {
-    decoder: String,
-    tensor: Option<String>,
-    threshold: Option<f32>,
-    iou_threshold: Option<f32>,
-    max_boxes: Option<usize>,
-    activation: Option<WrittenActivation>,
-    weights: Option<Vec<f32>>,
-    labels: Option<Vec<String>>,
-    labels_file: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenActivation {
-    None,
-    Softmax,
-}
-
 impl WrittenInput {
     fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
         let defaults = Preprocess::default();
@@ -413,124 +423,4 @@ fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: 
         Some(&[first, second, third]) if n_channels == 3 => Ok([first, second, third]),
         Some(values) => Err(config(format!("[input] `{key}`: expected 1 or {n_channels} numbers, got {}", values.len()))),
     }
-}
-
-impl WrittenOutput {
-    fn labels(&self, options: &StageOptions, description: &Path) -> Result<Labels> {
-        if let Some(labels) = &options.labels {
-            return Ok(Labels::new(labels));
-        }
-        if let Some(path) = &options.labels_file {
-            return Labels::read(path);
-        }
-        match (&self.labels, &self.labels_file) {
-            (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
-            (Some(labels), None) => Ok(Labels::new(labels)),
-            (None, Some(path)) => Labels::read(&description.parent().unwrap_or(Path::new("")).join(path)),
-            (None, None) => Ok(Labels::default()),
-        }
-    }
-
-    /// The task, and the number of classes that the model tells apart (0: it does not say).
-    fn task(
-        &self,
-        task: WrittenTask,
-        options: &StageOptions,
-        info: &ModelInfo,
-        input_size: Size,
-        assumed: &mut Vec<String>,
-    ) -> Result<(Task, u32)> {
-        let foreign = |what: &str| config(format!("[output] `{what}` does not go with decoder `{}`", self.decoder));
-        match task {
-            WrittenTask::Detection => {
-                let decoder =
-                    BoxDecoder::from_name(&self.decoder).ok_or_else(|| unknown_decoder("detection", &self.decoder, &BoxDecoder::NAMES))?;
-                if self.activation.is_some() || self.weights.is_some() || self.tensor.is_some() {
-                    return Err(foreign("activation`, `weights` or `tensor"));
-                }
-                let defaults = decoder.default_thresholds();
-                let score = options.threshold.or(self.threshold).unwrap_or_else(|| {
-                    assumed.push(format!("[output] `threshold` is not given: {}", defaults.score));
-                    defaults.score
-                });
-                let iou = options.iou_threshold.or(self.iou_threshold).unwrap_or(defaults.iou);
-                let thresholds = BoxThresholds {
-                    score: fraction("threshold", score)?,
-                    iou: fraction("iou-threshold", iou)?,
-                    max_boxes: self.max_boxes.unwrap_or(defaults.max_boxes),
-                };
-                let shapes: Vec<Vec<usize>> = info.outputs.iter().map(extents).collect();
-                let outputs: Vec<(&str, &[usize])> =
-                    info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
-                let n_classes = decoder
-                    .check(&outputs, input_size)
-                    .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", self.decoder)))?;
-                Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new() }, n_classes))
-            }
-            WrittenTask::Classification => {
-                let decoder = match (&*self.decoder, &self.weights) {
-                    ("classes", None) => {
-                        let activation = match self.activation {
-                            Some(WrittenActivation::Softmax) => Activation::Softmax,
-                            _ => Activation::None,
-                        };
-                        ClassDecoder::Classes { activation }
-                    }
-                    ("expectation", Some(weights)) => ClassDecoder::Expectation { weights: weights.clone() },
-                    ("expectation", None) => {
-                        return Err(config(
-                            "[output] decoder `expectation` needs `weights`: the number that each bin stands for".to_owned(),
-                        ));
-                    }
-                    ("classes", Some(_)) => return Err(foreign("weights")),
-                    _ => return Err(unknown_decoder("classification", &self.decoder, &["classes", "expectation"])),
-                };
-                if self.iou_threshold.is_some() || self.max_boxes.is_some() {
-                    return Err(foreign("iou-threshold` or `max-boxes"));
-                }
-                let named = |name: &str| info.outputs.iter().position(|port| port.names.iter().any(|own| **own == *name));
-                let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
-                let output_idx = match &self.tensor {
-                    Some(name) => {
-                        named(name).ok_or_else(|| config(format!("[output] `tensor = \"{name}\"`: the model has {}", names())))?
-                    }
-                    None if info.outputs.len() == 1 => 0,
-                    None => {
-                        return Err(config(format!(
-                            "the model has {} outputs: say which one with `tensor` in [output] (one of {})",
-                            info.outputs.len(),
-                            names()
-                        )));
-                    }
-                };
-                let port = &info.outputs[output_idx];
-                let n_classes = decoder
-                    .check(port.name(), &extents(port))
-                    .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", self.decoder)))?;
-                let threshold = fraction("threshold", options.threshold.or(self.threshold).unwrap_or(0.0))?;
-                Ok((Task::Classification { decoder, output_idx, threshold }, n_classes))
-            }
-        }
-    }
-}
-
-fn extents(port: &Port) -> Vec<usize> {
-    port.shape
-        .dims()
-        .iter()
-        .map(|dim| match dim {
-            Dim::Fixed(extent) => *extent,
-            Dim::Range { .. } | Dim::Dynamic => usize::MAX,
-        })
-        .collect()
-}
-
-fn fraction(key: &str, value: f32) -> Result<f32> {
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(config(format!("`{key}`: expected 0 to 1, got {value}"))) }
-}
-
-fn unknown_decoder(task: &str, decoder: &str, known: &[&str]) -> Error {
-    let nearest = known.iter().min_by_key(|name| strsim::levenshtein(name, decoder)).filter(|name| strsim::levenshtein(name, decoder) <= 3);
-    let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-    config(format!("[output] unknown decoder `{decoder}` for {task}: expected one of {}{hint}", known.join(", ")))
 }

@@ -326,6 +326,7 @@ mod tests {
                 track: None,
                 parent: None,
                 rect: Rect { x, y, width: SIDE, height: SIDE * 1.5 },
+                keypoints: vec![],
                 confidence: 0.5,
                 label_id,
                 label: Some(format!("class {label_id}").into()),

@@ -1,53 +1,124 @@
 //! Non-maximum suppression: of boxes that cover the same object, the best. Pure, deterministic, in place, without allocation.
 //! Knows no models.
 
+use std::cmp::Ordering;
+
 use super::decode::RawDetection;
 
 /// How boxes suppress each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NmsOptions {
-    /// A box is suppressed if its intersection over union with a better one is larger than this; 1 keeps all.
+    /// What becomes of a box that overlaps a better one. Default: it is dropped.
+    pub method: NmsMethod,
+    /// Boxes overlap if their intersection over union is larger than this; 1 keeps all.
     pub iou: f32,
     /// Whether boxes of different classes leave each other alone. Default: true.
     pub class_aware: bool,
     /// The most boxes kept. Default: 300.
     pub max_boxes: usize,
+    /// Of the soft methods: boxes whose score falls to this or below are dropped. Default: 0.
+    pub score_min: f32,
 }
 
 impl Default for NmsOptions {
     fn default() -> Self {
-        Self { iou: 0.45, class_aware: true, max_boxes: 300 }
+        Self { method: NmsMethod::Hard, iou: 0.45, class_aware: true, max_boxes: 300, score_min: 0.0 }
     }
 }
 
-/// Moves the boxes that survive to the front, score descending and equal scores in their old order, and returns how many
-/// they are. What lies behind them is left in no useful state.
+/// What becomes of a box that overlaps a better one.
+///
+/// The soft methods are those of Bodla et al., "Soft-NMS: improving object detection with one line of code", 2017.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum NmsMethod {
+    /// It is dropped.
+    #[default]
+    Hard,
+    /// Its score is multiplied by `1 - iou`, if that exceeds the threshold.
+    Linear,
+    /// Its score is multiplied by `exp(-iou * iou / sigma)`, however little it overlaps; published with a `sigma` of 0.5.
+    Gaussian {
+        /// Larger than 0; the larger, the milder.
+        sigma: f32,
+    },
+}
+
+/// So many of the best candidates are brought into order at first, and twice as many each time they do not suffice.
+const N_SORTED_AT_ONCE: usize = 512;
+
+/// Moves the boxes that survive to the front, in the order of [`better_first`], and returns how many they are. What lies behind
+/// them is left in no useful state.
 ///
 /// Boxes that are not finite, have no area, or whose score is not a number are dropped first. The time is that of the number
-/// kept times the number given.
+/// kept times the number given, and with [`NmsMethod::Hard`] usually far less.
 pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
-    // Greedy by selection: a sort would have to allocate to keep equal scores in order, and is not cheaper, because every
-    // round looks at the rest anyway. `boxes[..n_kept]` is done, `boxes[n_kept..end]` are candidates in their old order.
-    let mut end = retain(boxes, |candidate| candidate.rect.is_proper() && !candidate.score.is_nan());
-    let mut n_kept = 0;
-    while n_kept < end && n_kept < options.max_boxes {
-        let candidates = &mut boxes[n_kept..end];
-        let mut best_idx = 0;
-        for (idx, candidate) in candidates.iter().enumerate() {
-            if candidate.score > candidates[best_idx].score {
-                best_idx = idx;
+    let n_proper = retain(boxes, is_proper);
+    let boxes = &mut boxes[..n_proper];
+    match options.method {
+        NmsMethod::Hard => suppress_hard(boxes, options),
+        NmsMethod::Linear => suppress_softly(boxes, options, |iou| if iou > options.iou { 1.0 - iou } else { 1.0 }),
+        NmsMethod::Gaussian { sigma } => suppress_softly(boxes, options, |iou| (-iou * iou / sigma).exp()),
+    }
+}
+
+/// Moves the best boxes to the front, in the order of [`better_first`], and returns how many they are, at most `max_boxes`: for
+/// models that suppress by themselves. Drops the same boxes first as [`suppress`].
+pub fn take_best(boxes: &mut [RawDetection], max_boxes: usize) -> usize {
+    let n_proper = retain(boxes, is_proper);
+    boxes[..n_proper].sort_unstable_by(better_first);
+    n_proper.min(max_boxes)
+}
+
+/// The order of results: score descending, then by row and by class, so that it never depends on the order of candidates.
+pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
+    other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
+}
+
+/// `boxes[..n_kept]` is done, `boxes[next..]` are candidates. Each is compared with those that were kept, so that work ends with
+/// the last box that is kept, and only as many candidates are sorted as that takes.
+fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
+    let (mut n_kept, mut next, mut n_sorted) = (0, 0, N_SORTED_AT_ONCE);
+    while next < boxes.len() && n_kept < options.max_boxes {
+        let end = boxes.len().min(next + n_sorted);
+        if end < boxes.len() {
+            boxes[next..].select_nth_unstable_by(end - next, better_first);
+        }
+        boxes[next..end].sort_unstable_by(better_first);
+        for idx in next..end {
+            let candidate = boxes[idx];
+            if n_kept < options.max_boxes && !boxes[..n_kept].iter().any(|kept| overlap(kept, &candidate, options) > options.iou) {
+                boxes[n_kept] = candidate;
+                n_kept += 1;
             }
         }
-        candidates[..=best_idx].rotate_right(1);
-        let best = candidates[0];
-        n_kept += 1;
-        end = n_kept
-            + retain(&mut boxes[n_kept..end], |candidate| {
-                let same_class = !options.class_aware || candidate.class_id == best.class_id;
-                !(same_class && candidate.rect.iou(&best.rect) > options.iou)
-            });
+        (next, n_sorted) = (end, n_sorted * 2);
     }
     n_kept
+}
+
+/// `boxes[..n_kept]` is done, `boxes[n_kept..end]` are candidates in no order: their scores change in every round.
+fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: impl Fn(f32) -> f32) -> usize {
+    let (mut n_kept, mut end) = (0, boxes.len());
+    while n_kept < end && n_kept < options.max_boxes {
+        let best = (n_kept..end).min_by(|&one, &other| better_first(&boxes[one], &boxes[other]));
+        boxes.swap(n_kept, best.unwrap_or(n_kept));
+        let best = boxes[n_kept];
+        n_kept += 1;
+        for candidate in &mut boxes[n_kept..end] {
+            candidate.score *= weight(overlap(&best, candidate, options));
+        }
+        end = n_kept + retain(&mut boxes[n_kept..end], |candidate| candidate.score > options.score_min);
+    }
+    n_kept
+}
+
+/// The intersection over union, 0 if the two leave each other alone.
+fn overlap(one: &RawDetection, other: &RawDetection, options: &NmsOptions) -> f32 {
+    if options.class_aware && one.class_id != other.class_id { 0.0 } else { one.rect.iou(&other.rect) }
+}
+
+fn is_proper(candidate: &RawDetection) -> bool {
+    candidate.rect.is_proper() && !candidate.score.is_nan()
 }
 
 /// Moves those that satisfy `keep` to the front, in order, and returns how many they are.
@@ -68,11 +139,16 @@ mod tests {
     use crate::frame::Rect;
 
     fn detection(x: f32, y: f32, width: f32, height: f32, score: f32, class_id: u32) -> RawDetection {
-        RawDetection { rect: Rect { x, y, width, height }, score, class_id }
+        RawDetection { rect: Rect { x, y, width, height }, score, class_id, row: 0 }
+    }
+
+    /// By their place in the list.
+    fn numbered(boxes: &[RawDetection]) -> Vec<RawDetection> {
+        (0..).zip(boxes).map(|(row, &found)| RawDetection { row, ..found }).collect()
     }
 
     fn survivors(boxes: &[RawDetection], options: &NmsOptions) -> Vec<(f32, f32)> {
-        let mut boxes = boxes.to_vec();
+        let mut boxes = numbered(boxes);
         let n_kept = suppress(&mut boxes, options);
         boxes[..n_kept].iter().map(|kept| (kept.rect.x, kept.score)).collect()
     }
@@ -151,7 +227,8 @@ mod tests {
         for case_idx in 0..200 {
             let boxes: Vec<_> =
                 (0..60).map(|_| detection(next(40), next(30), 1.0 + next(20), 1.0 + next(20), next(12) / 12.0, next(3) as u32)).collect();
-            let options = NmsOptions { iou: next(10) / 10.0, class_aware: next(2) == 0.0, max_boxes: 300 };
+            let boxes = numbered(&boxes);
+            let options = NmsOptions { iou: next(10) / 10.0, class_aware: next(2) == 0.0, ..NmsOptions::default() };
             let mut order: Vec<usize> = (0..boxes.len()).collect();
             order.sort_by(|&a, &b| boxes[b].score.total_cmp(&boxes[a].score));
             let mut expected: Vec<RawDetection> = Vec::new();

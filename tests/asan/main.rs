@@ -1,9 +1,15 @@
 //! The tests that need no engine, under the address sanitizer.
 
+#[path = "../support/decoders.rs"]
+mod decoders;
+#[path = "../runtime/golden_decoders.rs"]
+mod golden_decoders;
 #[path = "../runtime/golden_fill.rs"]
 mod golden_fill;
 #[path = "../runtime/instructions.rs"]
 mod instructions;
+#[path = "../runtime/random_decoders.rs"]
+mod random_decoders;
 #[path = "../runtime/request/mod.rs"]
 mod request;
 #[path = "../runtime/support.rs"]

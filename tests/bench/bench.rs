@@ -11,6 +11,7 @@ mod allocations;
 mod allocator;
 mod batching;
 mod budgets;
+mod decoders;
 mod economy;
 mod engines;
 mod harness;
@@ -41,6 +42,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("gather", |_engines, effort, report| tensors::gather(effort, report)),
     ("batching", batching::batching),
     ("stages", stages::stages),
+    ("decoders", |_engines, effort, report| decoders::decoders(effort, report)),
     ("economy", |_engines, effort, report| economy::economy(effort, report)),
     ("allocations", allocations::allocations),
 ];

@@ -72,6 +72,7 @@ fn objects(n_objects: usize, x: f32) -> FrameResults {
         track: None,
         parent: None,
         rect: Rect { x: x + (n % 20) as f32 * 60.0, y: (n / 20) as f32 * 60.0, width: 50.0, height: 50.0 },
+        keypoints: vec![],
         confidence: 0.9,
         label_id: 0,
         label: Some("person".into()),

@@ -2,13 +2,19 @@
 
 mod allocations;
 mod bad_models;
+#[path = "../support/decoders.rs"]
+mod decoders;
 mod device_suite;
 mod engines;
+mod golden_decoders;
 mod golden_fill;
 mod instructions;
 mod models;
+mod own_decoders;
 mod pictures;
 mod profiling;
+mod random_decoders;
+mod real_decoders;
 mod reference;
 mod request;
 #[cfg(target_os = "linux")]

@@ -128,7 +128,8 @@ fn check_faces(device: &str, name: &str, bounds: &Bounds) {
                 let region = picture.frame.region(rect).unwrap();
                 let said = &expected["classifications"]["box"];
                 let probabilities = floats(&said["gender_prob"]);
-                let Some(Outcome::Label { label_id, confidence, .. }) = gender.classify(&region).unwrap().map(|said| said.outcome) else {
+                let Some(Outcome::Label { label_id, confidence, .. }) = gender.classify(&region).unwrap().pop().map(|said| said.outcome)
+                else {
                     panic!("{}: no gender", picture.name)
                 };
                 let sure = probabilities[0].max(probabilities[1]);
@@ -139,7 +140,7 @@ fn check_faces(device: &str, name: &str, bounds: &Bounds) {
                 let off = (confidence - probabilities[label_id as usize]).abs();
                 worst.gender_off = worst.gender_off.max(off);
                 worst.fail(off > GENDER_OFF_MAX, || format!("{}: gender probability {confidence}, expected {said}", picture.name));
-                let Some(Outcome::Value(years)) = age.classify(&region).unwrap().map(|said| said.outcome) else {
+                let Some(Outcome::Value(years)) = age.classify(&region).unwrap().pop().map(|said| said.outcome) else {
                     panic!("{}: no age", picture.name)
                 };
                 worst.ages_off.push((years - float(&said["age"])).abs());
@@ -227,7 +228,8 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str) {
             for (attribute, classifier) in &classifiers {
                 let said = &expected["classifications"]["vehicle"];
                 let sure = floats(&said[format!("{attribute}_prob")]).into_iter().fold(0.0, f32::max);
-                let Some(Outcome::Label { label, confidence, .. }) = classifier.classify(&region).unwrap().map(|said| said.outcome) else {
+                let Some(Outcome::Label { label, confidence, .. }) = classifier.classify(&region).unwrap().pop().map(|said| said.outcome)
+                else {
                     panic!("{}: no {attribute}", picture.name)
                 };
                 let label = label.as_deref().unwrap_or("").to_owned();

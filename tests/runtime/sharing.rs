@@ -98,7 +98,7 @@ type Found = Result<Vec<Detection>>;
 
 fn detected(detector: &Detector, frame: &Frame) -> mpsc::Receiver<Found> {
     let (sender, receiver) = mpsc::channel();
-    detector.submit(frame.clone(), 0, Box::new(move |found| drop(sender.send(found))));
+    detector.submit(frame.clone(), 0, Box::new(move |found| drop(sender.send(found.map(|found| found.detections)))));
     receiver
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
+use roiflow::stages::detector::Found;
 use roiflow::stages::{Classifier, Detector, Permit, Scheduling, StageOptions};
 use roiflow::tensor::Memory;
 
@@ -125,7 +126,7 @@ fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
                     for Detection { rect, confidence, label: found, .. } in found {
                         assert_eq!((confidence, found.as_deref()), (1.0, Some("rectangle")));
                         let region = frame.region(rect.to_pixels(frame.size()).unwrap()).unwrap();
-                        let said = classifier.classify(&region).unwrap().unwrap();
+                        let said = classifier.classify(&region).unwrap().remove(0);
                         assert_eq!((&*said.name, &*said.model), ("color", "color"));
                         if label(&said.outcome) != name {
                             failures.push(format!("{name} {rect:?} in {size} {format}: named {:?}", said.outcome));
@@ -229,7 +230,7 @@ fn a_value_is_the_expectation_of_the_models_bins() {
                     (Some(memory), frame)
                 }
             };
-            match classifier.classify(&frame).unwrap().unwrap().outcome {
+            match classifier.classify(&frame).unwrap().remove(0).outcome {
                 Outcome::Value(value) => assert!((value - expected).abs() < 1e-3, "{format} {gray}: {value}"),
                 other => panic!("{other:?}"),
             }
@@ -246,11 +247,11 @@ fn every_frame_is_delivered_once_with_its_own_result() {
         let rect = PixelRect { x: number % 50, y: number % 41, width: 3, height: 5 };
         let (memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, rect, COLORS[0].1);
         let sender = sender.clone();
-        let done = move |found: roiflow::runtime::Result<Vec<Detection>>| {
+        let done = move |found: roiflow::runtime::Result<Found>| {
             // The stage let go of the frame before it told of it.
             assert_eq!(Arc::strong_count(&memory), 1);
             memory.lease_write().unwrap();
-            sender.send((number, rect, found.unwrap())).unwrap();
+            sender.send((number, rect, found.unwrap().detections)).unwrap();
         };
         detector.submit(frame, number.into(), Box::new(done));
     }
@@ -286,7 +287,7 @@ fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Dete
     let permits: Vec<Arc<Permit>> = ages.iter().map(|&age| Permit::new(now - Duration::from_millis(age), None)).collect();
     for (number, permit) in permits.iter().enumerate() {
         let sender = sender.clone();
-        let done = move |result: roiflow::runtime::Result<Vec<Detection>>| sender.send((number, result.is_ok())).unwrap();
+        let done = move |result: roiflow::runtime::Result<Found>| sender.send((number, result.is_ok())).unwrap();
         detector.submit_with(frame.clone(), number as u64, permit.clone(), Box::new(done));
     }
     meddle(&detector, &permits);
@@ -329,8 +330,8 @@ fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
     let results = Arc::new(Mutex::new(Vec::new()));
     let note = |number: u32| {
         let results = results.clone();
-        move |result: roiflow::runtime::Result<Vec<Detection>>| {
-            results.lock().unwrap().push((number, result.map_err(|error| error.kind()).map(|found| found.len())));
+        move |result: roiflow::runtime::Result<Found>| {
+            results.lock().unwrap().push((number, result.map_err(|error| error.kind()).map(|found| found.detections.len())));
         }
     };
     let first = note(0);

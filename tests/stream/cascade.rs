@@ -189,6 +189,7 @@ fn only_the_named_classes_are_parents() {
             track: None,
             parent: None,
             rect: rect.to_rect(),
+            keypoints: vec![],
             confidence: 1.0,
             label_id: 0,
             label: label.map(Into::into),
@@ -197,7 +198,7 @@ fn only_the_named_classes_are_parents() {
         let whole = vehicle(0);
         let outside = Detection { rect: Rect { x: 5000.0, ..whole.to_rect() }, ..object(4, Some("car"), whole) };
         let results = vec![object(1, Some("car"), whole), object(2, Some("tree"), whole), object(3, None, whole), outside];
-        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results }
+        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results, classifications: vec![] }
     };
     for (class, expected) in [("car", vec![1]), ("tree,car", vec![1, 2]), ("none", vec![]), ("", vec![1, 2, 3])] {
         let pipeline = pipeline(&format!(
@@ -234,12 +235,13 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
             track: None,
             parent: None,
             rect: place(n),
+            keypoints: vec![],
             confidence: 1.0,
             label_id: 0,
             label: Some("vehicle".into()),
             classifications: vec![],
         };
-        FrameResults { size: SIZE, frame_number: n, status: InferenceStatus::Inferred, detections: vec![vehicle] }
+        FrameResults { size: SIZE, frame_number: n, status: InferenceStatus::Inferred, detections: vec![vehicle], classifications: vec![] }
     };
     let pipeline = pipeline(&format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",

@@ -18,7 +18,17 @@ fn bars() -> gst::Buffer {
 
 fn object(id: i32, label: &str, rect: Rect) -> Detection {
     let label = Some(label.into());
-    Detection { id: ObjectId(id), track: None, parent: None, rect, confidence: 0.5, label_id: 0, label, classifications: vec![] }
+    Detection {
+        id: ObjectId(id),
+        track: None,
+        parent: None,
+        rect,
+        keypoints: vec![],
+        confidence: 0.5,
+        label_id: 0,
+        label,
+        classifications: vec![],
+    }
 }
 
 fn bar(id: i32, bar: usize, label: &str) -> Detection {

@@ -3,7 +3,7 @@
 use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
-use roiflow::frame::{InferenceStatus, PixelFormat, PixelRect, Rect, Size};
+use roiflow::frame::{InferenceStatus, Outcome, PixelFormat, PixelRect, Rect, Size};
 use serde_json::Value;
 
 use crate::harness::{
@@ -266,4 +266,28 @@ fn a_stamp_is_not_needed() {
     assert_eq!(run(&pipeline).error, None);
     let pts: Vec<_> = arrived.lock().unwrap().iter().map(|arrived| arrived.buffer.pts()).collect();
     assert_eq!(pts, [None; 3]);
+}
+
+/// What a model gives that is described as `custom` is said of the frame, in the results and in the JSON; also on frames that pass
+/// without inference, where results are carried on.
+#[test]
+fn outputs_that_are_passed_on_are_those_of_the_frame() {
+    let folder = Folder::new("custom-outputs");
+    let text = "version = 1\ntask = \"detection\"\nname = \"own\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"custom\"\n";
+    let (description, lines) = (folder.write("custom.toml", text), folder.file("out.jsonl"));
+    let detector = detect("rectangle", &format!("description=\"{description}\" inference-interval=2 carry-results=true"));
+    let middle = format!("{detector} ! roipublish add-empty-results=false address=\"{lines}\"");
+    let (arrived, _) = through(&middle, &caps("RGB", SIZE), pictures(4), 0);
+    let said: Vec<_> = arrived.iter().map(|arrived| arrived.results().unwrap()).collect();
+    assert!(said.iter().all(|results| results.detections.is_empty() && results.classifications.len() == 1), "{said:?}");
+    assert_eq!(said[1].classifications, said[0].classifications, "carried");
+    assert_ne!(said[2].classifications, said[0].classifications, "computed");
+    let Outcome::Tensor { shape, data } = &said[0].classifications[0].outcome else { panic!("{said:?}") };
+    assert_eq!((&shape[..], data.len()), (&[1, 1, 6][..], 6));
+    let text = std::fs::read_to_string(&lines).unwrap();
+    let line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let own = &line["classifications"]["own"];
+    assert_eq!((&own["shape"], &own["model"]["name"]), (&serde_json::json!([1, 1, 6]), &Value::from("rectangle")), "{line}");
+    let written: Vec<f32> = own["data"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect();
+    assert_eq!(written, data[..]);
 }

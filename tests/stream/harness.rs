@@ -127,6 +127,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
         track: None,
         parent: None,
         rect,
+        keypoints: vec![],
         confidence: 0.75,
         label_id: 1,
         label: Some("face".into()),
@@ -138,7 +139,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
 }
 
 pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> FrameResults {
-    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections }
+    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, classifications: vec![] }
 }
 
 /// The path of one of the models of `assets/tiny`.

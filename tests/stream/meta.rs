@@ -6,7 +6,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::elements::meta;
-use roiflow::frame::{FrameResults, ObjectId, Rect, Size};
+use roiflow::frame::{Detection, FrameResults, ObjectId, Point, Rect, Size};
 
 use crate::harness::{Arrived, attach, collect, face, pipeline, results, run};
 
@@ -15,11 +15,17 @@ const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
 /// Five frames through `middle`; what arrives behind it.
 fn through(middle: &str) -> Vec<Arrived> {
+    through_with(middle, &face(7, BOX))
+}
+
+/// The same with this object in each frame.
+fn through_with(middle: &str, object: &Detection) -> Vec<Arrived> {
     let pipeline = pipeline(&format!(
         "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240,framerate=10/1 ! identity name=attach ! {middle} ! \
          fakesink name=sink"
     ));
-    attach(&pipeline, |n| results(SIZE, n, vec![face(7, BOX)]));
+    let object = object.clone();
+    attach(&pipeline, move |n| results(SIZE, n, vec![object.clone()]));
     let arrived = collect(&pipeline, "sink", "sink");
     let ending = run(&pipeline);
     assert_eq!(ending.error, None, "{middle}");
@@ -234,6 +240,29 @@ fn a_frame_without_objects_has_results_all_the_same() {
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 3, vec![]));
     let copy = buffer.copy();
     assert_eq!(meta::read(&copy, SIZE), Some(results(SIZE, 3, vec![])));
+}
+
+/// They are in our meta alone, in pixels, and in the region meta in parts of the frame.
+#[test]
+fn keypoints_move_with_their_box_and_stand_in_the_region_meta() {
+    let face_with_points = || {
+        let mut face = face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 });
+        face.keypoints = vec![Point { x: 60.0, y: 90.0 }, Point { x: 30.0, y: 160.0 }];
+        face
+    };
+    let mut buffer = buffer();
+    meta::attach(buffer.get_mut().unwrap(), results(SIZE, 3, vec![face_with_points()]));
+    assert_eq!(meta::read(&buffer, SIZE).unwrap().detections, [face_with_points()]);
+    let region = buffer.iter_meta::<RoiMeta>().next().unwrap();
+    let coordinates: Vec<f64> = {
+        let listed = region.param("detection").unwrap().get::<gst::Array>("keypoints").unwrap();
+        listed.iter().map(|value| value.get::<f64>().unwrap()).collect()
+    };
+    assert_eq!(coordinates, [60.0 / 320.0, 90.0 / 240.0, 30.0 / 320.0, 160.0 / 240.0]);
+    let arrived = through_with("videoscale ! video/x-raw,width=640,height=480", &face_with_points());
+    let scaled = arrived[0].results().unwrap().detections.remove(0);
+    assert_eq!(scaled.rect, Rect { x: 80.0, y: 120.0, width: 160.0, height: 200.0 });
+    assert_eq!(scaled.keypoints, [Point { x: 120.0, y: 180.0 }, Point { x: 60.0, y: 320.0 }]);
 }
 
 #[test]

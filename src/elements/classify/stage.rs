@@ -90,19 +90,19 @@ impl Stage for ClassifyStage {
 
     /// By the names of the objects, which a tracker, or a detector that carries its own results on, gives.
     fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
-        let name = &self.classifier.spec().name;
+        let spec = self.classifier.spec();
         let of_this = |detection: &Detection| {
-            let said: Vec<_> = detection.classifications.iter().filter(|said| said.name == *name).cloned().collect();
+            let said: Vec<_> = detection.classifications.iter().filter(|said| spec.says(&said.name)).cloned().collect();
             (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
         };
         FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
     }
 
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
-        let name = &self.classifier.spec().name;
+        let spec = self.classifier.spec();
         for earlier in &found.detections {
             if let Some(detection) = results.detections.iter_mut().find(|detection| detection.is_same_object(earlier))
-                && !detection.classifications.iter().any(|said| said.name == *name)
+                && !detection.classifications.iter().any(|said| spec.says(&said.name))
             {
                 detection.classifications.extend(earlier.classifications.iter().cloned());
             }

@@ -14,9 +14,9 @@ use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::settings::ModelSettings;
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, Rect};
+use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
-use crate::stages::detector::DetectedInRegions;
+use crate::stages::detector::{DetectedInRegions, Found};
 use crate::stages::{Detector, Permit, Scheduling, StageStats};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -201,9 +201,12 @@ impl Stage for DetectStage {
         let frame_number = results.frame_number;
         // What is found stands behind what detectors before this one found.
         let Some(parents) = &self.parents else {
-            let finish = move |detected: stages::Result<Vec<Detection>>| {
+            let finish = move |detected: stages::Result<Found>| {
                 match detected {
-                    Ok(detections) => results.detections.extend(detections),
+                    Ok(found) => {
+                        results.detections.extend(found.detections);
+                        results.classifications.extend(found.said);
+                    }
                     Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
                 }
                 done(results);
@@ -213,6 +216,11 @@ impl Stage for DetectStage {
         let regions: Vec<_> = parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect();
         let finish = move |detected: DetectedInRegions| {
             results.detections.extend(detected.detections);
+            for (id, said) in detected.said {
+                if let Some(detection) = results.detection_mut(id) {
+                    detection.classifications.push(said);
+                }
+            }
             if let Some((error, n_failed)) = detected.failed {
                 results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
             }
@@ -245,23 +253,34 @@ impl Stage for DetectStage {
         let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
         let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));
         let parents = before.iter().filter(is_parent).map(|parent| Detection { parent: None, ..parent.clone() });
-        FrameResults { size: results.size, detections: parents.chain(found.iter().cloned()).collect(), ..FrameResults::default() }
+        let is_own = |said: &&Classification| said.model == self.detector.spec().model_name;
+        FrameResults {
+            size: results.size,
+            detections: parents.chain(found.iter().cloned()).collect(),
+            classifications: results.classifications.iter().filter(is_own).cloned().collect(),
+            ..FrameResults::default()
+        }
     }
 
     /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
+        let moved = |earlier: &Detection, rect: Rect| {
+            let mut moved = earlier.clone();
+            moved.move_to(rect);
+            moved
+        };
         let in_this_size = |rect: Rect| if found.size == size { rect } else { rect.rescaled(found.size, size) };
         if self.parents.is_none() {
-            let carried = found.detections.iter().map(|earlier| Detection { rect: in_this_size(earlier.rect), ..earlier.clone() });
-            results.detections.extend(carried);
+            results.detections.extend(found.detections.iter().map(|earlier| moved(earlier, in_this_size(earlier.rect))));
+            results.classifications.extend(found.classifications.iter().cloned());
             return;
         }
         let children = found.detections.iter().filter_map(|child| {
             let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
             let is = results.detections.iter().find(|parent| parent.is_same_object(was))?;
             let rect = in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect);
-            Some(Detection { rect, parent: Some(is.id), ..child.clone() })
+            Some(Detection { parent: Some(is.id), ..moved(child, rect) })
         });
         let children: Vec<Detection> = children.collect();
         results.detections.extend(children);

@@ -302,8 +302,14 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
         let _ = match &classification.outcome {
             Outcome::Label { label: Some(label), .. } => caption.write_str(label),
             Outcome::Label { label_id, .. } => write!(caption, "{} {label_id}", classification.name),
+            Outcome::Labels(labels) => {
+                let names = labels.iter().map(|label| label.label.as_deref().unwrap_or("?"));
+                names.enumerate().try_for_each(|(idx, name)| write!(caption, "{}{name}", if idx == 0 { "" } else { "+" }))
+            }
             Outcome::Value(value) if value.abs() < 10.0 => write!(caption, "{value:.1}"),
             Outcome::Value(value) => write!(caption, "{value:.0}"),
+            // Nothing that anybody reads.
+            Outcome::Tensor { .. } => Ok(()),
         };
     }
 }
@@ -322,6 +328,7 @@ mod tests {
             track: None,
             parent: None,
             rect: Rect::default(),
+            keypoints: vec![],
             confidence: 0.987,
             label_id: 7,
             label: Some("face".into()),

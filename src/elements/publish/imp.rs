@@ -317,7 +317,7 @@ impl State {
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
-        if add_empty || json::has_objects(&results) {
+        if add_empty || json::has_results(&results) {
             let context = json::Context {
                 // Results of another detector have no frame number.
                 frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
-//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut. Objects
-//! without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
+//! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
+//! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Rect, Size};
+use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Point, Rect, ScoredLabel, Size};
 
 /// Grows when something that is there changes its meaning; what is only added does not count.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -56,6 +57,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         source: context.source,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
+        classifications: Classifications(&results.classifications),
         objects: Objects(results),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
@@ -67,9 +69,9 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the line of these results has an object.
-pub fn has_objects(results: &FrameResults) -> bool {
-    objects(results).next().is_some()
+/// Whether the line of these results has an object, or says something of the frame.
+pub fn has_results(results: &FrameResults) -> bool {
+    objects(results).next().is_some() || !results.classifications.is_empty()
 }
 
 /// The URI without user and password: `rtsp://***@host/path`. Text that is not a URI stays what it is.
@@ -103,6 +105,8 @@ struct Frame<'a> {
     source: Option<&'a str>,
     resolution: Option<Resolution>,
     inference: Inference<'a>,
+    #[serde(skip_serializing_if = "Classifications::is_empty")]
+    classifications: Classifications<'a>,
     objects: Objects<'a>,
 }
 
@@ -125,6 +129,8 @@ struct DetectionBody<'a> {
     confidence: f32,
     label_id: u32,
     label: Option<&'a str>,
+    #[serde(skip_serializing_if = "Keypoints::is_empty")]
+    keypoints: Keypoints<'a>,
 }
 
 #[derive(Serialize)]
@@ -133,6 +139,28 @@ struct BoundingBox {
     y_min: f32,
     x_max: f32,
     y_max: f32,
+}
+
+/// In parts of a frame of this size.
+struct Keypoints<'a>(&'a [Point], Size);
+
+impl Keypoints<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Keypoints<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (width, height) = (self.1.width as f32, self.1.height as f32);
+        serializer.collect_seq(self.0.iter().map(|point| Keypoint { x: point.x / width, y: point.y / height }))
+    }
+}
+
+#[derive(Serialize)]
+struct Keypoint {
+    x: f32,
+    y: f32,
 }
 
 #[derive(Serialize)]
@@ -145,6 +173,26 @@ struct LabelBody<'a> {
     label: Option<&'a str>,
     label_id: u32,
     confidence: f32,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct LabelsBody<'a> {
+    labels: Vec<ScoredLabelBody<'a>>,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct ScoredLabelBody<'a> {
+    label: Option<&'a str>,
+    label_id: u32,
+    confidence: f32,
+}
+
+#[derive(Serialize)]
+struct TensorBody<'a> {
+    shape: &'a [usize],
+    data: &'a [f32],
     model: Model<'a>,
 }
 
@@ -180,6 +228,7 @@ impl Serialize for Object<'_> {
             confidence: detection.confidence,
             label_id: detection.label_id,
             label,
+            keypoints: Keypoints(&detection.keypoints, size),
         };
         let mut map = serializer.serialize_map(Some(KEYS.len() + detection.classifications.len()))?;
         map.serialize_entry("x", &pixels.x)?;
@@ -191,25 +240,57 @@ impl Serialize for Object<'_> {
         map.serialize_entry("parent_id", &detection.parent.map(|id| id.0))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
         map.serialize_entry("detection", &body)?;
-        for (classification_idx, classification) in detection.classifications.iter().enumerate() {
-            let key = key_of(classification, &detection.classifications[..classification_idx]);
-            let model = Model { name: &classification.model };
-            match &classification.outcome {
-                Outcome::Label { label_id, label, confidence } => {
-                    let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
-                    map.serialize_entry(&key, &body)?;
-                }
-                Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
-            }
-        }
+        serialize_classifications(&mut map, &detection.classifications, &KEYS)?;
         map.end()
     }
 }
 
+/// What was said of the whole frame, a key for each.
+struct Classifications<'a>(&'a [Classification]);
+
+impl Classifications<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Classifications<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        serialize_classifications(&mut map, self.0, &[])?;
+        map.end()
+    }
+}
+
+/// A key for each, beside those that are taken already.
+fn serialize_classifications<M: SerializeMap>(map: &mut M, classifications: &[Classification], taken: &[&str]) -> Result<(), M::Error> {
+    for (classification_idx, classification) in classifications.iter().enumerate() {
+        let key = key_of(classification, &classifications[..classification_idx], taken);
+        let model = Model { name: &classification.model };
+        match &classification.outcome {
+            Outcome::Label { label_id, label, confidence } => {
+                let body = LabelBody { label: label.as_deref(), label_id: *label_id, confidence: *confidence, model };
+                map.serialize_entry(&key, &body)?;
+            }
+            Outcome::Labels(labels) => {
+                let labels = labels.iter().map(|ScoredLabel { label_id, label, confidence }| ScoredLabelBody {
+                    label: label.as_deref(),
+                    label_id: *label_id,
+                    confidence: *confidence,
+                });
+                map.serialize_entry(&key, &LabelsBody { labels: labels.collect(), model })?;
+            }
+            Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
+            Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
+        }
+    }
+    Ok(())
+}
+
 /// The classifier's name; with a number behind it if the object has that key already, for a key twice is no JSON that anybody reads.
-fn key_of<'a>(classification: &'a Classification, earlier: &[Classification]) -> Cow<'a, str> {
+fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
-    let n_taken = usize::from(KEYS.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
+    let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
     if n_taken == 0 { Cow::Borrowed(name) } else { Cow::Owned(format!("{name}_{}", n_taken + 1)) }
 }
 
@@ -270,6 +351,7 @@ mod tests {
             track: None,
             parent: None,
             rect,
+            keypoints: vec![],
             confidence: 0.9,
             label_id: 3,
             label: Some("face".into()),
@@ -278,7 +360,7 @@ mod tests {
     }
 
     fn results(detections: Vec<Detection>) -> FrameResults {
-        FrameResults { size: Size::new(200, 100), frame_number: 0, status: InferenceStatus::Inferred, detections }
+        FrameResults { size: Size::new(200, 100), detections, ..FrameResults::default() }
     }
 
     fn line(results: &FrameResults) -> (String, Value) {
@@ -310,6 +392,41 @@ mod tests {
             "\n"
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn keypoints_are_in_parts_of_the_frame_and_left_out_where_there_are_none() {
+        let mut face = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
+        let (_, value) = line(&results(vec![face.clone()]));
+        assert_eq!(value["objects"][0]["detection"].get("keypoints"), None);
+        face.keypoints = vec![Point { x: 50.0, y: 25.0 }, Point { x: 100.0, y: -50.0 }];
+        let (_, value) = line(&results(vec![face]));
+        assert_eq!(value["objects"][0]["detection"]["keypoints"], json!([{"x": 0.25, "y": 0.25}, {"x": 0.5, "y": -0.5}]));
+    }
+
+    #[test]
+    fn several_labels_and_vectors_have_keys_of_their_own() {
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let label = |label_id, name: Option<&str>| ScoredLabel { label_id, label: name.map(Into::into), confidence: 0.5 };
+        let mut person = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
+        person.classifications = vec![
+            said("attributes", Outcome::Labels(vec![label(2, Some("hat")), label(0, None)])),
+            said("identity", Outcome::Tensor { shape: vec![1, 3], data: [0.5, -0.25, f32::NAN].into() }),
+        ];
+        let (text, value) = line(&results(vec![person]));
+        let object = &value["objects"][0];
+        let expected = json!({
+            "labels": [{"label": "hat", "label_id": 2, "confidence": 0.5}, {"label": null, "label_id": 0, "confidence": 0.5}],
+            "model": {"name": "m"}
+        });
+        assert_eq!(object["attributes"], expected, "{text}");
+        assert_eq!(object["identity"], json!({"shape": [1, 3], "data": [0.5, -0.25, null], "model": {"name": "m"}}), "{text}");
+        assert_eq!(value.get("classifications"), None);
+        let frame =
+            FrameResults { classifications: vec![said("map", Outcome::Value(2.0)), said("map", Outcome::Value(3.0))], ..results(vec![]) };
+        let (text, value) = line(&frame);
+        let expected = json!({"map": {"value": 2.0, "model": {"name": "m"}}, "map_2": {"value": 3.0, "model": {"name": "m"}}});
+        assert_eq!(value["classifications"], expected, "{text}");
     }
 
     #[test]
@@ -362,9 +479,9 @@ mod tests {
     #[test]
     fn objects_of_a_frame_of_unknown_size_are_left_out() {
         let mut results = results(vec![detection(1, Rect::from_corners(-5.0, -5.0, 10.0, 10.0))]);
-        assert!(has_objects(&results));
+        assert!(has_results(&results));
         results.size = Size::default();
-        assert!(!has_objects(&results));
+        assert!(!has_results(&results));
     }
 
     #[test]

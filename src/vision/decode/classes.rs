@@ -12,6 +12,8 @@ pub enum Activation {
     None,
     /// `exp(x[i]) / sum(exp(x))`.
     Softmax,
+    /// `1 / (1 + exp(-x[i]))`, each for itself.
+    Sigmoid,
 }
 
 /// The `k` best classes of an output of one row, `(class, value after the activation)`, best first, into `best`.
@@ -50,6 +52,15 @@ pub(super) fn best(output: &Output<'_>, activation: Activation) -> Result<ClassO
     Ok(ClassOutcome::Label { class_id: best.0 as u32, score })
 }
 
+/// Every class of at least this score, best first and equal ones in order.
+pub(super) fn all(output: &Output<'_>, activation: Activation, threshold: f32) -> Result<ClassOutcome> {
+    let normalizer = Normalizer::new(output, activation)?;
+    let scores = output.data.iter().map(|&value| normalizer.probability(value));
+    let mut labels: Vec<(u32, f32)> = (0..).zip(scores).filter(|(_, score)| *score >= threshold).collect();
+    labels.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    Ok(ClassOutcome::Labels(labels))
+}
+
 /// Whether all classes lie along one axis after the first one; their number, 0 if it is not known.
 pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     let classes = shape.get(1..).unwrap_or_default();
@@ -65,8 +76,14 @@ pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
 }
 
 /// The activation with what it needs to know of the whole row.
-struct Normalizer {
-    softmax: Option<(f32, f32)>,
+enum Normalizer {
+    None,
+    /// The largest value, and the sum of the powers relative to it, so that nothing overflows.
+    Softmax {
+        max: f32,
+        sum: f32,
+    },
+    Sigmoid,
 }
 
 impl Normalizer {
@@ -78,21 +95,22 @@ impl Normalizer {
                 format!("output `{}`: expected finite class scores, got {max} as the largest of them", output.name),
             ));
         }
-        let softmax = match activation {
-            Activation::None => None,
+        Ok(match activation {
+            Activation::None => Self::None,
             Activation::Softmax => {
                 let sum = output.data.iter().filter(|value| !value.is_nan()).map(|value| (value - max).exp()).sum();
-                Some((max, sum))
+                Self::Softmax { max, sum }
             }
-        };
-        Ok(Self { softmax })
+            Activation::Sigmoid => Self::Sigmoid,
+        })
     }
 
     fn probability(&self, value: f32) -> f32 {
-        match self.softmax {
-            None => value,
-            // Relative to the largest, so that nothing overflows.
-            Some((max, sum)) => (value - max).exp() / sum,
+        match self {
+            Self::None => value,
+            Self::Softmax { max, sum } => (value - max).exp() / sum,
+            // Of large negative values the power is infinite, and the result 0.
+            Self::Sigmoid => 1.0 / (1.0 + (-value).exp()),
         }
     }
 }
@@ -107,7 +125,7 @@ mod tests {
     }
 
     fn decode(activation: Activation, data: &[f32]) -> Result<ClassOutcome> {
-        ClassDecoder::Classes { activation }.decode(&output(&[1, data.len(), 1, 1], data))
+        ClassDecoder::Classes { activation }.decode(&output(&[1, data.len(), 1, 1], data), 0.0)
     }
 
     #[test]
@@ -123,11 +141,25 @@ mod tests {
             Case(Activation::Softmax, &[0.0, 1000.0, 0.0], (1, 1.0)),
             Case(Activation::Softmax, &[-1000.0, -1000.0, -1000.0, -1000.0], (0, 0.25)),
             Case(Activation::Softmax, &[7.0], (0, 1.0)),
+            Case(Activation::Sigmoid, &[-1000.0, 0.0], (1, 0.5)),
+            Case(Activation::Sigmoid, &[-1000.0, 1000.0], (1, 1.0)),
         ];
         for case in cases {
             let (class_id, score) = case.2;
             assert_eq!(decode(case.0, case.1), Ok(ClassOutcome::Label { class_id, score }), "{case:?}");
         }
+    }
+
+    #[test]
+    fn of_several_labels_each_is_told_that_is_sure_enough() {
+        let decode = |data: &[f32], activation, threshold| {
+            ClassDecoder::MultiLabel { activation }.decode(&output(&[1, data.len()], data), threshold)
+        };
+        let data = [0.0, f32::NAN, -1000.0, 1000.0, 0.0];
+        assert_eq!(decode(&data, Activation::Sigmoid, 0.5), Ok(ClassOutcome::Labels(vec![(3, 1.0), (0, 0.5), (4, 0.5)])));
+        assert_eq!(decode(&data, Activation::Sigmoid, 0.6), Ok(ClassOutcome::Labels(vec![(3, 1.0)])));
+        assert_eq!(decode(&[0.25, 0.5], Activation::None, 0.6), Ok(ClassOutcome::Labels(vec![])));
+        assert_eq!(decode(&[f32::NAN], Activation::Sigmoid, 0.5).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn the_mean_weighs_every_class() {
         let decoder = ClassDecoder::Expectation { weights: vec![0.25, 1.0, 2.0, 3.0] };
-        let decode = |data: &[f32]| decoder.decode(&Output { name: "age", shape: &[1, 4], data });
+        let decode = |data: &[f32]| decoder.decode(&Output { name: "age", shape: &[1, 4], data }, 0.0);
         assert_eq!(decode(&[0.0, 0.5, 0.0, 0.5]), Ok(ClassOutcome::Value(2.0)));
         assert_eq!(decode(&[1.0, 0.0, 0.0, 0.0]), Ok(ClassOutcome::Value(0.25)));
         assert_eq!(decode(&[1.0, f32::NAN, 0.0, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);

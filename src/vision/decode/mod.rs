@@ -1,29 +1,43 @@
 //! Output tensors to what they mean: [`BoxDecoder`] gives boxes in input space, [`ClassDecoder`] a class or a number. One file
-//! per scheme; this one picks it by name and finds the outputs it reads.
+//! per scheme; [`boxes`] picks that of a detector by name, and this one has what they share: how outputs are handed over and found.
 //!
-//! Knows no requests and no frames beyond rectangles: the caller maps boxes with `frame_from_input`.
+//! Knows no requests and no frames beyond rectangles and points: the caller maps them with `frame_from_input`.
 //!
-//! To add a scheme: a file with `check` and `decode`, a variant here, its arm in each `match`, its name in
-//! [`BoxDecoder::NAMES`].
+//! To add a scheme of boxes: a file with an `impl` of [`BoxScheme`], its line in `boxes::BUILT_IN`, its paragraph in
+//! `docs/model-descriptions.md`, and golden data.
 
+pub mod boxes;
+mod boxes_scores;
+mod centerface;
 mod classes;
+mod classification;
 mod expectation;
+mod grid;
+mod nanodet;
+mod retinaface;
+mod scrfd;
 mod ssd;
+mod tf_ssd;
 mod ultraface;
+mod vector;
+mod yolov10;
+mod yolov5;
+mod yolov8;
 mod yolox;
+mod yunet;
 
 use std::fmt;
 
-use super::nms::{self, NmsOptions};
-use crate::frame::{Rect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
+pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, RawDetection};
 pub use classes::{Activation, top_k};
+pub use classification::{ClassDecoder, ClassOutcome, ClassScheme};
 
 /// One output of a model for one row of the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Output<'a> {
-    /// The port's name, for messages.
+    /// The port's name, or the role that a description gives it.
     pub name: &'a str,
     /// The extent of each axis; the first one is 1.
     pub shape: &'a [usize],
@@ -31,211 +45,38 @@ pub struct Output<'a> {
     pub data: &'a [f32],
 }
 
-/// A box as a model gives it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RawDetection {
-    /// Where, in input pixels; may reach outside.
-    pub rect: Rect,
-    /// The larger the better; 0..=1 with the models known.
-    pub score: f32,
-    /// Index of the class.
-    pub class_id: u32,
-}
-
-/// Which boxes are reported.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BoxThresholds {
-    /// Boxes with a score larger than this.
-    pub score: f32,
-    /// Boxes whose intersection over union with a better one is at most this.
-    pub iou: f32,
-    /// At most so many.
-    pub max_boxes: usize,
-}
-
-impl Default for BoxThresholds {
-    fn default() -> Self {
-        Self { score: 0.5, iou: 0.45, max_boxes: 300 }
-    }
-}
-
-/// How the outputs of a detector become boxes.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum BoxDecoder {
-    /// Two scores and a box of corners in 0..=1 per prior, as one output `[1, N, 6]` (background, face, box) or two,
-    /// `[1, N, 2]` and `[1, N, 4]` in any order.
-    UltraFace,
-    /// One output `[1, N, 5 + classes]` with offsets in the cells of grids of 8, 16 and 32 pixels.
-    Yolox,
-    /// One output `[1, 1, N, 7]`, a list of final boxes (the DetectionOutput operation of OpenVINO and Caffe).
-    Ssd,
-}
-
-impl BoxDecoder {
-    /// The names that [`BoxDecoder::from_name`] knows.
-    pub const NAMES: [&'static str; 3] = ["ultraface", "yolox", "ssd"];
-
-    /// The decoder of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "ultraface" => Some(Self::UltraFace),
-            "yolox" => Some(Self::Yolox),
-            "ssd" => Some(Self::Ssd),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::UltraFace => "ultraface",
-            Self::Yolox => "yolox",
-            Self::Ssd => "ssd",
-        }
-    }
-
-    /// The thresholds of the models' authors.
-    pub fn default_thresholds(&self) -> BoxThresholds {
-        match self {
-            Self::UltraFace => BoxThresholds { score: 0.7, iou: 0.3, ..Default::default() },
-            Self::Yolox => BoxThresholds { score: 0.3, iou: 0.45, ..Default::default() },
-            Self::Ssd => BoxThresholds::default(),
-        }
-    }
-
-    /// Whether a model with these outputs (names and shapes) and an input of this size is one that this decoder reads, and how
-    /// many classes it tells apart: 0 if the shapes do not say.
-    ///
-    /// The first axis may have any extent. `usize::MAX` stands for an extent that is not known yet and fits everything.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] if not; the message says what was expected and what came.
-    pub fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
-        match self {
-            Self::UltraFace => ultraface::find(outputs).map(|_| 1),
-            Self::Yolox => yolox::check(outputs, input),
-            Self::Ssd => ssd::find(outputs).map(|_| 0),
-        }
-    }
-
-    /// Replaces `boxes` by those in the outputs, score descending, equal scores in the order of the outputs.
-    ///
-    /// Boxes whose numbers are not finite or whose extent is not positive are dropped. Allocates only to grow `boxes`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] as [`BoxDecoder::check`], or if an output is not one row or has not as many values as its shape.
-    pub fn decode(&self, outputs: &[Output<'_>], input: Size, thresholds: &BoxThresholds, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        self.decode_by_class(outputs, input, thresholds, &[], boxes)
-    }
-
-    /// As [`BoxDecoder::decode`], with a threshold of its own for each class: `class_scores` by class, in place of
-    /// `thresholds.score`, which those beyond its end have.
-    ///
-    /// # Errors
-    /// As [`BoxDecoder::decode`].
-    pub fn decode_by_class(
-        &self,
-        outputs: &[Output<'_>],
-        input: Size,
-        thresholds: &BoxThresholds,
-        class_scores: &[f32],
-        boxes: &mut Vec<RawDetection>,
-    ) -> Result<()> {
-        boxes.clear();
-        outputs.iter().try_for_each(Output::check)?;
-        let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
-        let is_wanted = |found: &RawDetection| found.score > class_scores.get(found.class_id as usize).copied().unwrap_or(thresholds.score);
-        match self {
-            Self::UltraFace => ultraface::candidates(outputs, input, score_min, boxes)?,
-            Self::Yolox => yolox::candidates(outputs, input, score_min, boxes)?,
-            Self::Ssd => return ssd::decode(outputs, input, score_min, thresholds.max_boxes, is_wanted, boxes),
-        }
-        if !class_scores.is_empty() {
-            // Before they suppress each other, and before they are counted.
-            boxes.retain(is_wanted);
-        }
-        let options = NmsOptions { iou: thresholds.iou, class_aware: true, max_boxes: thresholds.max_boxes };
-        let n_kept = nms::suppress(boxes, &options);
-        boxes.truncate(n_kept);
-        Ok(())
-    }
-}
-
-/// How the output of a classifier becomes an answer.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum ClassDecoder {
-    /// The best of several classes.
-    Classes {
-        /// What makes probabilities of the output.
-        activation: Activation,
-    },
-    /// The mean of a number whose distribution the output is: `sum(p[i] * weights[i])`.
-    Expectation {
-        /// The number that each class stands for.
-        weights: Vec<f32>,
-    },
-}
-
-/// What a [`ClassDecoder`] found.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ClassOutcome {
-    /// A class, and its value after the activation.
-    Label { class_id: u32, score: f32 },
-    /// A number.
-    Value(f32),
-}
-
-impl ClassDecoder {
-    /// Whether an output of this name and shape is one that this decoder reads, and how many classes it has: 0 if the shape
-    /// does not say. The first axis may have any extent, `usize::MAX` stands for one that is not known yet.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] if not.
-    pub fn check(&self, name: &str, shape: &[usize]) -> Result<u32> {
-        match self {
-            Self::Classes { .. } => classes::check(name, shape),
-            Self::Expectation { weights } => expectation::check(name, shape, weights),
-        }
-    }
-
-    /// The answer in an output of one row, `[1, classes]`, with any further axes of extent 1.
-    ///
-    /// Of equal classes the first one is best; values that are not numbers are passed over.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] as [`ClassDecoder::check`], or if the output is not one row or has not as many values as its
-    /// shape; [`ErrorKind::Unsupported`] if its values give no finite answer.
-    pub fn decode(&self, output: &Output<'_>) -> Result<ClassOutcome> {
-        output.check()?;
-        self.check(output.name, output.shape)?;
-        match self {
-            Self::Classes { activation } => classes::best(output, *activation),
-            Self::Expectation { weights } => expectation::mean(output, weights),
-        }
-    }
-}
-
 impl Output<'_> {
+    /// # Errors
+    /// [`ErrorKind::Shape`] if it is not one row of a batch, or has not as many values as its shape says.
     fn check(&self) -> Result<()> {
+        if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
+    }
+
+    /// As [`Output::check`], for tables that may lack the axis of the batch: `[1, n, columns]` or `[n, columns]`.
+    fn check_table(&self) -> Result<()> {
+        let is_table = matches!(self.shape, [1, _, _] | [_, _]);
+        if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
+    }
+
+    fn is_complete(&self) -> bool {
         let n_values = self.shape.iter().try_fold(1_usize, |product, &extent| product.checked_mul(extent));
-        if self.shape.first() != Some(&1) || n_values != Some(self.data.len()) {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "output `{}`: expected one row of a batch, as many values as the shape says, got shape {:?} with {} values",
-                    self.name,
-                    self.shape,
-                    self.data.len()
-                ),
-            ));
-        }
-        Ok(())
+        n_values == Some(self.data.len())
+    }
+
+    fn incomplete(&self) -> Error {
+        Error::new(
+            ErrorKind::Shape,
+            format!(
+                "output `{}`: expected one row of a batch, as many values as the shape says, got shape {:?} with {} values",
+                self.name,
+                self.shape,
+                self.data.len()
+            ),
+        )
     }
 }
 
-/// A name and a shape: what [`BoxDecoder::check`] gets, and what an [`Output`] has.
+/// A name and a shape: what [`BoxScheme::check`] gets, and what an [`Output`] has.
 trait Port {
     fn name(&self) -> &str;
     fn shape(&self) -> &[usize];
@@ -272,11 +113,40 @@ fn only<P: Port>(ports: &[P], fits: impl Fn(&[usize]) -> bool) -> Option<usize> 
     fitting.next().filter(|_| fitting.next().is_none())
 }
 
+/// The index of the only port that is called like this, or of the only one whose name has the word in it, if its shape fits.
+fn named<P: Port>(ports: &[P], role: &str, fits: impl Fn(&[usize]) -> bool) -> Option<usize> {
+    let only_name = |is_it: &dyn Fn(&str) -> bool| {
+        let mut fitting = (0..ports.len()).filter(|&port_idx| is_it(ports[port_idx].name()) && fits(ports[port_idx].shape()));
+        fitting.next().filter(|_| fitting.next().is_none())
+    };
+    only_name(&|name| name == role).or_else(|| only_name(&|name| name.to_ascii_lowercase().contains(role)))
+}
+
+/// A class as a list of boxes has it, as a number; `None` if it is none, or larger than that of any model.
+fn class_of(value: f32) -> Option<u32> {
+    (0.0..65536.0).contains(&value).then_some(value as u32)
+}
+
 /// The error of a decoder that does not find its outputs.
-fn unexpected<P: Port>(decoder: &BoxDecoder, expected: impl fmt::Display, ports: &[P]) -> Error {
+fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) -> Error {
     let list: Vec<String> = ports.iter().map(|port| format!("`{}` {}", port.name(), shape_text(port.shape()))).collect();
     let list = if list.is_empty() { "no output".to_owned() } else { list.join(", ") };
-    Error::new(ErrorKind::Shape, format!("decoder `{}`: expected {expected}, got {list}", decoder.name()))
+    Error::new(ErrorKind::Shape, format!("decoder `{decoder}`: expected {expected}, got {list}"))
+}
+
+/// The class of the best score, the first of equal ones, and that score. What is not a number never wins; of nothing else,
+/// and of no scores, the result is minus infinity.
+fn best_class(scores: &[f32]) -> (u32, f32) {
+    let larger = |one: f32, other: f32| if other > one { other } else { one };
+    // Side by side first, which the compiler turns into vector instructions; in which order is all the same to a maximum.
+    let (blocks, rest) = scores.as_chunks::<16>();
+    let mut best = [f32::NEG_INFINITY; 16];
+    for block in blocks {
+        best.iter_mut().zip(block).for_each(|(best, &score)| *best = larger(*best, score));
+    }
+    let best = best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger);
+    let class_id = scores.iter().position(|&score| score == best).unwrap_or(0);
+    (class_id as u32, best)
 }
 
 /// A shape for people, `?` where it is not known.
@@ -288,15 +158,34 @@ fn shape_text(shape: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{Rect, Size};
+
+    pub(super) fn decoder(name: &str) -> BoxDecoder {
+        BoxDecoder::from_name(name, &BoxOptions::default()).expect("one that is built in")
+    }
 
     #[test]
     fn every_decoder_has_a_name_that_leads_back_to_it() {
-        for name in BoxDecoder::NAMES {
-            assert_eq!(BoxDecoder::from_name(name).unwrap().name(), name);
+        for name in BoxDecoder::names() {
+            assert_eq!(decoder(name).name(), name);
         }
-        assert_eq!(BoxDecoder::from_name("YOLOX"), None);
-        assert_eq!(BoxDecoder::UltraFace.default_thresholds(), BoxThresholds { score: 0.7, iou: 0.3, max_boxes: 300 });
-        assert_eq!(BoxDecoder::Yolox.default_thresholds(), BoxThresholds { score: 0.3, iou: 0.45, max_boxes: 300 });
+        assert!(BoxDecoder::from_name("YOLOX", &BoxOptions::default()).is_none());
+        assert_eq!(decoder("ultraface").default_thresholds(), BoxThresholds { score: 0.7, iou: 0.3, ..Default::default() });
+        assert_eq!(decoder("yolox").default_thresholds(), BoxThresholds { score: 0.3, iou: 0.45, ..Default::default() });
+    }
+
+    #[test]
+    fn the_best_class_is_the_first_of_equal_ones_and_a_number() {
+        assert_eq!(best_class(&[]), (0, f32::NEG_INFINITY));
+        assert_eq!(best_class(&[f32::NAN; 20]), (0, f32::NEG_INFINITY));
+        let mut scores = [0.25; 37];
+        assert_eq!(best_class(&scores), (0, 0.25));
+        for (class_idx, score) in [(36, 0.5), (31, 0.5), (16, 0.75), (2, 0.75)] {
+            scores[class_idx] = score;
+            assert_eq!(best_class(&scores), (class_idx as u32, score));
+        }
+        scores[0] = f32::NAN;
+        assert_eq!(best_class(&scores), (2, 0.75));
     }
 
     #[test]
@@ -315,7 +204,7 @@ mod tests {
             cell[5 + row[1] as usize] = 1.0;
         }
         let grid = Output { name: "grid", shape: &[1, 42, 8], data: &cells };
-        for (decoder, output) in [(BoxDecoder::Ssd, list), (BoxDecoder::Yolox, grid)] {
+        for (decoder, output) in [(decoder("ssd"), list), (decoder("yolox"), grid)] {
             let found = |class_scores: &[f32], max_boxes| {
                 let (mut boxes, thresholds) = (Vec::new(), BoxThresholds { score: 0.5, max_boxes, ..BoxThresholds::default() });
                 decoder.decode_by_class(&[output], Size::new(64, 32), &thresholds, class_scores, &mut boxes).unwrap();
@@ -332,10 +221,16 @@ mod tests {
         for (shape, n_values) in [(&[2, 4, 6][..], 48), (&[1, 4, 6], 23), (&[], 1)] {
             let data = vec![0.0; n_values];
             let output = Output { name: "faces", shape, data: &data };
-            let mut boxes = vec![RawDetection { rect: Rect::default(), score: 1.0, class_id: 0 }];
-            let error = BoxDecoder::UltraFace.decode(&[output], Size::new(8, 8), &BoxThresholds::default(), &mut boxes).unwrap_err();
+            let mut boxes = vec![RawDetection { rect: Rect::default(), score: 1.0, class_id: 0, row: 0 }];
+            let error = decoder("ultraface").decode(&[output], Size::new(8, 8), &BoxThresholds::default(), &mut boxes).unwrap_err();
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
             assert!(boxes.is_empty());
         }
+        // Where the axis of the batch may be missing, it may not be empty.
+        let shapes: [[usize; 3]; 6] = [[1, 64, 1], [1, 16, 1], [1, 4, 1], [1, 64, 4], [1, 16, 4], [0, 4, 4]];
+        let tensors = shapes.map(|shape| vec![0.9; shape.iter().product()]);
+        let outputs: Vec<Output<'_>> = shapes.iter().zip(&tensors).map(|(shape, data)| Output { name: "faces", shape, data }).collect();
+        let error = decoder("scrfd").decode(&outputs, Size::new(64, 32), &BoxThresholds::default(), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("got shape [0, 4, 4]"), "{error}");
     }
 }

@@ -1,12 +1,16 @@
 //! The Ultra-Light-Fast face detectors (RFB and slim): scores and corners in 0..=1, softmax and priors already applied.
 //! Knows both exports: one output with all, or one for scores and one for boxes.
 
-use super::{BoxDecoder, Output, Port, RawDetection, differs, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
+/// Two scores and a box per prior, as one output `[1, N, 6]` (background, face, box) or two, `[1, N, 2]` and `[1, N, 4]` in any order.
+#[derive(Debug)]
+pub(super) struct UltraFace;
+
 /// Where scores and boxes are, as indexes into the outputs.
-pub(super) enum Found {
+enum Found {
     /// Background, face, and the corners of the box in each row.
     Together(usize),
     Apart {
@@ -15,7 +19,39 @@ pub(super) enum Found {
     },
 }
 
-pub(super) fn find<P: Port>(outputs: &[P]) -> Result<Found> {
+impl BoxScheme for UltraFace {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        find(outputs).map(|_| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let (width, height) = (input.width as f32, input.height as f32);
+        let mut take = |(row, (score, corners)): (u32, (f32, &[f32]))| {
+            if score > score_min {
+                let &[x_min, y_min, x_max, y_max] = corners else { return };
+                let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+                boxes.push(RawDetection { rect, score, class_id: 0, row });
+            }
+        };
+        match find(outputs)? {
+            Found::Together(output) => {
+                let rows = outputs[output].data.chunks_exact(6);
+                (0..).zip(rows.map(|row| (row[1], &row[2..]))).for_each(&mut take);
+            }
+            Found::Apart { scores, boxes } => {
+                let (scores, corners) = (outputs[scores].data.chunks_exact(2), outputs[boxes].data.chunks_exact(4));
+                (0..).zip(scores.map(|scores| scores[1]).zip(corners)).for_each(&mut take);
+            }
+        }
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.7, iou: 0.3, ..Default::default() }
+    }
+}
+
+fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     let with_columns = |n_columns: usize| only(outputs, move |shape: &[usize]| shape.len() == 3 && shape[2] == n_columns);
     let found = match (with_columns(6), with_columns(2), with_columns(4)) {
         (Some(together), None, None) => Some(Found::Together(together)),
@@ -25,32 +61,14 @@ pub(super) fn find<P: Port>(outputs: &[P]) -> Result<Found> {
         }
         _ => None,
     };
-    found.ok_or_else(|| unexpected(&BoxDecoder::UltraFace, "one output [1, N, 6], or two, [1, N, 2] and [1, N, 4]", outputs))
-}
-
-pub(super) fn candidates(outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
-    let (width, height) = (input.width as f32, input.height as f32);
-    let mut take = |score: f32, corners: &[f32]| {
-        if score > score_min {
-            let &[x_min, y_min, x_max, y_max] = corners else { return };
-            let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-            boxes.push(RawDetection { rect, score, class_id: 0 });
-        }
-    };
-    match find(outputs)? {
-        Found::Together(output) => outputs[output].data.chunks_exact(6).for_each(|row| take(row[1], &row[2..])),
-        Found::Apart { scores, boxes } => {
-            let (scores, corners) = (outputs[scores].data.chunks_exact(2), outputs[boxes].data.chunks_exact(4));
-            scores.zip(corners).for_each(|(scores, corners)| take(scores[1], corners));
-        }
-    }
-    Ok(())
+    found.ok_or_else(|| unexpected("ultraface", "one output [1, N, 6], or two, [1, N, 2] and [1, N, 4]", outputs))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::frame::{Rect, Size};
-    use crate::vision::decode::{BoxDecoder, BoxThresholds, Output, RawDetection};
+    use crate::vision::decode::tests::decoder;
+    use crate::vision::decode::{BoxThresholds, Output, RawDetection};
 
     const INPUT: Size = Size::new(320, 240);
 
@@ -66,14 +84,14 @@ mod tests {
     ];
 
     fn expected() -> Vec<RawDetection> {
-        [(Rect::from_corners(160.0, 120.0, 240.0, 150.0), 0.9), (Rect::from_corners(40.0, 60.0, 80.0, 120.0), 0.8)]
-            .map(|(rect, score)| RawDetection { rect, score, class_id: 0 })
+        [(Rect::from_corners(160.0, 120.0, 240.0, 150.0), 0.9, 1), (Rect::from_corners(40.0, 60.0, 80.0, 120.0), 0.8, 0)]
+            .map(|(rect, score, row)| RawDetection { rect, score, class_id: 0, row })
             .into()
     }
 
     fn decode(outputs: &[Output<'_>]) -> Vec<RawDetection> {
         let mut boxes = Vec::new();
-        let decoder = BoxDecoder::UltraFace;
+        let decoder = decoder("ultraface");
         decoder.decode(outputs, INPUT, &decoder.default_thresholds(), &mut boxes).unwrap();
         boxes
     }
@@ -95,7 +113,9 @@ mod tests {
         let together = Output { name: "all", shape: &[1, 6, 6], data: ROWS.as_flattened() };
         let n_boxes = |score, iou, max_boxes| {
             let mut boxes = Vec::new();
-            BoxDecoder::UltraFace.decode(&[together], INPUT, &BoxThresholds { score, iou, max_boxes }, &mut boxes).unwrap();
+            decoder("ultraface")
+                .decode(&[together], INPUT, &BoxThresholds { score, iou, max_boxes, ..Default::default() }, &mut boxes)
+                .unwrap();
             boxes.len()
         };
         assert_eq!((n_boxes(0.7, 0.3, 300), n_boxes(0.69, 0.3, 300), n_boxes(0.7, 0.9, 300), n_boxes(0.0, 1.0, 2)), (2, 3, 3, 2));
@@ -119,10 +139,10 @@ mod tests {
             Case(&[], false),
         ];
         for case in cases {
-            let result = BoxDecoder::UltraFace.check(case.0, INPUT);
+            let result = decoder("ultraface").check(case.0, INPUT);
             assert_eq!(result.is_ok(), case.1, "{case:?}: {result:?}");
         }
-        let error = BoxDecoder::UltraFace.check(&[("all", &[1, usize::MAX, 85])], INPUT).unwrap_err();
+        let error = decoder("ultraface").check(&[("all", &[1, usize::MAX, 85])], INPUT).unwrap_err();
         assert_eq!(
             error.to_string(),
             "decoder `ultraface`: expected one output [1, N, 6], or two, [1, N, 2] and [1, N, 4], got `all` [1, ?, 85]"

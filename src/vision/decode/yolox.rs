@@ -1,7 +1,8 @@
 //! YOLOX: per cell of three grids an offset, a logarithmic size, an objectness and class scores (both sigmoid already).
-//! Owns the grids. Anchors, as older YOLO versions have them, are not known here.
+//! Anchors, as older YOLO versions have them, are not known here.
 
-use super::{BoxDecoder, Output, Port, RawDetection, differs, only, unexpected};
+use super::grid::{self, Grid};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -10,12 +11,43 @@ const STRIDES: [u32; 3] = [8, 16, 32];
 /// x, y, width, height, objectness.
 const N_LEADING: usize = 5;
 
-pub(super) fn check<P: Port>(outputs: &[P], input: Size) -> Result<u32> {
-    let port = find(outputs, input)?;
-    Ok(match outputs[port].shape()[2] {
-        usize::MAX => 0,
-        n_columns => (n_columns - N_LEADING) as u32,
-    })
+/// One output `[1, N, 5 + classes]`.
+#[derive(Debug)]
+pub(super) struct Yolox;
+
+impl BoxScheme for Yolox {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        let n_columns = outputs[find(outputs, input)?].1[2];
+        Ok(if n_columns == usize::MAX { 0 } else { (n_columns - N_LEADING) as u32 })
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let output = &outputs[find(outputs, input)?];
+        let mut rows = output.data.chunks_exact(output.shape[2]).enumerate();
+        for grid in STRIDES.map(|stride| Grid::new(input, stride)) {
+            for (cell_idx, (row_idx, row)) in rows.by_ref().take(grid.n_cells()).enumerate() {
+                let (leading, class_scores) = row.split_at(N_LEADING);
+                let objectness = leading[4];
+                // No class score exceeds 1, so that most cells end here.
+                if objectness.is_nan() || objectness <= score_min {
+                    continue;
+                }
+                let (class_id, class_score) = best_class(class_scores);
+                let score = objectness * class_score;
+                if score > score_min {
+                    let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
+                    let (x, y) = ((leading[0] + column) * pixels, (leading[1] + line) * pixels);
+                    let rect = Rect::from_center(x, y, leading[2].exp() * pixels, leading[3].exp() * pixels);
+                    boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.3, iou: 0.45, ..Default::default() }
+    }
 }
 
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
@@ -27,56 +59,20 @@ fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
         ));
     }
     let port = only(outputs, |shape| shape.len() == 3 && shape[2] > N_LEADING)
-        .ok_or_else(|| unexpected(&BoxDecoder::Yolox, "one output [1, N, 5 + classes]", outputs))?;
-    let n_cells = n_cells(input);
+        .ok_or_else(|| unexpected("yolox", "one output [1, N, 5 + classes]", outputs))?;
+    let n_cells = grid::n_cells(input, &STRIDES);
     if differs(outputs[port].shape()[1], n_cells) {
         let expected = format!("one output [1, {n_cells}, 5 + classes], a row per cell of an input of {input}");
-        return Err(unexpected(&BoxDecoder::Yolox, expected, outputs));
+        return Err(unexpected("yolox", expected, outputs));
     }
     Ok(port)
-}
-
-fn n_cells(input: Size) -> usize {
-    STRIDES.iter().map(|stride| (input.width / stride) as usize * (input.height / stride) as usize).sum()
-}
-
-pub(super) fn candidates(outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
-    let output = &outputs[find(outputs, input)?];
-    let mut rows = output.data.chunks_exact(output.shape[2]);
-    for stride in STRIDES {
-        let (n_columns, n_lines) = (input.width / stride, input.height / stride);
-        let n_grid = n_columns as usize * n_lines as usize;
-        for (cell_idx, row) in rows.by_ref().take(n_grid).enumerate() {
-            let (leading, class_scores) = row.split_at(N_LEADING);
-            let objectness = leading[4];
-            // No class score exceeds 1, so that most cells end here.
-            if objectness <= score_min {
-                continue;
-            }
-            let mut class_id = 0;
-            for (class_idx, class_score) in class_scores.iter().enumerate() {
-                if *class_score > class_scores[class_id] {
-                    class_id = class_idx;
-                }
-            }
-            let score = objectness * class_scores[class_id];
-            if score > score_min {
-                let (column, line) = (cell_idx % n_columns as usize, cell_idx / n_columns as usize);
-                let pixels = stride as f32;
-                let (x, y) = ((leading[0] + column as f32) * pixels, (leading[1] + line as f32) * pixels);
-                let (width, height) = (leading[2].exp() * pixels, leading[3].exp() * pixels);
-                let rect = Rect { x: x - width / 2.0, y: y - height / 2.0, width, height };
-                boxes.push(RawDetection { rect, score, class_id: class_id as u32 });
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use crate::frame::{Rect, Size};
-    use crate::vision::decode::{BoxDecoder, Output, RawDetection};
+    use crate::vision::decode::tests::decoder;
+    use crate::vision::decode::{Output, RawDetection};
 
     /// 8 x 4, 4 x 2 and 2 x 1 cells.
     const INPUT: Size = Size::new(64, 32);
@@ -90,7 +86,7 @@ mod tests {
         }
         let mut boxes = Vec::new();
         let output = Output { name: "output", shape: &[1, N_CELLS, N_COLUMNS], data: &data };
-        BoxDecoder::Yolox.decode(&[output], INPUT, &BoxDecoder::Yolox.default_thresholds(), &mut boxes).unwrap();
+        decoder("yolox").decode(&[output], INPUT, &decoder("yolox").default_thresholds(), &mut boxes).unwrap();
         boxes
     }
 
@@ -133,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_input_or_output_of_the_wrong_size_is_refused_with_both_numbers() {
-        let check = |input, shape: &[usize]| BoxDecoder::Yolox.check(&[("output", shape)], input);
+        let check = |input, shape: &[usize]| decoder("yolox").check(&[("output", shape)], input);
         let size = Size::new(416, 416);
         assert_eq!(check(size, &[1, 3549, 85]), Ok(80));
         assert_eq!(check(size, &[usize::MAX, usize::MAX, 85]), Ok(80));

@@ -1,0 +1,89 @@
+//! Decoders of an application's own: one for boxes with a keypoint, one for an answer of a classifier, used by name in descriptions
+//! like those that are built in. The models are two tiny ones that come with the project.
+//!
+//! ```text
+//! cargo run --no-default-features --example decoder
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use roiflow::frame::{Frame, PixelFormat, Point, Rect, Size};
+use roiflow::stages::{Classifier, Detector, StageOptions, register_box_scheme, register_class_scheme};
+use roiflow::tensor::{Error, ErrorKind, Result};
+use roiflow::vision::decode::{BoxScheme, ClassOutcome, ClassScheme, Output, RawDetection};
+
+/// Rows of background, object and two corners in 0..=1. Its keypoint is the middle of the box.
+#[derive(Debug)]
+struct Corners;
+
+impl BoxScheme for Corners {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        match outputs {
+            [(_, [_, _, 6])] => Ok(1),
+            other => Err(Error::new(ErrorKind::Shape, format!("expected one output [1, N, 6], got {other:?}"))),
+        }
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let (width, height) = (input.width as f32, input.height as f32);
+        for (row, values) in (0..).zip(outputs[0].data.as_chunks::<6>().0) {
+            let &[_, score, x_min, y_min, x_max, y_max] = values;
+            if score > score_min {
+                let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+                boxes.push(RawDetection { rect, score, class_id: 0, row });
+            }
+        }
+        Ok(())
+    }
+
+    fn keypoints(&self, _outputs: &[Output<'_>], _input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
+        let Rect { x, y, width, height } = found.rect;
+        points.push(Point { x: x + width / 2.0, y: y + height / 2.0 });
+        Ok(())
+    }
+}
+
+/// How much more red than blue there is, of the probabilities of red, green, blue and other colors.
+#[derive(Debug)]
+struct Warmth;
+
+impl ClassScheme for Warmth {
+    fn check(&self, name: &str, shape: &[usize]) -> Result<u32> {
+        match shape {
+            [_, 4] => Ok(0),
+            other => Err(Error::new(ErrorKind::Shape, format!("output `{name}`: expected [1, 4], got {other:?}"))),
+        }
+    }
+
+    fn decode(&self, output: &Output<'_>, _threshold: f32) -> Result<ClassOutcome> {
+        Ok(ClassOutcome::Value(output.data[0] - output.data[2]))
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    register_box_scheme("corners", Arc::new(Corners));
+    register_class_scheme("warmth", Arc::new(Warmth));
+    let folder = std::env::temp_dir().join(format!("roiflow-decoder-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let options = |model: &str, description: &str| -> std::io::Result<StageOptions> {
+        let path = folder.join(format!("{model}.toml"));
+        std::fs::write(&path, description)?;
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(format!("{model}.onnx"));
+        Ok(StageOptions { model, description: Some(path), ..StageOptions::default() })
+    };
+    let detection = "version = 1\ntask = \"detection\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"corners\"\n";
+    let detector = Detector::new(&options("rectangle", detection)?)?;
+    let classification = "version = 1\ntask = \"classification\"\nname = \"warmth\"\n[output]\ndecoder = \"warmth\"\n";
+    let classifier = Classifier::new(&options("color", classification)?)?;
+
+    // A red square of 16 x 16 pixels in a black picture.
+    let pixels: Vec<u8> = (0..64 * 64).flat_map(|n| if n / 64 / 16 == 1 && n % 64 / 16 == 2 { [255, 0, 0] } else { [0; 3] }).collect();
+    let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &pixels)?;
+    for found in detector.detect(&frame)? {
+        let region = frame.region(found.rect.to_pixels(frame.size()).ok_or("the box lies outside the picture")?)?;
+        println!("{:?}, its middle at {:?}: {:?}", found.rect, found.keypoints, classifier.classify(&region)?);
+    }
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! Output decoders on arbitrary outputs: nothing panics, and boxes, points and scores are good whatever comes in.
+
+#![no_main]
+
+#[path = "../../tests/support/decoders.rs"]
+mod decoders;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    decoders::try_decoder(bytes);
+});

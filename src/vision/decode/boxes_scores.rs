@@ -1,0 +1,58 @@
+//! SSD and others that leave the suppression to the caller: corners in 0..=1 per prior, priors already applied, and a score per
+//! class. A prior can be a box of several classes. Knows no priors.
+
+use super::{BoxScheme, Output, Port, RawDetection, differs, named, only, unexpected};
+use crate::frame::{Rect, Size};
+use crate::tensor::Result;
+
+/// Two outputs, `[1, N, 4]` and `[1, N, classes]`.
+#[derive(Debug)]
+pub(super) struct BoxesScores {
+    /// The class that stands for nothing.
+    pub(super) background: Option<u32>,
+}
+
+impl BoxScheme for BoxesScores {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (_, scores) = find(outputs)?;
+        let n_classes = outputs[scores].1[2];
+        Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let (corners, scores) = find(outputs)?;
+        let (corners, scores) = (&outputs[corners], &outputs[scores]);
+        let (width, height) = (input.width as f32, input.height as f32);
+        for (row_idx, (corners, scores)) in corners.data.chunks_exact(4).zip(scores.data.chunks_exact(scores.shape[2])).enumerate() {
+            let &[x_min, y_min, x_max, y_max] = corners else { unreachable!("chunks are of this length") };
+            let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+            for (class_id, &score) in (0..).zip(scores) {
+                if score > score_min && Some(class_id) != self.background {
+                    boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn roles(&self) -> &'static [&'static str] {
+        &["box", "score"]
+    }
+}
+
+/// The outputs with the boxes and with the scores. Where both have four columns, their names tell them apart.
+fn find<P: Port>(outputs: &[P]) -> Result<(usize, usize)> {
+    let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0;
+    let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);
+    let by_shape = || {
+        let boxes = only(outputs, is_boxes)?;
+        Some((boxes, only(outputs, |shape| is_table(shape) && !is_boxes(shape))?))
+    };
+    let by_name = || Some((named(outputs, "box", is_boxes)?, named(outputs, "score", is_table)?));
+    let fits = |&(boxes, scores): &(usize, usize)| {
+        let (n_boxes, n_scores) = (outputs[boxes].shape()[1], outputs[scores].shape()[1]);
+        boxes != scores && (n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX)
+    };
+    let expected = "two outputs, [1, N, 4] and [1, N, classes], or `tensors = { box = ..., score = ... }`";
+    by_shape().or_else(by_name).filter(fits).ok_or_else(|| unexpected("boxes-scores", expected, outputs))
+}

@@ -1,0 +1,102 @@
+//! CenterFace: maps with a value per four by four pixels of the input, whose score (sigmoid already) says how likely a face's center
+//! lies there, and beside it the size, the place inside the cell, and five keypoints in parts of the box.
+
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, named, only, unexpected};
+use crate::frame::{Point, Rect, Size};
+use crate::tensor::Result;
+
+/// Pixels per cell.
+const STRIDE: u32 = 4;
+const N_KEYPOINTS: usize = 5;
+
+/// `[1, 1, h, w]`, `[1, 2, h, w]` with logarithms of height and width in cells, `[1, 2, h, w]` with offsets down and right in cells,
+/// and `[1, 10, h, w]`. The two of the same shape come in this order if their names do not say `scale` or `offset`.
+#[derive(Debug)]
+pub(super) struct CenterFace;
+
+/// Where each is, as indexes into the outputs.
+struct Found {
+    scores: usize,
+    sizes: usize,
+    offsets: usize,
+    keypoints: usize,
+}
+
+impl BoxScheme for CenterFace {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        find(outputs, input).map(|_| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let found = find(outputs, input)?;
+        for (cell_idx, &score) in outputs[found.scores].data.iter().enumerate() {
+            if score > score_min {
+                let rect = place(outputs, &found, cell_idx);
+                boxes.push(RawDetection { rect, score, class_id: 0, row: cell_idx as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
+        let (maps, cell_idx) = (find(outputs, input)?, found.row as usize);
+        let (rect, keypoints) = (place(outputs, &maps, cell_idx), &outputs[maps.keypoints]);
+        let value = |channel: usize| keypoints.data[channel * n_cells(keypoints) + cell_idx];
+        // y first, as in the other maps.
+        points.extend(
+            (0..N_KEYPOINTS).map(|point_idx| Point {
+                x: rect.x + value(2 * point_idx + 1) * rect.width,
+                y: rect.y + value(2 * point_idx) * rect.height,
+            }),
+        );
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.5, iou: 0.3, ..Default::default() }
+    }
+
+    fn roles(&self) -> &'static [&'static str] {
+        &["scale", "offset"]
+    }
+}
+
+fn place(outputs: &[Output<'_>], found: &Found, cell_idx: usize) -> Rect {
+    let [sizes, offsets] = [&outputs[found.sizes], &outputs[found.offsets]];
+    let both = |map: &Output<'_>| [map.data[cell_idx], map.data[n_cells(map) + cell_idx]];
+    let ([log_height, log_width], [down, right]) = (both(sizes), both(offsets));
+    let n_columns = sizes.shape[3];
+    let (column, line, pixels) = ((cell_idx % n_columns) as f32, (cell_idx / n_columns) as f32, STRIDE as f32);
+    let (x, y) = ((column + right + 0.5) * pixels, (line + down + 0.5) * pixels);
+    Rect::from_center(x, y, log_width.exp() * pixels, log_height.exp() * pixels)
+}
+
+/// Of one channel.
+fn n_cells(map: &Output<'_>) -> usize {
+    map.shape[2] * map.shape[3]
+}
+
+fn find<P: Port>(outputs: &[P], input: Size) -> Result<Found> {
+    let (n_lines, n_columns) = ((input.height / STRIDE) as usize, (input.width / STRIDE) as usize);
+    let is_map = |shape: &[usize], n_channels: usize| {
+        shape.len() == 4 && shape[1] == n_channels && !differs(shape[2], n_lines) && !differs(shape[3], n_columns)
+    };
+    let is_pair = |shape: &[usize]| is_map(shape, 2);
+    let pairs = || {
+        let mut pairs = (0..outputs.len()).filter(|&port| is_pair(outputs[port].shape()));
+        let (first, second) = (pairs.next()?, pairs.next()?);
+        let (sizes, offsets) = (named(outputs, "scale", is_pair), named(outputs, "offset", is_pair));
+        let is_only = pairs.next().is_none();
+        is_only.then(|| sizes.zip(offsets).filter(|(sizes, offsets)| sizes != offsets).unwrap_or((first, second)))
+    };
+    let found = || {
+        let (sizes, offsets) = pairs()?;
+        let (scores, keypoints) = (only(outputs, |shape| is_map(shape, 1))?, only(outputs, |shape| is_map(shape, 2 * N_KEYPOINTS))?);
+        Some(Found { scores, sizes, offsets, keypoints })
+    };
+    found().ok_or_else(|| {
+        let expected =
+            format!("outputs [1, 1, {n_lines}, {n_columns}], [1, 2, ...] (scale), [1, 2, ...] (offset) and [1, 10, ...] of the same maps");
+        unexpected("centerface", expected, outputs)
+    })
+}

@@ -1,0 +1,72 @@
+//! Grids of cells over the input, with one or more rows of an output per cell, as detectors without a list of boxes have them.
+//! Knows no scores and no boxes.
+
+use super::Port;
+use crate::frame::Size;
+
+/// A grid: cells of `stride` pixels, row by row from the top left. Cells that reach beyond the input count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grid {
+    pub(super) stride: u32,
+    n_columns: usize,
+    n_lines: usize,
+}
+
+impl Grid {
+    pub(super) fn new(input: Size, stride: u32) -> Self {
+        Self { stride, n_columns: input.width.div_ceil(stride) as usize, n_lines: input.height.div_ceil(stride) as usize }
+    }
+
+    pub(super) fn n_cells(&self) -> usize {
+        self.n_columns * self.n_lines
+    }
+
+    /// Column and line of a cell.
+    pub(super) fn place(&self, cell_idx: usize) -> (f32, f32) {
+        ((cell_idx % self.n_columns) as f32, (cell_idx / self.n_columns) as f32)
+    }
+}
+
+/// The cells of all grids, in the order of these strides.
+pub(super) fn n_cells(input: Size, strides: &[u32]) -> usize {
+    strides.iter().map(|&stride| Grid::new(input, stride).n_cells()).sum()
+}
+
+/// The grid in which a cell lies, and its index there, where the grids of all strides are listed one after the other.
+pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option<(Grid, usize)> {
+    let mut before = 0;
+    strides.iter().map(|&stride| Grid::new(input, stride)).find_map(|grid| {
+        let inside = cell_idx.checked_sub(before).filter(|&inside| inside < grid.n_cells());
+        before += grid.n_cells();
+        inside.map(|inside| (grid, inside))
+    })
+}
+
+/// The outputs with so many rows and columns, `[1, n, columns]` or `[n, columns]`, as indexes.
+pub(super) fn tables<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> impl Iterator<Item = usize> {
+    let is_table = move |port: &P| matches!(*port.shape(), [_, rows, columns] | [rows, columns] if (rows, columns) == (n_rows, n_columns));
+    (0..outputs.len()).filter(move |&port_idx| is_table(&outputs[port_idx]))
+}
+
+/// The only one of them.
+pub(super) fn only_table<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> Option<usize> {
+    let mut tables = tables(outputs, n_rows, n_columns);
+    tables.next().filter(|_| tables.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_found_in_the_grids_one_after_the_other() {
+        let (input, strides) = (Size::new(40, 24), [8, 16]);
+        assert_eq!(n_cells(input, &strides), 5 * 3 + 3 * 2);
+        let place = |cell_idx| find_cell(input, &strides, cell_idx).map(|(grid, cell_idx)| (grid.stride, grid.place(cell_idx)));
+        assert_eq!(place(0), Some((8, (0.0, 0.0))));
+        assert_eq!(place(14), Some((8, (4.0, 2.0))));
+        assert_eq!(place(15), Some((16, (0.0, 0.0))));
+        assert_eq!(place(19), Some((16, (1.0, 1.0))));
+        assert_eq!(place(21), None);
+    }
+}

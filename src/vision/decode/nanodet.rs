@@ -1,0 +1,149 @@
+//! NanoDet, NanoDet-Plus and PicoDet: per cell class scores (sigmoid already) and the distances from its point to the four sides of
+//! the box, each a distribution over bins (Li et al., "Generalized focal loss", 2020). Owns where the points lie, which is what the
+//! three differ in.
+
+use super::grid::{self, Grid};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, differs, only, unexpected};
+use crate::frame::{Rect, Size};
+use crate::tensor::Result;
+
+/// Left, top, right, bottom.
+const N_SIDES: usize = 4;
+/// The bins of a side stand for 0 to 7 cells; all models published have so many.
+const N_BINS: usize = 8;
+const N_DISTANCES: usize = N_SIDES * N_BINS;
+/// Pixels per cell, in the order in which an output with all grids lists them; NanoDet has the first three.
+const STRIDES: [u32; 4] = [8, 16, 32, 64];
+
+/// One output `[1, N, classes + 32]` with the grids one after the other, or for each grid two, `[1, n, classes]` and `[1, n, 32]`.
+#[derive(Debug)]
+pub(super) struct Gfl {
+    name: &'static str,
+    /// Where the point of a cell lies in it, in cells from its corner.
+    point: f32,
+    iou: f32,
+}
+
+pub(super) const NANODET: Gfl = Gfl { name: "nanodet", point: 0.5, iou: 0.6 };
+pub(super) const NANODET_PLUS: Gfl = Gfl { name: "nanodet-plus", point: 0.0, iou: 0.6 };
+pub(super) const PICODET: Gfl = Gfl { name: "picodet", point: 0.5, iou: 0.5 };
+
+/// Where the rows are.
+enum Found {
+    /// All in one output, so many grids.
+    Together { port: usize, n_grids: usize },
+    /// By grid; the unused places repeat others.
+    Apart { n_grids: usize, scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
+}
+
+impl BoxScheme for Gfl {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        let n_columns = match self.find(outputs, input)? {
+            Found::Together { port, .. } => outputs[port].1[2].saturating_sub(N_DISTANCES),
+            Found::Apart { scores, .. } => outputs[scores[0]].1[2],
+        };
+        Ok(u32::try_from(n_columns).unwrap_or(0))
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let mut n_before = 0;
+        match self.find(outputs, input)? {
+            Found::Together { port, n_grids } => {
+                let output = &outputs[port];
+                let n_classes = output.shape[2] - N_DISTANCES;
+                let mut rows = output.data.chunks_exact(output.shape[2]).map(|row| row.split_at(n_classes));
+                for stride in &STRIDES[..n_grids] {
+                    let grid = Grid::new(input, *stride);
+                    self.take_grid(grid, n_before, rows.by_ref().take(grid.n_cells()), score_min, boxes);
+                    n_before += grid.n_cells();
+                }
+            }
+            Found::Apart { n_grids, scores, distances } => {
+                for (grid_idx, stride) in STRIDES[..n_grids].iter().enumerate() {
+                    let grid = Grid::new(input, *stride);
+                    let scores = &outputs[scores[grid_idx]];
+                    let distances = outputs[distances[grid_idx]].data.chunks_exact(N_DISTANCES);
+                    self.take_grid(grid, n_before, scores.data.chunks_exact(scores.shape[2]).zip(distances), score_min, boxes);
+                    n_before += grid.n_cells();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.4, iou: self.iou, ..Default::default() }
+    }
+}
+
+impl Gfl {
+    /// Appends the boxes of a grid, from its rows: class scores and distances.
+    fn take_grid<'a>(
+        &self,
+        grid: Grid,
+        n_before: usize,
+        rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+        score_min: f32,
+        boxes: &mut Vec<RawDetection>,
+    ) {
+        let pixels = grid.stride as f32;
+        for (cell_idx, (scores, distances)) in rows.enumerate() {
+            if best_class(scores).1 <= score_min {
+                continue;
+            }
+            let (column, line) = grid.place(cell_idx);
+            let (x, y) = ((column + self.point) * pixels, (line + self.point) * pixels);
+            let [left, top, right, bottom] = [0, 1, 2, 3].map(|side| mean_bin(&distances[side * N_BINS..][..N_BINS]) * pixels);
+            let rect = Rect::from_corners(x - left, y - top, x + right, y + bottom);
+            // A cell can be a box of several classes.
+            for (class_id, &score) in (0..).zip(scores).filter(|(_, score)| **score > score_min) {
+                boxes.push(RawDetection { rect, score, class_id, row: (n_before + cell_idx) as u32 });
+            }
+        }
+    }
+
+    fn find<P: Port>(&self, outputs: &[P], input: Size) -> Result<Found> {
+        let expected = "one output [1, N, classes + 32], or for each of the strides 8, 16, 32 and perhaps 64 two, [1, n, classes] and [1, n, 32], \
+                        with a row per cell";
+        let found = if let [port] = outputs { together(port, input) } else { apart(outputs, input) };
+        found.ok_or_else(|| unexpected(self.name, format!("{expected} of an input of {input}"), outputs))
+    }
+}
+
+fn together<P: Port>(port: &P, input: Size) -> Option<Found> {
+    let &[_, n_rows, n_columns] = port.shape() else { return None };
+    let n_grids = (3..=STRIDES.len()).find(|&n_grids| !differs(n_rows, grid::n_cells(input, &STRIDES[..n_grids])))?;
+    (n_columns > N_DISTANCES).then_some(Found::Together { port: 0, n_grids })
+}
+
+fn apart<P: Port>(outputs: &[P], input: Size) -> Option<Found> {
+    let n_grids = outputs.len() / 2;
+    if !outputs.len().is_multiple_of(2) || !(3..=STRIDES.len()).contains(&n_grids) {
+        return None;
+    }
+    let (mut scores, mut distances) = ([0; STRIDES.len()], [0; STRIDES.len()]);
+    let mut n_classes = None;
+    for grid_idx in 0..n_grids {
+        let n_cells = Grid::new(input, STRIDES[grid_idx]).n_cells();
+        let is_of_grid = |shape: &[usize]| shape.len() == 3 && shape[1] == n_cells && shape[2] > 0;
+        distances[grid_idx] = only(outputs, |shape| is_of_grid(shape) && shape[2] == N_DISTANCES)?;
+        scores[grid_idx] = only(outputs, |shape| is_of_grid(shape) && shape[2] != N_DISTANCES)?;
+        let n_columns = outputs[scores[grid_idx]].shape()[2];
+        if *n_classes.get_or_insert(n_columns) != n_columns {
+            return None;
+        }
+    }
+    Some(Found::Apart { n_grids, scores, distances })
+}
+
+/// The mean of the bins' numbers, weighted by the softmax of their values.
+fn mean_bin(values: &[f32]) -> f32 {
+    let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let (mut sum, mut weighted) = (0.0, 0.0);
+    for (bin_idx, value) in values.iter().enumerate() {
+        let weight = (value - max).exp();
+        sum += weight;
+        weighted += weight * bin_idx as f32;
+    }
+    weighted / sum
+}

@@ -1,0 +1,98 @@
+//! RetinaFace as its PyTorch version (biubug6) exports it: per prior a face's score (softmax already), the offsets of its box and of
+//! five keypoints. Owns the priors: two squares around the center of each cell.
+
+use super::grid;
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, only, unexpected};
+use crate::frame::{Point, Rect, Size};
+use crate::tensor::Result;
+
+const STRIDES: [u32; 3] = [8, 16, 32];
+/// Sides of the priors in pixels, by stride.
+const SIDES: [[f32; 2]; 3] = [[16.0, 32.0], [64.0, 128.0], [256.0, 512.0]];
+const N_PRIORS: usize = 2;
+/// What offsets of centers and points, and logarithms of sizes, were divided by in training.
+const VARIANCE: [f32; 2] = [0.1, 0.2];
+/// x and y of five points.
+const N_KEYPOINT_COLUMNS: usize = 10;
+
+/// Three outputs, `[1, N, 4]`, `[1, N, 2]` and `[1, N, 10]`; the last one may be missing.
+#[derive(Debug)]
+pub(super) struct RetinaFace;
+
+/// Where each is, as indexes into the outputs.
+struct Found {
+    boxes: usize,
+    scores: usize,
+    keypoints: Option<usize>,
+}
+
+/// A square: center and side in pixels.
+struct Prior {
+    x: f32,
+    y: f32,
+    side: f32,
+}
+
+impl BoxScheme for RetinaFace {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        find(outputs, input).map(|_| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let found = find(outputs, input)?;
+        let scores = outputs[found.scores].data.as_chunks::<2>().0;
+        let rows = outputs[found.boxes].data.as_chunks::<4>().0;
+        for (row_idx, (&[_, score], &[dx, dy, log_width, log_height])) in scores.iter().zip(rows).enumerate() {
+            if score > score_min
+                && let Some(prior) = prior(input, row_idx)
+            {
+                let (x, y) = prior.point(dx, dy);
+                let [width, height] = [log_width, log_height].map(|log| prior.side * (log * VARIANCE[1]).exp());
+                boxes.push(RawDetection { rect: Rect::from_center(x, y, width, height), score, class_id: 0, row: row_idx as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
+        let row_idx = found.row as usize;
+        if let (Some(port), Some(prior)) = (find(outputs, input)?.keypoints, prior(input, row_idx)) {
+            let row = &outputs[port].data[row_idx * N_KEYPOINT_COLUMNS..][..N_KEYPOINT_COLUMNS];
+            points.extend(row.as_chunks().0.iter().map(|&[dx, dy]| {
+                let (x, y) = prior.point(dx, dy);
+                Point { x, y }
+            }));
+        }
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.5, iou: 0.4, ..Default::default() }
+    }
+}
+
+impl Prior {
+    /// The point of these offsets.
+    fn point(&self, dx: f32, dy: f32) -> (f32, f32) {
+        (self.x + dx * VARIANCE[0] * self.side, self.y + dy * VARIANCE[0] * self.side)
+    }
+}
+
+/// The prior of a row of the outputs.
+fn prior(input: Size, row_idx: usize) -> Option<Prior> {
+    let (grid, cell_idx) = grid::find_cell(input, &STRIDES, row_idx / N_PRIORS)?;
+    let sides = SIDES[STRIDES.iter().position(|&stride| stride == grid.stride)?];
+    let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
+    Some(Prior { x: (column + 0.5) * pixels, y: (line + 0.5) * pixels, side: sides[row_idx % N_PRIORS] })
+}
+
+fn find<P: Port>(outputs: &[P], input: Size) -> Result<Found> {
+    let n_rows = grid::n_cells(input, &STRIDES) * N_PRIORS;
+    let only_of = |n_columns| only(outputs, |shape| shape.len() == 3 && shape[2] == n_columns && !differs(shape[1], n_rows));
+    let found = only_of(4).zip(only_of(2)).map(|(boxes, scores)| Found { boxes, scores, keypoints: only_of(N_KEYPOINT_COLUMNS) });
+    found.ok_or_else(|| {
+        let expected =
+            format!("outputs [1, {n_rows}, 4], [1, {n_rows}, 2] and perhaps [1, {n_rows}, 10], two rows per cell of an input of {input}");
+        unexpected("retinaface", expected, outputs)
+    })
+}

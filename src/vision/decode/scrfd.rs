@@ -1,0 +1,107 @@
+//! SCRFD, the face detectors of InsightFace: per anchor a score, the distances from the corner of its cell to the four sides of the
+//! box, and five keypoints if the model has them. Two anchors per cell of grids of 8, 16 and 32 pixels, or one of five grids.
+
+use super::grid::{self, Grid, only_table};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, unexpected};
+use crate::frame::{Point, Rect, Size};
+use crate::tensor::{Error, Result};
+
+/// x and y of five points.
+const N_KEYPOINT_COLUMNS: usize = 10;
+
+/// For each grid `[1, n, 1]`, `[1, n, 4]` and perhaps `[1, n, 10]`, or the same without the first axis.
+#[derive(Debug)]
+pub(super) struct Scrfd;
+
+/// What a model's number of outputs tells.
+#[derive(Clone, Copy)]
+struct Kind {
+    strides: &'static [u32],
+    n_anchors: usize,
+    has_keypoints: bool,
+}
+
+/// The outputs of one grid, as indexes.
+struct Found {
+    scores: usize,
+    boxes: usize,
+    keypoints: Option<usize>,
+}
+
+impl BoxScheme for Scrfd {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        let kind = kind(outputs, input)?;
+        kind.strides.iter().try_for_each(|&stride| find(outputs, input, kind, Grid::new(input, stride)).map(|_| ())).map(|()| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let kind = kind(outputs, input)?;
+        let mut n_before = 0;
+        for &stride in kind.strides {
+            let grid = Grid::new(input, stride);
+            let found = find(outputs, input, kind, grid)?;
+            let rows = outputs[found.boxes].data.as_chunks::<4>().0;
+            for (anchor_idx, (&score, row)) in outputs[found.scores].data.iter().zip(rows).enumerate() {
+                if score > score_min {
+                    let (column, line) = grid.place(anchor_idx / kind.n_anchors);
+                    let pixels = stride as f32;
+                    let [left, top, right, bottom] = row.map(|cells| cells * pixels);
+                    let (x, y) = (column * pixels, line * pixels);
+                    let rect = Rect::from_corners(x - left, y - top, x + right, y + bottom);
+                    boxes.push(RawDetection { rect, score, class_id: 0, row: (n_before + anchor_idx) as u32 });
+                }
+            }
+            n_before += grid.n_cells() * kind.n_anchors;
+        }
+        Ok(())
+    }
+
+    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
+        let kind = kind(outputs, input)?;
+        let (cell_idx, anchor_idx) = (found.row as usize / kind.n_anchors, found.row as usize % kind.n_anchors);
+        let Some((grid, cell_idx)) = grid::find_cell(input, kind.strides, cell_idx) else { return Ok(()) };
+        let Some(port) = find(outputs, input, kind, grid)?.keypoints else { return Ok(()) };
+        let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
+        let row = &outputs[port].data[(cell_idx * kind.n_anchors + anchor_idx) * N_KEYPOINT_COLUMNS..][..N_KEYPOINT_COLUMNS];
+        points.extend(row.as_chunks().0.iter().map(|[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels }));
+        Ok(())
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.5, iou: 0.4, ..Default::default() }
+    }
+
+    fn takes_unbatched(&self) -> bool {
+        true
+    }
+}
+
+fn kind<P: Port>(outputs: &[P], input: Size) -> Result<Kind> {
+    const STRIDES: &[u32] = &[8, 16, 32, 64, 128];
+    let (n_strides, n_anchors, has_keypoints) = match outputs.len() {
+        6 => (3, 2, false),
+        9 => (3, 2, true),
+        10 => (5, 1, false),
+        15 => (5, 1, true),
+        _ => return Err(not_found(outputs, input)),
+    };
+    Ok(Kind { strides: &STRIDES[..n_strides], n_anchors, has_keypoints })
+}
+
+fn find<P: Port>(outputs: &[P], input: Size, kind: Kind, grid: Grid) -> Result<Found> {
+    let n_anchors = grid.n_cells() * kind.n_anchors;
+    let only_of = |n_columns| only_table(outputs, n_anchors, n_columns);
+    let found = || {
+        let keypoints = only_of(N_KEYPOINT_COLUMNS);
+        (keypoints.is_some() == kind.has_keypoints).then_some(Found { scores: only_of(1)?, boxes: only_of(4)?, keypoints })
+    };
+    found().ok_or_else(|| not_found(outputs, input))
+}
+
+fn not_found<P: Port>(outputs: &[P], input: Size) -> Error {
+    let expected = format!(
+        "for each of the strides 8, 16 and 32 outputs [1, n, 1], [1, n, 4] and perhaps [1, n, 10] with two rows per cell of an input of {input}, \
+         or one row per cell of five strides"
+    );
+    unexpected("scrfd", expected, outputs)
+}

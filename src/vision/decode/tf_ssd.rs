@@ -1,0 +1,65 @@
+//! Lists of final boxes as TensorFlow's detection API and TensorFlow Lite write them: corners in 0..=1 with y first, classes,
+//! scores and how many there are, as four outputs. Nothing is suppressed here.
+
+use super::{BoxScheme, Output, Port, RawDetection, class_of, named, only, unexpected};
+use crate::frame::{Rect, Size};
+use crate::tensor::Result;
+
+/// `[1, N, 4]`, `[1, N]`, `[1, N]` and `[1]`; the last one may be missing.
+#[derive(Debug)]
+pub(super) struct TfSsd;
+
+/// Where each is, as indexes into the outputs.
+struct Found {
+    boxes: usize,
+    classes: usize,
+    scores: usize,
+    count: Option<usize>,
+}
+
+impl BoxScheme for TfSsd {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        find(outputs).map(|_| 0)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let found = find(outputs)?;
+        let (width, height) = (input.width as f32, input.height as f32);
+        let corners = outputs[found.boxes].data.chunks_exact(4);
+        let rows = corners.zip(outputs[found.classes].data).zip(outputs[found.scores].data);
+        // Saturating: what is no number is 0, what is too large is all of them.
+        let count = found.count.and_then(|count| outputs[count].data.first()).map_or(usize::MAX, |&count| count as usize);
+        for (row_idx, ((corners, &class), &score)) in rows.take(count).enumerate() {
+            let &[y_min, x_min, y_max, x_max] = corners else { unreachable!("chunks are of this length") };
+            if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
+                let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    fn roles(&self) -> &'static [&'static str] {
+        &["class", "score"]
+    }
+}
+
+/// Classes and scores have the same shape, so that only their names tell them apart.
+fn find<P: Port>(outputs: &[P]) -> Result<Found> {
+    let is_list = |shape: &[usize]| shape.len() == 2;
+    let find = || {
+        let boxes = only(outputs, |shape| shape.len() == 3 && shape[2] == 4)?;
+        // The converter of TensorFlow Lite numbers the outputs of its last operation.
+        let lite = |end: &str| (0..outputs.len()).find(|&idx| outputs[idx].name().ends_with(end) && is_list(outputs[idx].shape()));
+        let classes = named(outputs, "class", is_list).or_else(|| lite("PostProcess:1"))?;
+        let scores = named(outputs, "score", is_list).or_else(|| lite("PostProcess:2"))?;
+        let count = only(outputs, |shape| shape.iter().all(|&extent| extent == 1));
+        (classes != scores).then_some(Found { boxes, classes, scores, count })
+    };
+    let expected = "outputs [1, N, 4], [1, N] (its name with `class`), [1, N] (its name with `score`) and [1], or `tensors = { class = ..., score = ... }`";
+    find().ok_or_else(|| unexpected("tf-ssd", expected, outputs))
+}

@@ -1,0 +1,42 @@
+//! YOLOv10, YOLO26 and others that end in a list of final boxes: corners in input pixels, score, class. Nothing is suppressed here.
+
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, class_of, only, unexpected};
+use crate::frame::{Rect, Size};
+use crate::tensor::Result;
+
+/// Corners, score, class.
+const N_COLUMNS: usize = 6;
+
+/// One output `[1, N, 6]`.
+#[derive(Debug)]
+pub(super) struct YoloV10;
+
+impl BoxScheme for YoloV10 {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        find(outputs).map(|_| 0)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        for (row_idx, row) in outputs[find(outputs)?].data.chunks_exact(N_COLUMNS).enumerate() {
+            let &[x_min, y_min, x_max, y_max, score, class] = row else { unreachable!("chunks are of this length") };
+            if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
+                let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
+                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.25, ..Default::default() }
+    }
+}
+
+fn find<P: Port>(outputs: &[P]) -> Result<usize> {
+    only(outputs, |shape| shape.len() == 3 && shape[2] == N_COLUMNS)
+        .ok_or_else(|| unexpected("yolov10", "one output [1, N, 6]: corners, score, class", outputs))
+}

@@ -1,0 +1,129 @@
+//! Output tensors to boxes: the largest output that is usual, [1, 25200, 85] of YOLOv5 at 640x640, against the plain way of doing it.
+
+use std::hint::black_box;
+
+use roiflow::frame::{Rect, Size};
+use roiflow::runtime::Result;
+use roiflow::vision::decode::{BoxDecoder, BoxOptions, BoxThresholds, Output, RawDetection};
+use roiflow::vision::nms::{NmsMethod, NmsOptions, suppress};
+
+use crate::budgets;
+use crate::harness::{Clock, Effort};
+use crate::report::Report;
+
+const INPUT: Size = Size::new(640, 640);
+const SHAPE: [usize; 3] = [1, 25_200, 85];
+
+/// Decoding and suppressing, in time and against the plain way, on a street with many objects; then on outputs of which every row is a
+/// candidate, which no threshold that one would use leaves.
+pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
+    let effort = effort.of_threads(1);
+    let decoder = BoxDecoder::from_name("yolov5", &BoxOptions::default()).expect("it is built in");
+    for (name, n_objects, score, budget) in
+        [("60 objects, threshold 0.25", 60, 0.25, Some(budgets::DECODER_US)), ("every row, threshold 0.001", 630, 0.001, None)]
+    {
+        let data = street(n_objects, if budget.is_some() { 12 } else { 40 });
+        let output = Output { name: "output", shape: &SHAPE, data: &data };
+        let thresholds = BoxThresholds { score, ..decoder.default_thresholds() };
+        let mut boxes = Vec::new();
+        decoder.decode(&[output], INPUT, &thresholds, &mut boxes)?;
+        let plain = plain(&data, &thresholds);
+        assert_eq!(boxes.len(), plain.len(), "{name}: both find the same");
+        println!("decoders, {name}: {} boxes", boxes.len());
+        let mut ours = |n_runs: usize| {
+            for _ in 0..n_runs {
+                black_box(decoder.decode(black_box(&[output]), INPUT, &thresholds, &mut boxes).is_ok());
+            }
+        };
+        let none = |n_runs: usize| (0..n_runs).for_each(|_| black_box(()));
+        let pairs = effort.compare(none, &mut ours);
+        report.more_us(&format!("YOLOv5 output of 25,200 rows, {name}"), &pairs, Clock::Cpu, budget);
+        let bare = |n_runs: usize| (0..n_runs).for_each(|_| drop(black_box(self::plain(black_box(&data), &thresholds))));
+        let pairs = effort.compare(bare, &mut ours);
+        report.ratio(&format!("the same against plain loops, {name}"), &pairs, Clock::Cpu, None);
+    }
+    let candidates = candidates(2000);
+    let mut boxes = candidates.clone();
+    for (name, method) in [("hard", NmsMethod::Hard), ("gaussian", NmsMethod::Gaussian { sigma: 0.5 })] {
+        let options = NmsOptions { method, score_min: 0.25, ..NmsOptions::default() };
+        let none = |n_runs: usize| (0..n_runs).for_each(|_| black_box(()));
+        let pairs = effort.compare(none, |n_runs| {
+            for _ in 0..n_runs {
+                boxes.copy_from_slice(&candidates);
+                black_box(suppress(black_box(&mut boxes), &options));
+            }
+        });
+        report.more_us(&format!("suppression of 2,000 boxes of 100 objects, {name}"), &pairs, Clock::Cpu, None);
+    }
+    Ok(())
+}
+
+/// Objects of sizes as in a street, each seen by so many rows; all other rows are nearly nothing.
+fn street(n_objects: usize, n_rows_each: usize) -> Vec<f32> {
+    let (n_rows, n_columns) = (SHAPE[1], SHAPE[2]);
+    let mut data = vec![0.0; n_rows * n_columns];
+    let mut random = Random(0x5eed);
+    for row in data.chunks_exact_mut(n_columns) {
+        row.iter_mut().for_each(|value| *value = random.fraction() * 0.01);
+        row[4] = random.fraction() * 0.01;
+    }
+    for object_idx in 0..n_objects {
+        let (x, y) = (40.0 + 560.0 * random.fraction(), 40.0 + 560.0 * random.fraction());
+        let (width, height) = (20.0 + 60.0 * random.fraction(), 20.0 + 60.0 * random.fraction());
+        for near_idx in 0..n_rows_each {
+            let row = &mut data[(object_idx * n_rows_each + near_idx) * 7919 % n_rows * n_columns..][..n_columns];
+            let mut off = || (random.fraction() - 0.5) * 6.0;
+            row[..4].copy_from_slice(&[x + off(), y + off(), width + off(), height + off()]);
+            row[4] = 0.3 + 0.69 * random.fraction();
+            row[5 + object_idx % 7] = 0.9 + 0.09 * random.fraction();
+        }
+    }
+    data
+}
+
+fn candidates(n_boxes: usize) -> Vec<RawDetection> {
+    let data = street(100, n_boxes / 100);
+    plain_rows(&data, 0.25)
+}
+
+fn plain_rows(data: &[f32], score_min: f32) -> Vec<RawDetection> {
+    let mut boxes = Vec::new();
+    for (row, values) in (0..).zip(data.chunks(SHAPE[2])) {
+        let class_scores = values[5..].iter().map(|score| score * values[4]).enumerate();
+        let Some((class_idx, score)) = class_scores.max_by(|one, other| one.1.total_cmp(&other.1).then(other.0.cmp(&one.0))) else {
+            continue;
+        };
+        if score > score_min {
+            let rect = Rect { x: values[0] - values[2] / 2.0, y: values[1] - values[3] / 2.0, width: values[2], height: values[3] };
+            boxes.push(RawDetection { rect, score, class_id: class_idx as u32, row });
+        }
+    }
+    boxes
+}
+
+/// As one writes it down: every class score of every row, a sort, and each box against all that were kept.
+fn plain(data: &[f32], thresholds: &BoxThresholds) -> Vec<RawDetection> {
+    let mut boxes = plain_rows(data, thresholds.score);
+    boxes.sort_by(|one, other| other.score.total_cmp(&one.score));
+    let mut kept: Vec<RawDetection> = Vec::new();
+    for found in boxes {
+        let is_free = |other: &RawDetection| other.class_id != found.class_id || other.rect.iou(&found.rect) <= thresholds.iou;
+        if kept.iter().all(is_free) {
+            kept.push(found);
+        }
+    }
+    kept.truncate(thresholds.max_boxes);
+    kept
+}
+
+/// Good enough for a picture (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn fraction(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / 16_777_216.0
+    }
+}

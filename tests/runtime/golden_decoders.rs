@@ -1,0 +1,180 @@
+//! Output decoders and the suppression of boxes against stored answers of published packages, which
+//! `tests/golden/decoders/make.py` executed. Knows nothing of how they decode.
+
+use std::path::{Path, PathBuf};
+
+use roiflow::frame::{Point, Rect, Size};
+use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
+use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
+use serde_json::Value;
+
+/// Pixels by which an edge or a keypoint may be off: what is stored is rounded to four digits, and sums to 32 bits.
+const PIXELS_OFF_MAX: f32 = 2e-3;
+const SCORE_OFF_MAX: f32 = 2e-5;
+
+#[test]
+fn decoders_find_what_the_packages_of_the_models_find() {
+    let mut n_boxes = 0;
+    let mut failures = Vec::new();
+    let is_of_boxes = |path: &&PathBuf| !path.ends_with("nms.json") && !path.ends_with("classification.json");
+    for path in stored_files().iter().filter(is_of_boxes) {
+        for (case_idx, case) in cases(path).iter().enumerate() {
+            match check_decoder(case) {
+                Ok(n_found) => n_boxes += n_found,
+                Err(difference) => {
+                    failures.push(format!("{}, case {case_idx}, {}: {difference}", path.display(), text(&case["made_by"])));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(n_boxes > 100, "{n_boxes} boxes were compared");
+    eprintln!("{n_boxes} boxes");
+}
+
+#[test]
+fn suppression_keeps_what_opencv_keeps() {
+    for (case_idx, case) in cases(&folder().join("nms.json")).iter().enumerate() {
+        let boxes: Vec<RawDetection> = (0..).zip(array(&case["boxes"])).map(|(row, stored)| row_of_list(row, stored)).collect();
+        let (iou, score_min) = (number(&case["iou"]), number(&case["score_min"]));
+        let hard = NmsOptions { iou, score_min, ..NmsOptions::default() };
+        let soft = |method| NmsOptions { method, class_aware: false, ..hard };
+        for (name, options) in [
+            ("per-class", hard),
+            ("agnostic", NmsOptions { class_aware: false, ..hard }),
+            ("linear", soft(NmsMethod::Linear)),
+            ("gaussian", soft(NmsMethod::Gaussian { sigma: number(&case["sigma"]) })),
+        ] {
+            let mut expected: Vec<(u32, f32)> =
+                array(&case["kept"][name]).iter().map(|kept| (number(&kept[0]) as u32, number(&kept[1]))).collect();
+            expected.sort_by(|one, other| other.1.total_cmp(&one.1));
+            // The package looks at the threshold first.
+            let mut found: Vec<RawDetection> = boxes.iter().copied().filter(|found| found.score > score_min).collect();
+            let n_kept = nms::suppress(&mut found, &options);
+            let found: Vec<(u32, f32)> = found[..n_kept].iter().map(|kept| (kept.row, kept.score)).collect();
+            let is_near = |(one, other): (&(u32, f32), &(u32, f32))| one.0 == other.0 && (one.1 - other.1).abs() < 1e-4;
+            let is_same = found.len() == expected.len() && found.iter().zip(&expected).all(is_near);
+            assert!(is_same, "case {case_idx}, {name}: expected {expected:?}, got {found:?}");
+        }
+    }
+}
+
+#[test]
+fn probabilities_and_vectors_are_those_of_scipy_and_numpy() {
+    for (case_idx, case) in cases(&folder().join("classification.json")).iter().enumerate() {
+        let values = |name: &str| array(&case[name]).iter().map(number).collect::<Vec<f32>>();
+        let data = values("values");
+        let output = Output { name: "output", shape: &[1, data.len()], data: &data };
+        let of_classes = |activation| match (ClassDecoder::MultiLabel { activation }).decode(&output, 0.0) {
+            Ok(ClassOutcome::Labels(mut labels)) => {
+                assert!(labels.is_sorted_by(|one, other| one.1 >= other.1), "{labels:?}");
+                labels.sort_unstable_by_key(|label| label.0);
+                labels.into_iter().map(|(_, score)| score).collect()
+            }
+            other => panic!("{other:?}"),
+        };
+        let embedding = match (ClassDecoder::Embedding { normalize: true }).decode(&output, 0.0) {
+            Ok(ClassOutcome::Vector(values)) => values,
+            other => panic!("{other:?}"),
+        };
+        for (name, found) in
+            [("softmax", of_classes(Activation::Softmax)), ("sigmoid", of_classes(Activation::Sigmoid)), ("embedding", embedding)]
+        {
+            let expected = values(name);
+            let is_same = found.len() == expected.len() && found.iter().zip(&expected).all(|(one, other)| (one - other).abs() < 1e-6);
+            assert!(is_same, "case {case_idx}, {name}: expected {expected:?}, got {found:?}");
+        }
+    }
+}
+
+/// How many boxes were compared, or the first difference.
+fn check_decoder(case: &Value) -> Result<usize, String> {
+    let options = BoxOptions { background: case["background"].as_u64().map(|class| class as u32) };
+    let decoder = BoxDecoder::from_name(text(&case["decoder"]), &options).ok_or("no such decoder")?;
+    let input = Size::new(number(&case["input"][0]) as u32, number(&case["input"][1]) as u32);
+    let outputs: Vec<(&str, Vec<usize>, Vec<f32>)> = array(&case["outputs"]).iter().map(tensor).collect();
+    let outputs: Vec<Output<'_>> = outputs.iter().map(|(name, shape, data)| Output { name, shape, data }).collect();
+    let thresholds = BoxThresholds {
+        score: number(&case["score"]),
+        iou: number(&case["iou"]),
+        class_agnostic: case["agnostic"].as_bool().unwrap_or(false),
+        ..BoxThresholds::default()
+    };
+    let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
+    decoder.check(&ports, input).map_err(|error| error.to_string())?;
+    let mut found = Vec::new();
+    decoder.decode(&outputs, input, &thresholds, &mut found).map_err(|error| error.to_string())?;
+    let expected = array(&case["boxes"]);
+    if found.len() != expected.len() {
+        return Err(format!("expected {} boxes, got {}: {expected:?}, {found:?}", expected.len(), found.len()));
+    }
+    if !found.is_sorted_by(|one, other| one.score >= other.score) {
+        return Err(format!("not in the order of scores: {found:?}"));
+    }
+    for stored in expected {
+        let rect = rect(stored);
+        let is_it = |found: &RawDetection| {
+            let edges = |rect: &Rect| [rect.x, rect.y, rect.x_max(), rect.y_max()];
+            let is_there = edges(&found.rect).iter().zip(edges(&rect)).all(|(edge, stored)| (edge - stored).abs() < PIXELS_OFF_MAX);
+            let score_off = stored[4].as_f64().map_or(0.0, |score| (found.score - score as f32).abs());
+            is_there && found.class_id == number(&stored[5]) as u32 && score_off < SCORE_OFF_MAX
+        };
+        let found = found.iter().find(|found| is_it(found)).ok_or_else(|| format!("expected {stored}, got {found:?}"))?;
+        let mut points = Vec::new();
+        decoder.keypoints(&outputs, input, found, &mut points).map_err(|error| error.to_string())?;
+        let stored_points: Vec<f32> = array(&stored[6]).iter().map(number).collect();
+        let is_near = |(point, stored): (&Point, &[f32; 2])| {
+            (point.x - stored[0]).abs() < PIXELS_OFF_MAX && (point.y - stored[1]).abs() < PIXELS_OFF_MAX
+        };
+        let stored_points = stored_points.as_chunks().0;
+        if points.len() != stored_points.len() || !points.iter().zip(stored_points).all(is_near) {
+            return Err(format!("expected keypoints {stored_points:?}, got {points:?}"));
+        }
+    }
+    Ok(found.len())
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/decoders")
+}
+
+fn stored_files() -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect()
+}
+
+fn cases(path: &Path) -> Vec<Value> {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Name, shape and values of a stored tensor.
+fn tensor(stored: &Value) -> (&str, Vec<usize>, Vec<f32>) {
+    let shape: Vec<usize> = array(&stored["shape"]).iter().map(|extent| number(extent) as usize).collect();
+    let mut data = vec![number(&stored["fill"]); shape.iter().product()];
+    for run in array(&stored["runs"]) {
+        let begin = run[0].as_u64().unwrap() as usize;
+        data[begin..].iter_mut().zip(array(&run[1])).for_each(|(value, stored)| *value = number(stored));
+    }
+    (text(&stored["name"]), shape, data)
+}
+
+fn row_of_list(row: u32, stored: &Value) -> RawDetection {
+    RawDetection { rect: rect(stored), score: number(&stored[4]), class_id: number(&stored[5]) as u32, row }
+}
+
+fn rect(stored: &Value) -> Rect {
+    let [x, y, width, height] = [0, 1, 2, 3].map(|idx| number(&stored[idx]));
+    Rect { x, y, width, height }
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn number(value: &Value) -> f32 {
+    value.as_f64().expect("a number") as f32
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}

@@ -1,0 +1,202 @@
+//! Decoders through whole stages: several heads of one model, numbers and vectors, and what an application registers.
+
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
+use roiflow::runtime::ErrorKind;
+use roiflow::stages::detector::DetectedInRegions;
+use roiflow::stages::{Classifier, Detector, Permit, StageOptions, Task, register_box_scheme, register_class_scheme};
+use roiflow::tensor::Result;
+use roiflow::vision::decode::{BoxScheme, ClassOutcome, ClassScheme, Output, RawDetection};
+
+use crate::support::{Scratch, receive, tiny};
+
+/// A red square in the middle of a black picture.
+fn picture() -> Frame {
+    let pixels: Vec<u8> = (0..64 * 64)
+        .flat_map(|n| if (16..48).contains(&(n / 64)) && (16..48).contains(&(n % 64)) { [255, 0, 0] } else { [0; 3] })
+        .collect();
+    Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &pixels).unwrap()
+}
+
+fn options(scratch: &Scratch, model: &str, output: &str) -> StageOptions {
+    let (task, layout) = if model == "rectangle.onnx" { ("detection", "nhwc") } else { ("classification", "nchw") };
+    let text = format!("version = 1\ntask = \"{task}\"\nname = \"own\"\n[input]\nlayout = \"{layout}\"\n[output]\n{output}\n");
+    let description = Some(scratch.file("description.toml", text));
+    StageOptions { model: tiny(model), description, device: Some("CPU".to_owned()), ..StageOptions::default() }
+}
+
+fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
+    let options = options(scratch, model, output);
+    let error = if model == "rectangle.onnx" { Detector::new(&options).err() } else { Classifier::new(&options).err() };
+    let error = error.unwrap_or_else(|| panic!("not refused: {output}"));
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    error.to_string()
+}
+
+/// What the classifier of the tiny colors says of a red picture, by attribute.
+fn said(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
+    let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
+    let classifier = Classifier::new(&options(scratch, "color.onnx", output)).unwrap();
+    classifier.classify(&red).unwrap().into_iter().map(|said| (said.name.to_string(), said.outcome)).collect()
+}
+
+#[test]
+fn every_head_of_a_model_says_something() {
+    let scratch = Scratch::new("heads");
+    let heads = r#"
+        [[output.heads]]
+        name = "best"
+        decoder = "classes"
+        labels = ["red", "green", "blue", "other"]
+        [[output.heads]]
+        name = "any"
+        decoder = "multi-label"
+        activation = "none"
+        threshold = 0.9
+        labels = ["red", "green", "blue", "other"]
+        [[output.heads]]
+        name = "unsure"
+        decoder = "classes"
+        threshold = 1.0
+        activation = "softmax"
+        [[output.heads]]
+        name = "vector"
+        decoder = "embedding"
+    "#;
+    let said = said(&scratch, heads);
+    let names: Vec<&str> = said.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["best", "any", "vector"], "a head that is not sure enough says nothing");
+    assert!(matches!(&said[0].1, Outcome::Label { label: Some(label), .. } if **label == *"red"), "{said:?}");
+    let Outcome::Labels(labels) = &said[1].1 else { panic!("{said:?}") };
+    assert!(labels.len() == 1 && labels[0].label.as_deref() == Some("red") && labels[0].confidence > 0.9, "{labels:?}");
+    let Outcome::Tensor { shape, data } = &said[2].1 else { panic!("{said:?}") };
+    let length: f32 = data.iter().map(|value| value * value).sum::<f32>().sqrt();
+    assert!(shape[..] == [1, 4] && (length - 1.0).abs() < 1e-6, "{shape:?} {data:?}");
+}
+
+#[test]
+fn custom_gives_what_the_model_gives() {
+    let scratch = Scratch::new("custom");
+    let said = said(&scratch, "decoder = \"custom\"");
+    let [(name, Outcome::Tensor { shape, data })] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((name.as_str(), &shape[..], data.len()), ("own", &[1, 4][..], 4));
+    assert!(data[0] > 0.9 && (data.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{data:?}");
+}
+
+/// With `task = "detection"` the outputs are those of the whole frame, or of each region.
+#[test]
+fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
+    let scratch = Scratch::new("raw");
+    let detector = Detector::new(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
+    assert_eq!(detector.detect(&picture()).unwrap(), []);
+    let expected = Outcome::Tensor { shape: vec![1, 1, 6], data: [0.0, 1.0, 0.25, 0.25, 0.75, 0.75].into() };
+    let (sender, receiver) = mpsc::channel();
+    let told = sender.clone();
+    detector.submit(picture(), 0, Box::new(move |found| told.send(found.unwrap().said).unwrap()));
+    let said = receive(&receiver);
+    assert_eq!((&*said[0].name, &*said[0].model, &said[0].outcome), ("own", "rectangle", &expected));
+    let whole = [(ObjectId(7), PixelRect::whole(Size::new(64, 64)))];
+    let done = move |found: DetectedInRegions| {
+        let [(ObjectId(7), said)] = &found.said[..] else { panic!("{found:?}") };
+        sender.send(vec![said.clone()]).unwrap();
+    };
+    detector.submit_regions(picture(), 1, &whole, &Permit::new(Instant::now(), None), Box::new(done));
+    assert_eq!(receive(&receiver)[0].outcome, expected);
+}
+
+#[test]
+fn a_decoder_that_is_not_given_must_be_the_only_one() {
+    let scratch = Scratch::new("deduced");
+    let message = refusal(&scratch, "rectangle.onnx", "");
+    assert!(message.contains("several fit") && message.contains("yolov5, yolov10, ultraface"), "{message}");
+    let message = refusal(&scratch, "color.onnx", "");
+    assert!(message.contains("expected one of classes, multi-label"), "{message}");
+}
+
+#[test]
+fn keys_that_do_not_go_together_are_refused() {
+    let scratch = Scratch::new("foreign-keys");
+    for (model, output, parts) in [
+        ("rectangle.onnx", "decoder = \"yolov10\"\nnms = \"linear\"", ["`nms` does not go with decoder `yolov10`", "do not overlap"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\nbackground = 0", ["`background` does not go with decoder `ultraface`", "nothing"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"boxes\" }", ["(none)", "got `box`"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"rows\" }", ["no output `rows`", "`boxes`"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\nnms-sigma = 0.1", ["`nms-sigma`", "`nms = \"gaussian\"`"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\nnms = \"gaussian\"\nnms-sigma = 0.0", ["larger than 0", "got 0"]),
+        ("rectangle.onnx", "decoder = \"ultraface\"\nnormalize = true", ["`normalize` does not go with", "classification"]),
+        ("rectangle.onnx", "decoder = \"yolov3\"", ["unknown decoder `yolov3`", "did you mean `yolov5`"]),
+        ("rectangle.onnx", "decoder = \"custom\"\nthreshold = 0.5", ["`threshold` does not go with decoder `custom`", "as they are"]),
+        ("rectangle.onnx", "decoder = \"ssd\"", ["[1, 1, N, 7]", "[1, 1, 6]"]),
+        ("color.onnx", "decoder = \"regression\"", ["one number", "[?, 4]"]),
+        ("color.onnx", "decoder = \"regression\"\nscale = inf", ["finite numbers", "inf"]),
+        ("color.onnx", "decoder = \"embedding\"\nscale = 2.0", ["`scale` does not go with decoder `embedding`", "others"]),
+        ("color.onnx", "threshold = 0.5\n[[output.heads]]\nname = \"a\"\ndecoder = \"classes\"", ["both `heads` and `threshold`", "each"]),
+        ("color.onnx", "[[output.heads]]\ndecoder = \"classes\"", ["expected a `name`", "JSON"]),
+        (
+            "color.onnx",
+            "[[output.heads]]\nname = \"a\"\ndecoder = \"classes\"\n[[output.heads]]\nname = \"a\"\ndecoder = \"classes\"",
+            ["names that differ", "`a` twice"],
+        ),
+    ] {
+        let message = refusal(&scratch, model, output);
+        assert!(parts.iter().all(|part| message.contains(part)), "{output}: {message}");
+    }
+}
+
+#[derive(Debug)]
+struct Middle;
+
+impl BoxScheme for Middle {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(2)
+    }
+
+    /// Boxes that are good, that lie outside, that are no boxes, and that are too sure.
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, _score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        assert_eq!(outputs[0].shape, [1, 1, 6]);
+        let found = |x: f32, width: f32, score: f32, row: u32| RawDetection {
+            rect: Rect { x, y: 8.0, width, height: 8.0 },
+            score,
+            class_id: 1,
+            row,
+        };
+        boxes.extend([found(8.0, 16.0, 7.0, 0), found(900.0, 16.0, 0.9, 1), found(8.0, f32::NAN, 0.9, 2), found(8.0, 8.0, f32::NAN, 3)]);
+        boxes.extend([found(40.0, 8.0, 0.75, 4), found(40.0, 8.0, 0.25, 5)]);
+        Ok(())
+    }
+
+    fn keypoints(&self, _outputs: &[Output<'_>], _input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
+        points.push(Point { x: found.rect.x, y: if found.row == 4 { f32::INFINITY } else { 1.0 } });
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Fixed;
+
+impl ClassScheme for Fixed {
+    fn check(&self, _name: &str, _shape: &[usize]) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, _output: &Output<'_>, _threshold: f32) -> Result<ClassOutcome> {
+        Ok(ClassOutcome::Value(7.0))
+    }
+}
+
+#[test]
+fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
+    let scratch = Scratch::new("registered");
+    register_box_scheme("middle", Arc::new(Middle));
+    register_class_scheme("fixed", Arc::new(Fixed));
+    let detector = Detector::new(&options(&scratch, "rectangle.onnx", "decoder = \"middle\"\nlabels = [\"one\", \"other\"]")).unwrap();
+    assert!(matches!(&detector.spec().task, Task::Detection { decoder, .. } if decoder.name() == "middle"));
+    let found = detector.detect(&picture()).unwrap();
+    let found: Vec<_> = found.iter().map(|found| (found.rect.x, found.confidence, found.label.as_deref(), &found.keypoints[..])).collect();
+    assert_eq!(found, [(8.0, 1.0, Some("other"), &[Point { x: 8.0, y: 1.0 }][..]), (40.0, 0.75, Some("other"), &[])]);
+    assert_eq!(said(&scratch, "decoder = \"fixed\""), [("own".to_owned(), Outcome::Value(7.0))]);
+    let message = refusal(&scratch, "rectangle.onnx", "decoder = \"middel\"");
+    assert!(message.contains("did you mean `middle`?"), "{message}");
+}

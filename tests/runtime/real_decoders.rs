@@ -1,0 +1,68 @@
+//! Decoders on real models, on the embedded engine. Without the models and pictures it says so and passes.
+
+use image::ImageReader;
+use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
+use roiflow::stages::{Classifier, Detector, StageOptions};
+
+use crate::support::{description, real};
+
+fn options(model: &str, toml: &str) -> Option<StageOptions> {
+    let (model, description) = (real(&format!("models/{model}"))?, Some(description(toml)));
+    Some(StageOptions { model, description, device: Some("CPU".to_owned()), ..StageOptions::default() })
+}
+
+fn picture(name: &str) -> Option<Frame> {
+    let picture = ImageReader::open(real(&format!("images/{name}"))?).unwrap().decode().unwrap().into_rgb8();
+    Some(Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw()).unwrap())
+}
+
+/// Two models and two decoders that have nothing in common but what is in the picture.
+#[test]
+fn nanodet_finds_what_yolox_finds() {
+    let (Some(nanodet), Some(yolox), Some(picture)) = (
+        options("nanodet_m_320.onnx", "nanodet-m.toml"),
+        options("yolox_nano_416x416.onnx", "yolox-nano.toml"),
+        picture("dog_bike_car.jpg"),
+    ) else {
+        return;
+    };
+    // NanoDet-m is the weaker model, and less sure.
+    let nanodet = StageOptions { threshold: Some(0.2), ..nanodet };
+    let [one, other] = [nanodet, yolox].map(|options| Detector::new(&options).unwrap().detect(&picture).unwrap());
+    for label in ["dog", "bicycle"] {
+        let best = |found: &[roiflow::frame::Detection]| found.iter().find(|found| found.label.as_deref() == Some(label)).cloned();
+        let (Some(one), Some(other)) = (best(&one), best(&other)) else { panic!("no {label}: {one:?}, {other:?}") };
+        let iou = one.rect.iou(&other.rect);
+        eprintln!("{label}: {:.2} and {:.2}, IoU {iou:.3}", one.confidence, other.confidence);
+        assert!(iou > 0.75, "{label}: {:?} and {:?}", one.rect, other.rect);
+    }
+}
+
+#[test]
+fn heads_say_in_one_run_what_they_say_in_two() {
+    let model = "vehicle-attributes-recognition-barrier-0039.onnx";
+    let all = ["vehicle-attributes.toml", "vehicle-attributes-type.toml", "vehicle-attributes-color.toml"].map(|toml| options(model, toml));
+    let (Some(picture), [Some(both), Some(kind), Some(color)]) = (picture("car_detection.png"), all) else { return };
+    let region = picture.region(PixelRect { x: 100, y: 100, width: 200, height: 200 }).unwrap();
+    let said = |options: &StageOptions| -> Vec<Classification> { Classifier::new(options).unwrap().classify(&region).unwrap() };
+    assert_eq!(said(&both), [said(&kind), said(&color)].concat());
+    assert_eq!(said(&both).len(), 2);
+}
+
+#[test]
+fn vectors_of_persons_have_the_length_one_and_tell_them_apart() {
+    let Some(options) = options("person-reidentification-retail-0288.onnx", "person-reidentification-retail-0288.toml") else { return };
+    let Some(picture) = picture("pedestrians.jpg") else { return };
+    let classifier = Classifier::new(&options).unwrap();
+    let vector = |x: u32| {
+        let region = picture.region(PixelRect { x, y: 100, width: 80, height: 200 }).unwrap();
+        let said = classifier.classify(&region).unwrap();
+        let [Classification { outcome: Outcome::Tensor { shape, data }, .. }] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(shape[..], [1, 256]);
+        data.to_vec()
+    };
+    let cosine = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(one, other)| one * other).sum::<f32>();
+    let (here, near, far) = (vector(100), vector(102), vector(400));
+    assert!((cosine(&here, &here) - 1.0).abs() < 1e-5);
+    assert!(cosine(&here, &near) > cosine(&here, &far), "{} and {}", cosine(&here, &near), cosine(&here, &far));
+}

@@ -1,0 +1,198 @@
+//! One case for the output decoders, read from bytes: any decoder, outputs of right and wrong shapes, values that are good, bad and
+//! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
+
+use roiflow::frame::{Rect, Size};
+use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
+use roiflow::vision::nms::NmsMethod;
+
+/// Runs the case; true if the decoder took the outputs.
+pub fn try_decoder(bytes: &[u8]) -> bool {
+    let mut source = Source::new(bytes);
+    if source.below(5) == 0 { try_class_decoder(&mut source) } else { try_box_decoder(&mut source) }
+}
+
+fn try_box_decoder(source: &mut Source<'_>) -> bool {
+    let names: Vec<&str> = BoxDecoder::names().collect();
+    let name = names[source.below(names.len())];
+    let input =
+        [Size::new(64, 32), Size::new(96, 64), Size::new(128, 128), Size::new(70, 33), Size::new(1, 1), Size::new(0, 0)][source.below(6)];
+    let n_classes = 1 + source.below(5);
+    let mut ports = right_ports(name, input, n_classes);
+    match source.below(4) {
+        0 => mutate(&mut ports, source),
+        1 => ports = (0..source.below(5)).map(|n| (format!("output{n}"), any_shape(source))).collect(),
+        _ => {}
+    }
+    let tensors: Vec<Vec<f32>> = ports.iter().map(|(_, shape)| values(shape, source)).collect();
+    let outputs: Vec<Output<'_>> = ports.iter().zip(&tensors).map(|((name, shape), data)| Output { name, shape, data }).collect();
+    let options = BoxOptions { background: [None, Some(0), Some(9)][source.below(3)] };
+    let decoder = BoxDecoder::from_name(name, &options).expect("a name of the list");
+    let method =
+        [NmsMethod::Hard, NmsMethod::Linear, NmsMethod::Gaussian { sigma: 0.5 }, NmsMethod::Gaussian { sigma: 1e-9 }][source.below(4)];
+    let thresholds = BoxThresholds {
+        score: [0.0, 0.25, 0.5, 1.0][source.below(4)],
+        iou: [0.0, 0.45, 1.0][source.below(3)],
+        max_boxes: [0, 1, 10, 300][source.below(4)],
+        method,
+        class_agnostic: source.below(2) == 0,
+    };
+    let class_scores: &[f32] = [&[][..], &[0.1, 0.9], &[0.0; 6]][source.below(3)];
+    let mut boxes = Vec::new();
+    let decoded = decoder.decode_by_class(&outputs, input, &thresholds, class_scores, &mut boxes);
+    let names_and_shapes: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
+    let is_one_row = outputs.iter().all(|output| output.shape.first() == Some(&1) && is_complete(output));
+    if is_one_row {
+        assert_eq!(decoder.check(&names_and_shapes, input).is_ok(), decoded.is_ok(), "{name}, {names_and_shapes:?}: {decoded:?}");
+    }
+    if decoded.is_err() {
+        return false;
+    }
+    assert!(boxes.len() <= thresholds.max_boxes, "{name}: {} boxes", boxes.len());
+    assert!(boxes.is_sorted_by(|one, other| one.score >= other.score), "{name}: {boxes:?}");
+    for found in &boxes {
+        assert!(is_good(found, input), "{name}, {input}: {found:?}");
+        let mut points = Vec::new();
+        decoder.keypoints(&outputs, input, found, &mut points).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(points.iter().all(|point| point.x.is_finite() && point.y.is_finite()), "{name}: {points:?}");
+    }
+    true
+}
+
+/// Finite numbers, an extent, something of it in the input, a score from 0 to 1.
+fn is_good(found: &RawDetection, input: Size) -> bool {
+    let Rect { x, y, .. } = found.rect;
+    let touches = x < input.width as f32 && y < input.height as f32 && found.rect.x_max() > 0.0 && found.rect.y_max() > 0.0;
+    found.rect.is_proper() && touches && (0.0..=1.0).contains(&found.score)
+}
+
+fn try_class_decoder(source: &mut Source<'_>) -> bool {
+    let activation = [Activation::None, Activation::Softmax, Activation::Sigmoid][source.below(3)];
+    let n_classes = 1 + source.below(9);
+    let decoder = match source.below(6) {
+        0 => ClassDecoder::Classes { activation },
+        1 => ClassDecoder::MultiLabel { activation },
+        2 => ClassDecoder::Expectation { weights: (0..n_classes).map(|_| source.value()).collect() },
+        3 => ClassDecoder::Regression { scale: source.value(), offset: source.value() },
+        4 => ClassDecoder::Embedding { normalize: source.below(2) == 0 },
+        _ => ClassDecoder::Raw,
+    };
+    let shape = if source.below(3) == 0 { any_shape(source) } else { vec![1, n_classes] };
+    let data = values(&shape, source);
+    let threshold = [0.0, 0.5, 1.0][source.below(3)];
+    let is_probability = |score: f32| activation == Activation::None || (0.0..=1.0).contains(&score);
+    match decoder.decode(&Output { name: "output", shape: &shape, data: &data }, threshold) {
+        Ok(ClassOutcome::Label { score, class_id }) => assert!(is_probability(score) && (class_id as usize) < data.len(), "{score}"),
+        Ok(ClassOutcome::Labels(labels)) => {
+            assert!(labels.iter().all(|&(_, score)| is_probability(score) && score >= threshold), "{labels:?}");
+        }
+        Ok(ClassOutcome::Value(value)) => assert!(value.is_finite(), "{decoder:?}: {value}"),
+        Ok(_) => {}
+        Err(_) => return false,
+    }
+    true
+}
+
+/// Outputs as the models of a decoder have them.
+fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec<usize>)> {
+    let cells = |stride: u32| input.width.div_ceil(stride) as usize * input.height.div_ceil(stride) as usize;
+    let all_cells: usize = [8, 16, 32].map(cells).iter().sum();
+    let one = |shape: &[usize]| vec![("output".to_owned(), shape.to_vec())];
+    let by_stride = |columns: &[usize], n_anchors: usize| {
+        let shapes =
+            [8, 16, 32].into_iter().flat_map(|stride| columns.iter().map(move |&n_columns| vec![1, n_anchors * cells(stride), n_columns]));
+        shapes.enumerate().map(|(n, shape)| (format!("output{n}"), shape)).collect()
+    };
+    let map =
+        |name: &str, n_channels: usize| (name.to_owned(), vec![1, n_channels, (input.height / 4) as usize, (input.width / 4) as usize]);
+    match decoder {
+        "yolov5" => one(&[1, 3 * all_cells, 5 + n_classes]),
+        "yolov8" => one(&[1, 4 + n_classes, all_cells]),
+        "yolov10" => one(&[1, 20, 6]),
+        "yolox" => one(&[1, all_cells, 5 + n_classes]),
+        "ssd" => one(&[1, 1, 20, 7]),
+        "boxes-scores" => vec![("boxes".to_owned(), vec![1, 30, 4]), ("scores".to_owned(), vec![1, 30, n_classes])],
+        "tf-ssd" => vec![
+            ("boxes".to_owned(), vec![1, 10, 4]),
+            ("classes".to_owned(), vec![1, 10]),
+            ("scores".to_owned(), vec![1, 10]),
+            ("count".to_owned(), vec![1]),
+        ],
+        "nanodet" | "picodet" => by_stride(&[n_classes, 32], 1),
+        "nanodet-plus" => one(&[1, all_cells + cells(64), n_classes + 32]),
+        "ultraface" => one(&[1, 40, 6]),
+        "yunet" => by_stride(&[1, 1, 4, 10], 1),
+        "scrfd" => by_stride(&[1, 4, 10], 2),
+        "retinaface" => {
+            let rows = |name: &str, n_columns| (name.to_owned(), vec![1, 2 * all_cells, n_columns]);
+            vec![rows("loc", 4), rows("conf", 2), rows("landms", 10)]
+        }
+        "centerface" => vec![map("537", 1), map("538", 2), map("539", 2), map("540", 10)],
+        other => panic!("a decoder that this does not know: {other}"),
+    }
+}
+
+fn mutate(ports: &mut Vec<(String, Vec<usize>)>, source: &mut Source<'_>) {
+    let port_idx = source.below(ports.len());
+    let shape = &mut ports[port_idx].1;
+    let axis = source.below(shape.len());
+    match source.below(5) {
+        0 => shape[axis] = source.below(12),
+        1 => shape[axis] += 1,
+        2 => drop(shape.remove(axis)),
+        3 => shape.insert(axis, 1 + source.below(3)),
+        _ => drop(ports.remove(port_idx)),
+    }
+}
+
+fn any_shape(source: &mut Source<'_>) -> Vec<usize> {
+    (0..source.below(5)).map(|axis| if axis == 0 { 1 } else { source.below(12) }).collect()
+}
+
+/// As many as the shape says, or now and then one less.
+fn values(shape: &[usize], source: &mut Source<'_>) -> Vec<f32> {
+    let n_values: usize = shape.iter().product();
+    let n_values = if source.below(64) == 0 { n_values.saturating_sub(1) } else { n_values };
+    let kind = source.below(4);
+    (0..n_values).map(|_| if kind == 0 { source.value() } else { source.fraction() * [1.0, 1.0, 3.0, 60.0][kind] }).collect()
+}
+
+fn is_complete(output: &Output<'_>) -> bool {
+    output.shape.iter().product::<usize>() == output.data.len()
+}
+
+/// The bytes, and when they are used up numbers that follow from them (xorshift): a few bytes make a large case.
+struct Source<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+    state: u64,
+}
+
+impl<'a> Source<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let state = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        Self { bytes: bytes.iter(), state: state | 1 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state >> 11
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        let number = self.bytes.next().map_or_else(|| self.random() as usize, |&byte| usize::from(byte));
+        number % limit.max(1)
+    }
+
+    fn fraction(&mut self) -> f32 {
+        (self.random() % 1024) as f32 / 1024.0
+    }
+
+    /// Any value that a model can write.
+    fn value(&mut self) -> f32 {
+        const SPECIAL: [f32; 12] =
+            [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0, 0.0, 1.0, -1.0, 0.5, 1e9];
+        let number = self.random() as usize;
+        if number.is_multiple_of(3) { SPECIAL[number / 3 % SPECIAL.len()] } else { f32::from_bits(number as u32) }
+    }
+}
