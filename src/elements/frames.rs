@@ -319,13 +319,18 @@ impl Driver {
                     return Err(self.refused(item));
                 }
                 has_waited = true;
-            } else if queue == QueuePolicy::DropNewest || !self.make_room(&**stage) {
+                continue;
+            }
+            if queue == QueuePolicy::DropNewest || !self.make_room(&**stage) {
                 let Item::Frame(mut frame) = item else { unreachable!("made a frame above") };
                 frame.results = results;
                 drop(buffer);
                 self.forget_motion();
                 return self.pass(*frame, Reason::Queue, policy);
             }
+            // A worker that was about to run the one that makes room may have yet to say that it does not. Its place is free in a moment,
+            // and one is enough: if another made room as well, the engine could be left without a frame.
+            break self.window.admit(item).map_err(|item| self.refused(item))?;
         };
         if permit.has_deadline() {
             self.window.look_at_deadlines();

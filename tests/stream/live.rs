@@ -180,6 +180,8 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
             }
             if n % 10 == 9 {
                 device.let_go(n as usize / 10);
+                // A frame that is done keeps its place until it leaves.
+                eventually("it has left", || count(&element, "inferred") == n / 10 + 1);
             }
         }
         (N_FRAMES as usize / 10..N_FRAMES as usize).for_each(|number| device.let_go(number));

@@ -14,7 +14,8 @@
 //! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
 //! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
 //! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
-//! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+//! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are
+//! left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
