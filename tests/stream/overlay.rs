@@ -3,19 +3,24 @@
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 use roiflow::elements::meta;
-use roiflow::frame::{PixelFormat, Rect, Size};
+use roiflow::frame::{Detection, PixelFormat, Point, Rect, Size};
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
-/// One frame through the overlay: as it came, as it left.
+/// One frame with faces at these places through the overlay: as it came, as it left.
 fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
+    let faces = boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect();
+    overlaid_with(format, size, properties, faces)
+}
+
+fn overlaid_with(format: PixelFormat, size: Size, properties: &str, detections: Vec<Detection>) -> [Arrived; 2] {
     let pipeline = pipeline(&format!(
         "videotestsrc num-buffers=1 pattern=gradient ! video/x-raw,format={format},width={},height={} ! identity name=attach ! \
          roioverlay {properties} ! fakesink name=sink",
         size.width, size.height
     ));
     let before = collect(&pipeline, "attach", "sink");
-    attach(&pipeline, move |n| results(size, n, boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect()));
+    attach(&pipeline, move |n| results(size, n, detections.clone()));
     let after = collect(&pipeline, "sink", "sink");
     let Ending { warnings, error } = run(&pipeline);
     assert_eq!((error, warnings), (None, vec![]), "{format} {size}");
@@ -38,6 +43,29 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
         }
     }
     differing
+}
+
+#[test]
+fn keypoints_are_dots_also_outside_of_their_box_and_cut_at_the_edges() {
+    let (size, thickness) = (Size::new(160, 120), 3);
+    let keypoints = [(50.0, 60.4), (100.0, 20.0), (0.0, 0.0), (-40.0, 60.0)].map(|(x, y)| Point { x, y });
+    let found = Detection { keypoints: keypoints.to_vec(), ..face(1, Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }) };
+    let frames = overlaid_with(PixelFormat::Rgb, size, "labels=false thickness=3", vec![found]);
+    let in_box = |(x, y): (usize, usize)| {
+        (31..91).contains(&x)
+            && (41..91).contains(&y)
+            && !((31 + thickness..91 - thickness).contains(&x) && (41 + thickness..91 - thickness).contains(&y))
+    };
+    // Twice as wide as the lines, around the point.
+    let dots = [((47..53), (57..63)), ((97..103), (17..23)), ((0..3), (0..3))];
+    let in_dots = |(x, y): (usize, usize)| dots.iter().any(|(columns, rows)| columns.contains(&x) && rows.contains(&y));
+    let differing = differences(PixelFormat::Rgb, &frames);
+    assert!(differing.iter().all(|&at| in_box(at) || in_dots(at)), "{differing:?}");
+    for (columns, rows) in dots {
+        for at in rows.flat_map(|y| columns.clone().map(move |x| (x, y))) {
+            assert!(differing.contains(&at), "{at:?}");
+        }
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use gstreamer_video as gst_video;
 
 use super::draw::{Area, Canvas, Font, PALETTE, Plane, text_color};
 use crate::elements::{buffer, caps, meta};
-use crate::frame::{Colorimetry, Detection, FrameResults, Outcome, PixelFormat, Size};
+use crate::frame::{Classification, Colorimetry, Detection, FrameResults, Outcome, PixelFormat, Rect, ScoredLabel, Size};
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
@@ -248,7 +248,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     Ok(lost_from.map(|attached_size| (attached_size, size)))
 }
 
-/// Boxes first, then captions, so that no box crosses a text.
+/// Boxes and keypoints first, then captions, so that nothing crosses a text.
 fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, settings: Settings, caption: &mut String) {
     let thickness = match settings.thickness {
         0 => ((size.height + 180) / 360).max(2),
@@ -263,6 +263,14 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     for (detection, area) in boxes() {
         let ink = canvas.ink(color(detection));
         canvas.outline(area, thickness, ink);
+        // Twice as wide as the lines.
+        let radius = thickness as f32;
+        for point in &detection.keypoints {
+            let dot = Rect { x: point.x - radius, y: point.y - radius, width: 2.0 * radius, height: 2.0 * radius };
+            if let Some(dot) = Area::of(&dot) {
+                canvas.fill_rect(dot, ink);
+            }
+        }
     }
     if !settings.labels {
         return;
@@ -297,27 +305,35 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
     if with_confidence {
         let _ = write!(caption, " {:.2}", detection.confidence);
     }
-    for (classification_idx, classification) in detection.classifications.iter().enumerate() {
-        caption.push_str(if classification_idx == 0 { " · " } else { " " });
-        let _ = match &classification.outcome {
+    let mut separator = " · ";
+    for Classification { name, outcome, .. } in detection.classifications.iter().filter(|said| is_read(&said.outcome)) {
+        caption.push_str(std::mem::replace(&mut separator, " "));
+        let _ = match outcome {
             Outcome::Label { label: Some(label), .. } => caption.write_str(label),
-            Outcome::Label { label_id, .. } => write!(caption, "{} {label_id}", classification.name),
-            Outcome::Labels(labels) => {
-                let names = labels.iter().map(|label| label.label.as_deref().unwrap_or("?"));
-                names.enumerate().try_for_each(|(idx, name)| write!(caption, "{}{name}", if idx == 0 { "" } else { "+" }))
-            }
+            Outcome::Label { label_id, .. } => write!(caption, "{name} {label_id}"),
+            Outcome::Labels(labels) => labels.iter().enumerate().try_for_each(|(label_idx, ScoredLabel { label, label_id, .. })| {
+                caption.push_str(if label_idx == 0 { "" } else { "+" });
+                match label {
+                    Some(label) => caption.write_str(label),
+                    None => write!(caption, "{label_id}"),
+                }
+            }),
             Outcome::Value(value) if value.abs() < 10.0 => write!(caption, "{value:.1}"),
             Outcome::Value(value) => write!(caption, "{value:.0}"),
-            // Nothing that anybody reads.
             Outcome::Tensor { .. } => Ok(()),
         };
     }
 }
 
+/// Whether there are words for it in a caption: not for lists of numbers, and not for labels of which none was sure enough.
+fn is_read(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::Tensor { .. }) && !matches!(outcome, Outcome::Labels(labels) if labels.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Classification, ObjectId, Rect};
+    use crate::frame::ObjectId;
 
     #[test]
     fn a_caption_says_label_confidence_and_classifications() {
@@ -347,6 +363,36 @@ mod tests {
         detection.track = Some(ObjectId(12));
         write_caption(&mut caption, &detection, false);
         assert_eq!(caption, "class 7 #12 · color 1 -0.2");
+    }
+
+    #[test]
+    fn a_caption_leaves_out_what_nobody_reads_and_what_says_nothing() {
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let vector = said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.6, 0.8].into() });
+        let labels = |labels: &[(u32, Option<&str>)]| {
+            let label = |&(label_id, label): &(u32, Option<&str>)| ScoredLabel { label_id, label: label.map(Into::into), confidence: 0.9 };
+            said("wears", Outcome::Labels(labels.iter().map(label).collect()))
+        };
+        let age = said("age", Outcome::Value(31.4));
+        let caption_of = |classifications: Vec<Classification>| {
+            let mut caption = String::new();
+            let detection = Detection {
+                id: ObjectId(1),
+                track: None,
+                parent: None,
+                rect: Rect::default(),
+                keypoints: vec![],
+                confidence: 0.9,
+                label_id: 0,
+                label: Some("person".into()),
+                classifications,
+            };
+            write_caption(&mut caption, &detection, false);
+            caption
+        };
+        assert_eq!(caption_of(vec![vector.clone()]), "person");
+        assert_eq!(caption_of(vec![labels(&[])]), "person");
+        assert_eq!(caption_of(vec![vector, labels(&[(0, Some("hat")), (4, None)]), age]), "person · hat+4 31");
     }
 
     #[test]

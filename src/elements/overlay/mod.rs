@@ -1,4 +1,4 @@
-//! `roioverlay`: draws the boxes of a frame's results, and what is known of each, on the frame.
+//! `roioverlay`: draws the boxes and keypoints of a frame's results, and what is known of each, on the frame.
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
