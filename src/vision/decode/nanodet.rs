@@ -12,34 +12,36 @@ const N_SIDES: usize = 4;
 /// The bins of a side stand for 0 to 7 cells; all models published have so many.
 const N_BINS: usize = 8;
 const N_DISTANCES: usize = N_SIDES * N_BINS;
-/// Pixels per cell, in the order in which an output with all grids lists them; NanoDet has the first three.
+/// Pixels per cell, in the order in which an output with all grids lists them.
 const STRIDES: [u32; 4] = [8, 16, 32, 64];
 
 /// One output `[1, N, classes + 32]` with the grids one after the other, or for each grid two, `[1, n, classes]` and `[1, n, 32]`.
 #[derive(Debug)]
 pub(super) struct Gfl {
     name: &'static str,
+    /// How many of the strides it has, the first ones.
+    n_grids: usize,
     /// Where the point of a cell lies in it, in cells from its corner.
     point: f32,
     iou: f32,
 }
 
-pub(super) const NANODET: Gfl = Gfl { name: "nanodet", point: 0.5, iou: 0.6 };
-pub(super) const NANODET_PLUS: Gfl = Gfl { name: "nanodet-plus", point: 0.0, iou: 0.6 };
-pub(super) const PICODET: Gfl = Gfl { name: "picodet", point: 0.5, iou: 0.5 };
+pub(super) const NANODET: Gfl = Gfl { name: "nanodet", n_grids: 3, point: 0.5, iou: 0.6 };
+pub(super) const NANODET_PLUS: Gfl = Gfl { name: "nanodet-plus", n_grids: 4, point: 0.0, iou: 0.6 };
+pub(super) const PICODET: Gfl = Gfl { name: "picodet", n_grids: 4, point: 0.5, iou: 0.5 };
 
 /// Where the rows are.
 enum Found {
-    /// All in one output, so many grids.
-    Together { port: usize, n_grids: usize },
+    /// All in one output.
+    Together { port: usize },
     /// By grid; the unused places repeat others.
-    Apart { n_grids: usize, scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
+    Apart { scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
 }
 
 impl BoxScheme for Gfl {
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
         let n_columns = match self.find(outputs, input)? {
-            Found::Together { port, .. } => outputs[port].1[2].saturating_sub(N_DISTANCES),
+            Found::Together { port } => outputs[port].1[2].saturating_sub(N_DISTANCES),
             Found::Apart { scores, .. } => outputs[scores[0]].1[2],
         };
         Ok(u32::try_from(n_columns).unwrap_or(0))
@@ -48,18 +50,18 @@ impl BoxScheme for Gfl {
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
         let mut n_before = 0;
         match self.find(outputs, input)? {
-            Found::Together { port, n_grids } => {
+            Found::Together { port } => {
                 let output = &outputs[port];
                 let n_classes = output.shape[2] - N_DISTANCES;
                 let mut rows = output.data.chunks_exact(output.shape[2]).map(|row| row.split_at(n_classes));
-                for stride in &STRIDES[..n_grids] {
+                for stride in self.strides() {
                     let grid = Grid::new(input, *stride);
                     self.take_grid(grid, n_before, rows.by_ref().take(grid.n_cells()), score_min, boxes);
                     n_before += grid.n_cells();
                 }
             }
-            Found::Apart { n_grids, scores, distances } => {
-                for (grid_idx, stride) in STRIDES[..n_grids].iter().enumerate() {
+            Found::Apart { scores, distances } => {
+                for (grid_idx, stride) in self.strides().iter().enumerate() {
                     let grid = Grid::new(input, *stride);
                     let scores = &outputs[scores[grid_idx]];
                     let distances = outputs[distances[grid_idx]].data.chunks_exact(N_DISTANCES);
@@ -102,29 +104,36 @@ impl Gfl {
         }
     }
 
+    fn strides(&self) -> &'static [u32] {
+        &STRIDES[..self.n_grids]
+    }
+
     fn find<P: Port>(&self, outputs: &[P], input: Size) -> Result<Found> {
-        let expected = "one output [1, N, classes + 32], or for each of the strides 8, 16, 32 and perhaps 64 two, [1, n, classes] and [1, n, 32], \
-                        with a row per cell";
-        let found = if let [port] = outputs { together(port, input) } else { apart(outputs, input) };
-        found.ok_or_else(|| unexpected(self.name, format!("{expected} of an input of {input}"), outputs))
+        let strides = self.strides();
+        let found = if let [port] = outputs { together(port, input, strides) } else { apart(outputs, input, strides) };
+        found.ok_or_else(|| {
+            let expected = format!(
+                "one output [1, N, classes + 32], or for each of the strides {strides:?} two, [1, n, classes] and [1, n, 32], with a row per \
+                 cell of an input of {input}"
+            );
+            unexpected(self.name, expected, outputs)
+        })
     }
 }
 
-fn together<P: Port>(port: &P, input: Size) -> Option<Found> {
+fn together<P: Port>(port: &P, input: Size, strides: &[u32]) -> Option<Found> {
     let &[_, n_rows, n_columns] = port.shape() else { return None };
-    let n_grids = (3..=STRIDES.len()).find(|&n_grids| !differs(n_rows, grid::n_cells(input, &STRIDES[..n_grids])))?;
-    (n_columns > N_DISTANCES).then_some(Found::Together { port: 0, n_grids })
+    (n_columns > N_DISTANCES && !differs(n_rows, grid::n_cells(input, strides))).then_some(Found::Together { port: 0 })
 }
 
-fn apart<P: Port>(outputs: &[P], input: Size) -> Option<Found> {
-    let n_grids = outputs.len() / 2;
-    if !outputs.len().is_multiple_of(2) || !(3..=STRIDES.len()).contains(&n_grids) {
+fn apart<P: Port>(outputs: &[P], input: Size, strides: &[u32]) -> Option<Found> {
+    if outputs.len() != 2 * strides.len() {
         return None;
     }
     let (mut scores, mut distances) = ([0; STRIDES.len()], [0; STRIDES.len()]);
     let mut n_classes = None;
-    for grid_idx in 0..n_grids {
-        let n_cells = Grid::new(input, STRIDES[grid_idx]).n_cells();
+    for (grid_idx, stride) in strides.iter().enumerate() {
+        let n_cells = Grid::new(input, *stride).n_cells();
         let is_of_grid = |shape: &[usize]| shape.len() == 3 && shape[1] == n_cells && shape[2] > 0;
         distances[grid_idx] = only(outputs, |shape| is_of_grid(shape) && shape[2] == N_DISTANCES)?;
         scores[grid_idx] = only(outputs, |shape| is_of_grid(shape) && shape[2] != N_DISTANCES)?;
@@ -133,7 +142,7 @@ fn apart<P: Port>(outputs: &[P], input: Size) -> Option<Found> {
             return None;
         }
     }
-    Some(Found::Apart { n_grids, scores, distances })
+    Some(Found::Apart { scores, distances })
 }
 
 /// The mean of the bins' numbers, weighted by the softmax of their values.
