@@ -56,15 +56,19 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     )?;
     match &spec.task {
         Task::Detection { decoder, thresholds, .. } => {
-            writeln!(out, "  decoder {}, threshold {}, iou-threshold {}", decoder.name(), thresholds.score, thresholds.iou)?;
+            write!(out, "  decoder {}, threshold {}", decoder.name(), thresholds.score)?;
+            if decoder.suppresses() {
+                write!(out, ", iou-threshold {}", thresholds.iou)?;
+            }
+            writeln!(out, ", {} labels", spec.labels.len())?;
         }
         Task::Classification { heads } | Task::Raw { heads } => {
-            for Head { name, decoder, output_idx, threshold, .. } in heads {
-                writeln!(out, "  `{name}`: decoder {decoder:?} on output `{}`, threshold {threshold}", info.outputs[*output_idx].name())?;
+            for Head { name, decoder, output_idx, threshold, labels } in heads {
+                let output = info.outputs[*output_idx].name();
+                writeln!(out, "  `{name}`: decoder {decoder}; output `{output}`, threshold {threshold}, {} labels", labels.len())?;
             }
         }
     }
-    writeln!(out, "  labels {}", spec.labels.len())?;
     for assumed in &spec.assumed {
         writeln!(out, "  assumed: {assumed}")?;
     }

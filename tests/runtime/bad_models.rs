@@ -163,7 +163,7 @@ fn a_wrong_description_says_both_sides() {
             "decoder that contradicts the model",
             "\"ultraface\"",
             "\"yolox\"",
-            &["decoder `yolox` contradicts the model", "[1, 84, 5 + classes]", "`boxes` [1, 1, 6]"],
+            &["decoder `yolox` contradicts the model: expected", "[1, 84, 5 + classes]", "`boxes` [1, 1, 6]"],
         ),
         detector("decoder of a list", "\"ultraface\"", "\"ssd\"", &["decoder `ssd` contradicts", "[1, 1, N, 7]", "`boxes` [1, 1, 6]"]),
         detector("foreign key", "threshold = 0.5", "activation = \"none\"", &["`activation`", "does not go with decoder `ultraface`"]),

@@ -11,6 +11,7 @@ use super::{StageOptions, Task, WrittenTask, config};
 use crate::frame::Size;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::stages::labels::Labels;
+use crate::tensor;
 use crate::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, ClassDecoder, ClassScheme};
 use crate::vision::nms::NmsMethod;
 
@@ -132,17 +133,8 @@ impl WrittenOutput {
 
     fn detection(&self, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
         let Context { options, info, input_size, .. } = *context;
-        let of_classifiers = [
-            ("tensor", self.tensor.is_some()),
-            ("activation", self.activation.is_some()),
-            ("weights", self.weights.is_some()),
-            ("scale", self.scale.is_some()),
-            ("offset", self.offset.is_some()),
-            ("normalize", self.normalize.is_some()),
-            ("heads", !self.heads.is_empty()),
-        ];
         if self.decoder.as_deref() == Some("custom") {
-            return self.raw(context, &of_classifiers, assumed);
+            return self.raw(context, assumed);
         }
         let shapes: Vec<Vec<usize>> = info.outputs.iter().map(extents).collect();
         let mut outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
@@ -154,7 +146,10 @@ impl WrittenOutput {
         }
         let decoder = self.box_decoder(&outputs, context, assumed)?;
         let name = decoder.name();
-        refuse_foreign(name, "classification", &of_classifiers)?;
+        let of_classifiers = self.only_head().given(|key| !["decoder", "threshold", "labels", "labels-file"].contains(&key));
+        if let Some(key) = of_classifiers.or((!self.heads.is_empty()).then_some("heads")) {
+            return Err(foreign(name, key, "it is one of classification"));
+        }
         if self.background.is_some() && name != "boxes-scores" {
             return Err(foreign(name, "background", "it has no class that stands for nothing"));
         }
@@ -162,13 +157,8 @@ impl WrittenOutput {
             let known = if decoder.roles().is_empty() { "none".to_owned() } else { decoder.roles().join(", ") };
             return Err(config(format!("[output] `tensors`: expected roles of decoder `{name}` ({known}), got `{role}`")));
         }
-        let of_overlaps = [
-            ("iou-threshold", self.iou_threshold.is_some()),
-            ("nms", self.nms.is_some()),
-            ("nms-sigma", self.nms_sigma.is_some()),
-            ("class-agnostic", self.class_agnostic.is_some()),
-        ];
-        if let Some((key, _)) = of_overlaps.iter().find(|(_, is_given)| *is_given && !decoder.suppresses()) {
+        let of_overlaps = self.given_of_detectors(|key| ["iou-threshold", "nms", "nms-sigma", "class-agnostic"].contains(&key));
+        if let Some(key) = of_overlaps.filter(|_| !decoder.suppresses()) {
             return Err(foreign(name, key, "the boxes of its models do not overlap"));
         }
         let defaults = decoder.default_thresholds();
@@ -183,30 +173,42 @@ impl WrittenOutput {
             method: self.nms_method()?,
             class_agnostic: self.class_agnostic.unwrap_or(defaults.class_agnostic),
         };
-        let n_classes = decoder
-            .check(&outputs, input_size)
-            .map_err(|error| config(format!("decoder `{}` contradicts the model: {error}", decoder.name())))?;
+        let n_classes = decoder.check(&outputs, input_size).map_err(|error| contradiction(decoder.name(), &error))?;
         let labels = labels_of(context, Some(options), self.labels.as_deref(), self.labels_file.as_deref())?;
         Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new(), roles }, labels, n_classes))
     }
 
     /// Outputs that are passed on as they are: of all keys `tensor` alone says something.
-    fn raw(&self, context: &Context<'_>, of_classifiers: &[(&str, bool)], assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
-        let others =
-            [("threshold", self.threshold.is_some()), ("labels", self.labels.is_some()), ("labels-file", self.labels_file.is_some())];
-        let of_boxes = self.keys_of_detectors();
-        let given = of_classifiers.iter().filter(|(key, _)| *key != "tensor").chain(&others).chain(&of_boxes);
-        if let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+    fn raw(&self, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
+        let only = self.only_head();
+        let others = only.given(|key| !["decoder", "tensor"].contains(&key)).or(self.given_of_detectors(|_| true));
+        if let Some(key) = others.or((!self.heads.is_empty()).then_some("heads")) {
             return Err(foreign("custom", key, "its outputs are passed on as they are"));
         }
-        let only = WrittenHead { decoder: self.decoder.clone(), tensor: self.tensor.clone(), ..WrittenHead::default() };
         let (heads, _) = only.understood(context, None, assumed)?;
         Ok((Task::Raw { heads }, Labels::default(), 0))
     }
 
-    /// Those of suppression and of single schemes.
-    fn keys_of_detectors(&self) -> [(&'static str, bool); 7] {
-        [
+    /// The keys that are those of a head, where the model has but one.
+    fn only_head(&self) -> WrittenHead {
+        WrittenHead {
+            name: None,
+            decoder: self.decoder.clone(),
+            threshold: self.threshold,
+            labels: self.labels.clone(),
+            labels_file: self.labels_file.clone(),
+            tensor: self.tensor.clone(),
+            activation: self.activation,
+            weights: self.weights.clone(),
+            scale: self.scale,
+            offset: self.offset,
+            normalize: self.normalize,
+        }
+    }
+
+    /// The first key of those of suppression and of single schemes that is given and wanted.
+    fn given_of_detectors(&self, is_wanted: impl Fn(&str) -> bool) -> Option<&'static str> {
+        let keys = [
             ("iou-threshold", self.iou_threshold.is_some()),
             ("max-boxes", self.max_boxes.is_some()),
             ("nms", self.nms.is_some()),
@@ -214,7 +216,8 @@ impl WrittenOutput {
             ("class-agnostic", self.class_agnostic.is_some()),
             ("background", self.background.is_some()),
             ("tensors", !self.tensors.is_empty()),
-        ]
+        ];
+        first_given(&keys, is_wanted)
     }
 
     /// The decoder that is named; else the only one that reads these outputs.
@@ -265,26 +268,16 @@ impl WrittenOutput {
     }
 
     fn classification(&self, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Task, Labels, u32)> {
-        refuse_foreign(self.decoder.as_deref().unwrap_or("heads"), "detection", &self.keys_of_detectors())?;
-        let only = WrittenHead {
-            name: Some(context.name.to_string()),
-            decoder: self.decoder.clone(),
-            threshold: self.threshold,
-            labels: self.labels.clone(),
-            labels_file: self.labels_file.clone(),
-            tensor: self.tensor.clone(),
-            activation: self.activation,
-            weights: self.weights.clone(),
-            scale: self.scale,
-            offset: self.offset,
-            normalize: self.normalize,
-        };
+        if let Some(key) = self.given_of_detectors(|_| true) {
+            return Err(foreign(self.decoder.as_deref().unwrap_or("heads"), key, "it is one of detection"));
+        }
+        let only = self.only_head();
         if self.heads.is_empty() {
             let (heads, n_classes) = only.understood(context, Some(context.options), assumed)?;
             let labels = heads[0].labels.clone();
             return Ok((Task::Classification { heads }, labels, n_classes));
         }
-        if let Some(key) = only.given_key() {
+        if let Some(key) = only.given(|_| true) {
             return Err(config(format!("[output] has both `heads` and `{key}`: expected `{key}` in each of the heads")));
         }
         if context.options.labels.is_some() || context.options.labels_file.is_some() {
@@ -338,9 +331,7 @@ impl WrittenHead {
         let (mut heads, mut n_classes) = (Vec::new(), 0);
         for &output_idx in &output_idxs {
             let port = &info.outputs[output_idx];
-            n_classes = decoder
-                .check(port.name(), &extents(port))
-                .map_err(|error| config(format!("decoder `{decoder_name}` contradicts the model: {error}")))?;
+            n_classes = decoder.check(port.name(), &extents(port)).map_err(|error| contradiction(decoder_name, &error))?;
             check_labels(&labels, n_classes)?;
             let own = self.name.as_deref().unwrap_or(context.name);
             let name = Arc::from(if output_idxs.len() == 1 { own } else { port.name() });
@@ -362,7 +353,7 @@ impl WrittenHead {
             None => None,
         };
         let (decoder, own): (_, &[&str]) = if let Some((_, scheme)) = registered.iter().find(|(known, _)| known == name) {
-            (ClassDecoder::Custom(scheme.clone()), &[])
+            (ClassDecoder::Scheme { name: name.into(), scheme: scheme.clone() }, &[])
         } else {
             match name {
                 "classes" => (ClassDecoder::Classes { activation: activation.unwrap_or_default() }, &["activation"]),
@@ -385,22 +376,16 @@ impl WrittenHead {
                 _ => return Err(unknown_decoder("classification", name, &names())),
             }
         };
-        let given = [
-            ("activation", self.activation.is_some()),
-            ("weights", self.weights.is_some()),
-            ("scale", self.scale.is_some()),
-            ("offset", self.offset.is_some()),
-            ("normalize", self.normalize.is_some()),
-        ];
-        match given.iter().find(|(key, is_given)| *is_given && !own.contains(key)) {
-            Some((key, _)) => Err(foreign(name, key, "others have it")),
+        let of_some = ["activation", "weights", "scale", "offset", "normalize"];
+        match self.given(|key| of_some.contains(&key) && !own.contains(&key)) {
+            Some(key) => Err(foreign(name, key, "others have it")),
             None => Ok(decoder),
         }
     }
 
-    /// A key that stands in the description, but for the name.
-    fn given_key(&self) -> Option<&'static str> {
-        let given = [
+    /// The first key, of those beside the name, that is given and wanted.
+    fn given(&self, is_wanted: impl Fn(&str) -> bool) -> Option<&'static str> {
+        let keys = [
             ("decoder", self.decoder.is_some()),
             ("threshold", self.threshold.is_some()),
             ("labels", self.labels.is_some()),
@@ -412,8 +397,12 @@ impl WrittenHead {
             ("offset", self.offset.is_some()),
             ("normalize", self.normalize.is_some()),
         ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(key, _)| key)
+        first_given(&keys, is_wanted)
     }
+}
+
+fn first_given(keys: &[(&'static str, bool)], is_wanted: impl Fn(&str) -> bool) -> Option<&'static str> {
+    keys.iter().find(|(key, is_given)| *is_given && is_wanted(key)).map(|(key, _)| *key)
 }
 
 /// The labels that the user gives, or else the description.
@@ -465,11 +454,10 @@ fn fraction(key: &str, value: f32) -> Result<f32> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(config(format!("`{key}`: expected 0 to 1, got {value}"))) }
 }
 
-fn refuse_foreign(decoder: &str, task: &str, given: &[(&str, bool)]) -> Result<()> {
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((key, _)) => Err(foreign(decoder, key, &format!("it is one of {task}"))),
-        None => Ok(()),
-    }
+fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
+    let said = error.to_string();
+    let said = said.strip_prefix(&format!("decoder `{decoder}`: ")).unwrap_or(&said);
+    config(format!("[output] decoder `{decoder}` contradicts the model: {said}"))
 }
 
 fn foreign(decoder: &str, key: &str, why: &str) -> Error {

@@ -1,5 +1,7 @@
 //! A row of class scores: activation, the best class, the best k. Knows no labels.
 
+use std::fmt;
+
 use super::{ClassOutcome, Output, shape_text};
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -14,6 +16,16 @@ pub enum Activation {
     Softmax,
     /// `1 / (1 + exp(-x[i]))`, each for itself.
     Sigmoid,
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Softmax => "softmax",
+            Self::Sigmoid => "sigmoid",
+        })
+    }
 }
 
 /// The `k` best classes of an output of one row, `(class, value after the activation)`, best first, into `best`.

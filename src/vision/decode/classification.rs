@@ -35,7 +35,22 @@ pub enum ClassDecoder {
     /// The values as they are.
     Raw,
     /// What an application makes of them.
-    Custom(Arc<dyn ClassScheme>),
+    Scheme { name: Arc<str>, scheme: Arc<dyn ClassScheme> },
+}
+
+/// As descriptions call it, with what matters of its keys.
+impl fmt::Display for ClassDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes { activation } => write!(f, "classes, activation {activation}"),
+            Self::MultiLabel { activation } => write!(f, "multi-label, activation {activation}"),
+            Self::Expectation { weights } => write!(f, "expectation of {} bins", weights.len()),
+            Self::Regression { scale, offset } => write!(f, "regression, value * {scale} + {offset}"),
+            Self::Embedding { normalize } => write!(f, "embedding, {}", if *normalize { "divided by its length" } else { "as it is" }),
+            Self::Raw => f.write_str("custom, as it is"),
+            Self::Scheme { name, .. } => write!(f, "{name}, the application's own"),
+        }
+    }
 }
 
 /// What a [`ClassDecoder`] found.
@@ -81,7 +96,7 @@ impl ClassDecoder {
             Self::Regression { .. } => vector::check_number(name, shape).map(|()| 0),
             Self::Embedding { .. } => classes::check(name, shape).map(|_| 0),
             Self::Raw => Ok(0),
-            Self::Custom(scheme) => scheme.check(name, shape),
+            Self::Scheme { scheme, .. } => scheme.check(name, shape),
         }
     }
 
@@ -110,7 +125,7 @@ impl ClassDecoder {
             }
             Self::Embedding { normalize } => vector::embedding(output, *normalize),
             Self::Raw => Ok(ClassOutcome::Vector(output.data.to_vec())),
-            Self::Custom(scheme) => scheme.decode(output, threshold),
+            Self::Scheme { scheme, .. } => scheme.decode(output, threshold),
         }
     }
 }
