@@ -1,8 +1,9 @@
 //! A model and its description: as written (`model.toml`), then as understood and checked against the model's ports.
 //!
-//! The only reader of that format; `output` has the part about decoders. A description lies beside the model with the same name and
+//! The only reader of that format; `input` has the part about the picture, `output` that about decoders. A description lies beside the model with the same name and
 //! the ending `.toml`, or is named. Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
 
+mod input;
 mod output;
 
 use std::path::{Path, PathBuf};
@@ -12,16 +13,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use self::input::WrittenInput;
 use self::output::WrittenOutput;
 use super::labels::Labels;
 use super::{Scheduling, Sharing, thresholds};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
-use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Port, Result};
+use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Result};
 use crate::tensor::Shape;
+use crate::vision::Preprocess;
 use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
-use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
 
 pub use self::output::{Head, register_box_scheme, register_class_scheme};
 
@@ -160,7 +162,7 @@ impl ModelSpec {
                 )));
             }
         };
-        let input_shape = picture_shape(port, &preprocess, written.input.size)?;
+        let input_shape = written.input.picture_shape(port, &preprocess)?;
         let input_size = preprocess
             .input_size(&input_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
@@ -268,34 +270,6 @@ pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<Model
     Ok(spec)
 }
 
-/// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.
-fn picture_shape(port: &Port, preprocess: &Preprocess, size: Option<[usize; 2]>) -> Result<Shape> {
-    let (height_axis, width_axis) = match preprocess.layout {
-        InputLayout::Nchw => (2, 3),
-        InputLayout::Nhwc => (1, 2),
-    };
-    let mut open = false;
-    let shape = port.shape.with_dynamic(|axis| match (axis, size) {
-        (0, _) => Some(1),
-        (axis, Some([width, _])) if axis == width_axis => Some(width),
-        (axis, Some([_, height])) if axis == height_axis => Some(height),
-        _ => {
-            open = true;
-            None
-        }
-    });
-    let shape =
-        shape.ok_or_else(|| config(format!("the model's input {port} leaves its size open: add `size = [width, height]` to [input]")))?;
-    if let Some([width, height]) = size
-        && shape.len() == 4
-        && (shape[width_axis], shape[height_axis]) != (width, height)
-    {
-        return Err(config(format!("`size = [{width}, {height}]` contradicts the model's input {port}")));
-    }
-    debug_assert!(!open);
-    Ok(shape)
-}
-
 fn config(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
 }
@@ -317,110 +291,4 @@ struct Written {
 enum WrittenTask {
     Detection,
     Classification,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct WrittenInput {
-    color: Option<WrittenColor>,
-    layout: Option<WrittenLayout>,
-    resize: Option<WrittenResize>,
-    pad: Option<f32>,
-    mean: Option<Vec<f32>>,
-    scale: Option<Vec<f32>>,
-    rounding: Option<WrittenRounding>,
-    size: Option<[usize; 2]>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenColor {
-    Rgb,
-    Bgr,
-    Gray,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenLayout {
-    Nchw,
-    Nhwc,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenResize {
-    Stretch,
-    Letterbox,
-    LetterboxTopLeft,
-    Crop,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum WrittenRounding {
-    Exact,
-    U8,
-}
-
-impl WrittenInput {
-    fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
-        let defaults = Preprocess::default();
-        let mut open = |key: &str, value: &str| assumed.push(format!("[input] `{key}` is not given: {value}"));
-        let color = self.color.unwrap_or_else(|| {
-            open("color", "rgb");
-            WrittenColor::Rgb
-        });
-        let layout = self.layout.unwrap_or_else(|| {
-            open("layout", "nchw");
-            WrittenLayout::Nchw
-        });
-        let resize = self.resize.unwrap_or_else(|| {
-            open("resize", "stretch");
-            WrittenResize::Stretch
-        });
-        let color = match color {
-            WrittenColor::Rgb => ChannelOrder::Rgb,
-            WrittenColor::Bgr => ChannelOrder::Bgr,
-            WrittenColor::Gray => ChannelOrder::Gray,
-        };
-        let scale = per_channel("scale", self.scale.as_deref(), color, defaults.scale)?;
-        if scale.contains(&0.0) {
-            return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
-        }
-        Ok(Preprocess {
-            color,
-            layout: match layout {
-                WrittenLayout::Nchw => InputLayout::Nchw,
-                WrittenLayout::Nhwc => InputLayout::Nhwc,
-            },
-            resize: match resize {
-                WrittenResize::Stretch => Resize::Stretch,
-                WrittenResize::Letterbox => Resize::Letterbox { anchor: Anchor::Center },
-                WrittenResize::LetterboxTopLeft => Resize::Letterbox { anchor: Anchor::TopLeft },
-                WrittenResize::Crop => Resize::Crop,
-            },
-            pad: self.pad.unwrap_or(defaults.pad),
-            mean: per_channel("mean", self.mean.as_deref(), color, defaults.mean)?,
-            scale,
-            rounding: match self.rounding {
-                Some(WrittenRounding::U8) => Rounding::U8,
-                _ => Rounding::Exact,
-            },
-        })
-    }
-}
-
-/// One number for all channels, or one each.
-fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
-    let n_channels = color.n_channels();
-    match values {
-        None => Ok(default),
-        Some(values) if values.iter().any(|value| !value.is_finite()) => {
-            Err(config(format!("[input] `{key}`: expected finite numbers, got {values:?}")))
-        }
-        Some(&[one]) => Ok([one; 3]),
-        Some(&[first, second, third]) if n_channels == 3 => Ok([first, second, third]),
-        Some(values) => Err(config(format!("[input] `{key}`: expected 1 or {n_channels} numbers, got {}", values.len()))),
-    }
 }
