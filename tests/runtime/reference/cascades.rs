@@ -1,31 +1,12 @@
-//! Cascades on real models against stored answers of another engine and other picture code, on identical pixels. Prints the
-//! largest differences. Without the models and pictures it says so and passes.
+//! Cascades of real models against the answers that lie beside them.
 
-use std::path::{Path, PathBuf};
-
-use image::ImageReader;
-use roiflow::frame::{Detection, Frame, Outcome, PixelFormat, Rect, Size};
-use roiflow::stages::{Classifier, Detector, StageOptions, image_input};
+use roiflow::frame::{Outcome, Rect};
+use roiflow::stages::{Classifier, Detector, image_input};
 use roiflow::vision::{InputLayout, Preprocess, Rounding};
 use serde_json::Value;
 
-use crate::support::{Scratch, compile_on, description, is_here, real};
-
-/// What is demanded, by the way in which pictures are scaled.
-#[derive(Debug, Clone, Copy)]
-struct Bounds {
-    /// The line that a description gets in [input]; none for the description as it is.
-    rounding: Option<&'static str>,
-    iou_min: f32,
-    score_off_max: f32,
-    /// A box counts if its score exceeds the threshold by more than this.
-    score_margin: f32,
-}
-
-/// Scaled without rounding: the other side rounds to eight bits.
-const EXACT: Bounds = Bounds { rounding: None, iou_min: 0.98, score_off_max: 0.02, score_margin: 0.02 };
-/// Rounded as the other side does. Not for JPEG files, whose decoders differ by more than that.
-const U8: Bounds = Bounds { rounding: Some("rounding = \"u8\""), iou_min: 0.999, score_off_max: 1e-3, score_margin: 0.02 };
+use super::{Bounds, EXACT, Picture, U8, Worst, float, floats, pairs, stage};
+use crate::support::{Scratch, compile_on, is_here, real};
 
 /// A face is classified as one or the other only above this.
 const GENDER_SURE: f32 = 0.6;
@@ -247,105 +228,6 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str) {
     worst.report(&format!("{device} dev_C_omz_vehicle_attributes.jsonl {name}"));
 }
 
-/// The largest differences, and every one that is too large.
-#[derive(Debug, Default)]
-struct Worst {
-    n_boxes: usize,
-    iou_off: f32,
-    score_off: f32,
-    gender_off: f32,
-    attribute_off: f32,
-    ages_off: Vec<f32>,
-    failures: Vec<String>,
-}
-
-impl Worst {
-    fn fail(&mut self, failed: bool, sentence: impl FnOnce() -> String) {
-        if failed {
-            self.failures.push(sentence());
-        }
-    }
-
-    fn report(self, what: &str) {
-        let age = |percent: usize| self.ages_off.get((self.ages_off.len() * percent / 100).min(self.ages_off.len().max(1) - 1));
-        eprintln!(
-            "{what}: {} boxes, IoU at least {:.5}, score off by at most {:.6}, gender probability {:.5}, attribute {:.5}, age p50 {:.3?} p95 {:.3?} max {:.3?}",
-            self.n_boxes,
-            1.0 - self.iou_off,
-            self.score_off,
-            self.gender_off,
-            self.attribute_off,
-            age(50),
-            age(95),
-            age(100)
-        );
-        assert!(self.n_boxes > 0, "{what}: nothing was compared");
-        assert!(self.failures.is_empty(), "{what}:\n{}", self.failures.join("\n"));
-    }
-}
-
-struct Picture {
-    name: String,
-    /// All decoders give the same pixels.
-    lossless: bool,
-    frame: Frame,
-    objects: Vec<Value>,
-}
-
-/// Stored objects and the detections that are theirs. A box clearly above the threshold must have its partner, on either side.
-fn pairs<'a>(
-    picture: &'a Picture,
-    found: &'a [Detection],
-    threshold: f32,
-    bounds: &Bounds,
-    worst: &mut Worst,
-) -> Vec<(&'a Value, &'a Detection)> {
-    let bounds = if picture.lossless { bounds } else { &EXACT };
-    let clear = |score: f32| score > threshold + bounds.score_margin;
-    let mut pairs = Vec::new();
-    for object in &picture.objects {
-        let (corners, score) = (floats(&object["bbox"]), float(&object["score"]));
-        if !clear(score) {
-            continue;
-        }
-        let rect = Rect::from_corners(corners[0], corners[1], corners[2], corners[3]);
-        let nearest = found.iter().max_by(|a, b| a.rect.iou(&rect).total_cmp(&b.rect.iou(&rect)));
-        let Some(nearest) = nearest.filter(|nearest| nearest.rect.iou(&rect) > 0.5) else {
-            worst.fail(true, || format!("{}: not found: {rect:?} with score {score}", picture.name));
-            continue;
-        };
-        let (iou, score_off) = (nearest.rect.iou(&rect), (nearest.confidence - score).abs());
-        worst.n_boxes += 1;
-        worst.iou_off = worst.iou_off.max(1.0 - iou);
-        worst.score_off = worst.score_off.max(score_off);
-        worst.fail(iou < bounds.iou_min || score_off > bounds.score_off_max, || {
-            format!("{}: IoU {iou}, score {} instead of {score}", picture.name, nearest.confidence)
-        });
-        pairs.push((object, nearest));
-    }
-    for detection in found.iter().filter(|detection| clear(detection.confidence)) {
-        let known = picture.objects.iter().any(|object| {
-            let corners = floats(&object["bbox"]);
-            Rect::from_corners(corners[0], corners[1], corners[2], corners[3]).iou(&detection.rect) > 0.5
-        });
-        worst.fail(!known, || format!("{}: not in the reference: {detection:?}", picture.name));
-    }
-    pairs
-}
-
-/// A stage on a real model, its description changed as the bounds say.
-fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Bounds) -> Option<StageOptions> {
-    let model = real(&format!("models/{model}"))?;
-    let mut path = description(toml);
-    if let Some(line) = bounds.rounding {
-        let folder = path.parent().unwrap().display().to_string();
-        let text = std::fs::read_to_string(&path).unwrap();
-        let text = text.replace("[input]\n", &format!("[input]\n{line}\n"));
-        path = scratch.file(toml, text.replace("labels-file = \"", &format!("labels-file = \"{folder}/")));
-    }
-    Some(StageOptions { model, device: Some(device.to_owned()), description: Some(path), ..StageOptions::default() })
-}
-
 /// The stored answers whose pictures are stored, too.
 fn pictures(file: &str) -> Option<Vec<Picture>> {
     let lines = real(&format!("reference/{file}"))?;
@@ -359,25 +241,7 @@ fn pictures(file: &str) -> Option<Vec<Picture>> {
             (None, source) => real(&format!("images/{}", source.unwrap()))?,
         };
         let Value::Array(objects) = answer["objects"].take() else { panic!("{line}") };
-        let lossless = path.extension().is_some_and(|ending| ending == "png");
-        pictures.push(Picture { name: file_name(&path), lossless, frame: read_frame(&path), objects });
+        pictures.push(Picture::read(&path, objects));
     }
     Some(pictures)
-}
-
-fn read_frame(path: &PathBuf) -> Frame {
-    let picture = ImageReader::open(path).unwrap().decode().unwrap().into_rgb8();
-    Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw()).unwrap()
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap().to_string_lossy().into_owned()
-}
-
-fn float(value: &Value) -> f32 {
-    value.as_f64().unwrap() as f32
-}
-
-fn floats(value: &Value) -> Vec<f32> {
-    value.as_array().unwrap().iter().map(float).collect()
 }
