@@ -13,6 +13,7 @@
 mod model;
 mod profile;
 mod request;
+mod scratch;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use tract_onnx::tract_core::plan;
 
 use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use super::profile::Profile;
+use super::scratch::Life;
 use crate::devices::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
@@ -23,9 +24,16 @@ pub(super) struct CpuRequest {
     /// One row per input, for what is copied.
     rows: Vec<Option<Arc<EngineTensor>>>,
     /// The state of the plan that ran last; shapes change seldom.
-    running: Option<(TVec<Shape>, TypedSimpleState)>,
+    running: Option<Running>,
     /// If the user wants to know the times of nodes.
     profile: Option<Profile>,
+}
+
+/// A plan's state, for inputs of these shapes.
+struct Running {
+    shapes: TVec<Shape>,
+    state: TypedSimpleState,
+    life: Life,
 }
 
 impl CpuRequest {
@@ -196,13 +204,14 @@ impl CpuRequest {
     /// Runs the plan of these shapes, on one row of the inputs or on all of them.
     fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
         // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
-        let (known, mut state) = match self.running.take() {
-            Some((known, state)) if *known == *shapes => (known, state),
+        let mut running = match self.running.take() {
+            Some(running) if *running.shapes == *shapes => running,
             _ => {
                 let plan: Plan = self.plans.get(shapes)?;
-                (shapes.into(), plan.spawn().map_err(device_error)?)
+                Running { shapes: shapes.into(), state: plan.spawn().map_err(device_error)?, life: Life::default() }
             }
         };
+        let Running { state, life, .. } = &mut running;
         let mut inputs: TVec<TValue> = tvec![];
         for (input_idx, shape) in shapes.iter().enumerate() {
             let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
@@ -210,23 +219,29 @@ impl CpuRequest {
         }
         let flushed = FlushDenormals::enter();
         let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
+        let mut session = None;
         // Two closures, so that a run that nobody times does not even ask.
         let ran = match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 go_on()?;
+                session = Some(context.session);
                 plan::eval(context, op_state, node, inputs)
             }),
             Some(profile) => {
                 profile.begin_turn(state.plan());
                 state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                     go_on()?;
+                    session = Some(context.session);
                     profile.time(node.id, || plan::eval(context, op_state, node, inputs))
                 })
             }
         };
         drop(flushed);
+        if let Some(session) = session {
+            life.ran(session, state.plan());
+        }
         let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
-        self.running = Some((known, state));
+        self.running = Some(running);
         Ok(outputs)
     }
 }

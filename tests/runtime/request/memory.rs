@@ -94,6 +94,21 @@ fn runs_on_the_embedded_engine_do_not_grow_the_memory() {
     });
 }
 
+/// The engine keeps buffers for each request on each thread that ran it, and a request may be dropped by another one.
+#[test]
+fn requests_of_the_embedded_engine_that_come_and_go_do_not_grow_the_memory() {
+    alone("request::memory::requests_of_the_embedded_engine_that_come_and_go_do_not_grow_the_memory", || {
+        let model = crate::support::compile(&tiny("color.onnx"));
+        let picture = roiflow::tensor::Tensor::new(ElementType::F32, [1, 3, 8, 8]).unwrap();
+        check_n(10_000, || {
+            let request = model.create_infer_request().unwrap();
+            request.start_async(&picture).unwrap();
+            request.wait().unwrap();
+            std::thread::spawn(move || drop(request)).join().unwrap();
+        });
+    });
+}
+
 /// What a queue keeps of its jobs is bounded, whether they fail or not, and so are futures.
 #[test]
 fn jobs_and_futures_do_not_grow_the_memory() {
