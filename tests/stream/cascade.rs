@@ -2,10 +2,12 @@
 
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
-use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
+use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, PixelRect, Rect, Size};
 use serde_json::Value;
 
-use crate::harness::{Arrived, FRAME_TIME, Folder, assert_near, attach, caps, classify, collect, detect, feed, labels, pipeline, run};
+use crate::harness::{
+    Arrived, FRAME_TIME, Folder, answer, assert_near, attach, caps, classify, collect, detect, feed, labels, pipeline, run,
+};
 
 /// Places are multiples of what one pixel of a model's input stands for, so they are found to the pixel.
 const SIZE: Size = Size::new(640, 480);
@@ -130,13 +132,7 @@ fn said(results: &FrameResults) -> Vec<String> {
         .detections
         .iter()
         .map(|detection| {
-            let answers = |name: &str| {
-                detection.classifications.iter().find(|said| &*said.name == name).map(|said| match &said.outcome {
-                    Outcome::Label { label, .. } => label.as_deref().unwrap_or_default().to_owned(),
-                    Outcome::Value(value) => value.to_string(),
-                    _ => unreachable!("no other outcome is known to these tests"),
-                })
-            };
+            let answers = |name: &str| detection.classifications.iter().find(|said| &*said.name == name).map(answer);
             let rect = detection.rect.to_pixels(SIZE).unwrap();
             format!("{:?} in {:?} at {rect}: {:?} {:?}", detection.label, parent_of(detection), answers("color"), answers("brightness"))
         })
