@@ -9,8 +9,8 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, `store`, and `simd` and `aligned` under
-//! them;
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, for pictures that are made smaller without
+//! moire `antialias` and `filtered` instead of these two, `store`, and `simd` and `aligned` under them;
 //! [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no threads, no GStreamer.
@@ -18,8 +18,10 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod antialias;
 mod color;
 pub mod decode;
+mod filtered;
 mod letterbox;
 pub mod nms;
 mod picture;

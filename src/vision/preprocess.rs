@@ -2,6 +2,7 @@
 //! over the pixels. Owns the definition of that pass; the other files are its steps, in the order that `mod.rs` names.
 //! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
 
+use super::filtered::FilteredRows;
 use super::letterbox::Placement;
 use super::picture::Picture;
 use super::resize::Axis;
@@ -18,6 +19,11 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 /// three equal colors. An input pixel is the bilinear mix at `(x + 0.5) * s - 0.5`, where `s` is the picture's extent over its
 /// scaled extent; beyond the edges of the picture (of the region, if it is one) its edge is replicated. The value written is
 /// `(pixel - mean) / scale`.
+///
+/// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
+/// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those
+/// that are left weigh 1 together. Where a picture grows that is the bilinear mix. Pillow's `BILINEAR` and torchvision's
+/// `antialias=True` do the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// Which color each channel of the input is. Default: [`ChannelOrder::Rgb`].
@@ -34,6 +40,9 @@ pub struct Preprocess {
     pub scale: [f32; 3],
     /// Whether values in between are rounded. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
+    /// Whether all pixels of a picture that is made smaller count, instead of the two nearest along each axis. For models that were
+    /// trained on pictures made so. Default: false.
+    pub antialias: bool,
 }
 
 /// The colors of an input's channels.
@@ -93,7 +102,8 @@ pub enum Rounding {
     #[default]
     Exact,
     /// What a chain of 8-bit pictures gives: whole numbers, half up, after the conversion to red, green and blue and after that
-    /// to gray; and a resize in whole numbers, bit for bit that of OpenCV's `INTER_LINEAR`. For models whose answers are
+    /// to gray; and a resize in whole numbers, bit for bit that of OpenCV's `INTER_LINEAR`, or with [`Preprocess::antialias`] that
+    /// of Pillow's `BILINEAR` (up to version 12) on 8-bit pictures. For models whose answers are
     /// compared with a program that prepares pictures so; it is a little darker than the exact mix.
     U8,
 }
@@ -108,6 +118,7 @@ impl Default for Preprocess {
             mean: [0.0; 3],
             scale: [1.0; 3],
             rounding: Rounding::default(),
+            antialias: false,
         }
     }
 }
@@ -206,9 +217,13 @@ impl Preprocess {
         }
         let placement = Placement::new(self.resize, picture.size(), input_size);
         let (columns, lines) = placement.visible(input_size);
-        let Scratch { instructions, rows, lines: line_buffer } = scratch;
-        rows.begin(self, picture, &placement, columns.clone(), *instructions);
-
+        let Scratch { instructions, rows, filtered, lines: line_buffer } = scratch;
+        let is_filtered = self.is_filtered(picture.size(), placement.scaled);
+        if is_filtered {
+            filtered.begin(self, picture, &placement, (columns.clone(), lines.clone()), *instructions);
+        } else {
+            rows.begin(self, picture, &placement, columns.clone(), *instructions);
+        }
         let axis = Axis::new(picture.size().height, placement.scaled.height, self.rounding);
         let border = self.normalizers().map(|normalizer| normalizer.value(self.pad));
         let width = input_size.width as usize;
@@ -221,11 +236,20 @@ impl Preprocess {
             }
             target.fill(y, 0, columns.start, border);
             target.fill(y, columns.end, width - columns.end, border);
-            let tap = axis.tap((y as i64 - placement.offset.1) as u64);
-            rows.hold(tap, source_rows, *instructions);
-            target.blend(y, columns.start, columns.len(), &rows.line(tap));
+            let line = if is_filtered {
+                filtered.line(y - lines.start, source_rows, *instructions)
+            } else {
+                rows.line(axis.tap((y as i64 - placement.offset.1) as u64), source_rows, *instructions)
+            };
+            target.blend(y, columns.start, columns.len(), &line);
         }
         Ok(placement.frame_from_input)
+    }
+
+    /// Whether the filter of `antialias` makes anything else than the bilinear mix does: OpenCV's and Pillow's roundings differ.
+    fn is_filtered(&self, picture: Size, scaled: Size) -> bool {
+        let shrinks = picture.width > scaled.width || picture.height > scaled.height;
+        self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
     /// Of the channels of the input in their order; gray has only the first.
@@ -244,12 +268,13 @@ impl Preprocess {
 }
 
 /// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
-/// row, the two most recent ones scaled to the input's width, and a line of the input. Grows to the largest need seen and stays; one
-/// per thread that fills.
+/// row, the two most recent ones scaled to the input's width (with [`Preprocess::antialias`] as many as a line is made of), and a line
+/// of the input. Grows to the largest need seen and stays; one per thread that fills.
 #[derive(Debug)]
 pub struct Scratch {
     instructions: Instructions,
     rows: ScaledRows,
+    filtered: FilteredRows,
     lines: Vec<u8>,
 }
 
@@ -267,7 +292,7 @@ impl Scratch {
     }
 
     fn on(instructions: Instructions) -> Self {
-        Self { instructions, rows: ScaledRows::default(), lines: Vec::new() }
+        Self { instructions, rows: ScaledRows::default(), filtered: FilteredRows::default(), lines: Vec::new() }
     }
 }
 

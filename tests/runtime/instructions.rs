@@ -110,6 +110,7 @@ impl Case {
                 mean: random.pick(&[[0.0; 3], [103.53, 116.28, 123.675]]),
                 scale: random.pick(&[[1.0; 3], [57.375, 57.12, 58.395]]),
                 rounding: random.pick(&[Rounding::Exact, Rounding::U8]),
+                antialias: random.range(0, 1) == 1,
                 ..Preprocess::default()
             },
             element: random.pick(&[ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8]),
@@ -121,8 +122,8 @@ impl Case {
         let planes: Vec<Tensor> = (0..self.format.n_planes())
             .map(|plane_idx| {
                 let shape = self.format.plane_shape(plane_idx, self.size);
-                let row_bytes = shape[1] * shape.get(2).unwrap_or(&1);
-                let layout = self.format.plane_layout(plane_idx, self.size, row_bytes + random.range(0, 9) as usize).unwrap();
+                let n_samples = shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 9) as usize;
+                let layout = self.format.plane_layout(plane_idx, self.size, n_samples * self.format.element().size()).unwrap();
                 let plane = guarded(layout, random);
                 random_bytes(&plane, random);
                 plane

@@ -6,6 +6,7 @@ mod bad_models;
 mod decoders;
 mod device_suite;
 mod engines;
+mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
 mod instructions;

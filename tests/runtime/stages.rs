@@ -27,9 +27,10 @@ fn detector(model: &str) -> Detector {
 
 /// A picture of one color with a rectangle of another; rows are padded, planes lie one after the other.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
-    let row_bytes = |plane_idx: usize| format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5;
+    let sample_bytes = format.element().size();
+    let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
     let mut places = Vec::new();
-    let mut n_bytes = 3;
+    let mut n_bytes = 3 * sample_bytes;
     for plane_idx in 0..format.n_planes() {
         places.push(PlanePlace { offset_bytes: n_bytes, row_stride_bytes: row_bytes(plane_idx) });
         n_bytes += row_bytes(plane_idx) * format.plane_shape(plane_idx, size)[0];
@@ -62,6 +63,16 @@ fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, 
                     } else if shares_chroma {
                         put(1, x / 2, y / 2, &[u]);
                         put(2, x / 2, y / 2, &[v]);
+                    }
+                }
+                PixelFormat::P010 | PixelFormat::I420Ten => {
+                    let sample = |value: u8| ((4 * u16::from(value)) << format.n_low_bits()).to_le_bytes();
+                    put(0, x, y, &sample(luma));
+                    if shares_chroma && format == PixelFormat::P010 {
+                        put(1, x / 2, y / 2, &[sample(u), sample(v)].concat());
+                    } else if shares_chroma {
+                        put(1, x / 2, y / 2, &sample(u));
+                        put(2, x / 2, y / 2, &sample(v));
                     }
                 }
                 other => panic!("a format without a painter: {other}"),

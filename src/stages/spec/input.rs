@@ -18,6 +18,7 @@ pub(super) struct WrittenInput {
     mean: Option<Vec<f32>>,
     scale: Option<Vec<f32>>,
     rounding: Option<WrittenRounding>,
+    antialias: Option<bool>,
     size: Option<[usize; 2]>,
 }
 
@@ -97,6 +98,7 @@ impl WrittenInput {
                 Some(WrittenRounding::U8) => Rounding::U8,
                 _ => Rounding::Exact,
             },
+            antialias: self.antialias.unwrap_or(defaults.antialias),
         })
     }
 

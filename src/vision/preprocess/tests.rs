@@ -34,12 +34,13 @@ struct Picture {
 
 fn random_picture(random: &mut Random, format: PixelFormat, size: Size, colorimetry: Colorimetry) -> Picture {
     let mut places = Vec::new();
-    let mut end = random.range(0, 9) as usize;
+    let n = format.element().size();
+    let mut end = random.range(0, 9) as usize * n;
     for plane_idx in 0..format.n_planes() {
         let shape = format.plane_shape(plane_idx, size);
-        let row_stride_bytes = shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 7) as usize;
+        let row_stride_bytes = (shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 7) as usize) * n;
         places.push(PlanePlace { offset_bytes: end, row_stride_bytes });
-        end += shape[0] * row_stride_bytes + random.range(0, 5) as usize;
+        end += shape[0] * row_stride_bytes + random.range(0, 5) as usize * n;
     }
     let bytes: Vec<u8> = (0..end).map(|_| (random.next() >> 24) as u8).collect();
     let memory = Memory::zeroed(end);
@@ -55,16 +56,23 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
         f64::from(picture.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = picture.frame.format();
+    // Ten bits in quarters, whatever the bits around them: a sample is a number of sixteen.
+    let sample = |plane: usize, row: usize, column: usize| match format {
+        PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
+        PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,
+        _ => byte(plane, row, column),
+    };
+    let full = if format.depth() == 10 { 1023.0 / 4.0 } else { 255.0 };
     let color = match format {
         PixelFormat::Gray8 => match picture.frame.colorimetry().range {
             ColorRange::Limited => [((byte(0, y, x) - 16.0) / 219.0 * 255.0).clamp(0.0, 255.0); 3],
             ColorRange::Full => [byte(0, y, x); 3],
         },
-        PixelFormat::Nv12 | PixelFormat::I420 => {
-            let (u, v) = if format == PixelFormat::Nv12 {
-                (byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1))
+        _ if format.is_subsampled() => {
+            let (u, v) = if matches!(format, PixelFormat::Nv12 | PixelFormat::P010) {
+                (sample(1, y >> 1, 2 * (x >> 1)), sample(1, y >> 1, 2 * (x >> 1) + 1))
             } else {
-                (byte(1, y >> 1, x >> 1), byte(2, y >> 1, x >> 1))
+                (sample(1, y >> 1, x >> 1), sample(2, y >> 1, x >> 1))
             };
             let (kr, kb) = match picture.frame.colorimetry().matrix {
                 ColorMatrix::Bt601 => (0.299, 0.114),
@@ -72,8 +80,8 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
                 ColorMatrix::Bt2020 => (0.2627, 0.0593),
             };
             let (luma, cb, cr) = match picture.frame.colorimetry().range {
-                ColorRange::Limited => ((byte(0, y, x) - 16.0) / 219.0, (u - 128.0) / 224.0, (v - 128.0) / 224.0),
-                ColorRange::Full => (byte(0, y, x) / 255.0, (u - 128.0) / 255.0, (v - 128.0) / 255.0),
+                ColorRange::Limited => ((sample(0, y, x) - 16.0) / 219.0, (u - 128.0) / 224.0, (v - 128.0) / 224.0),
+                ColorRange::Full => (sample(0, y, x) / full, (u - 128.0) / full, (v - 128.0) / full),
             };
             let (r, b) = (luma + 2.0 * (1.0 - kr) * cr, luma + 2.0 * (1.0 - kb) * cb);
             let g = (luma - kr * r - kb * b) / (1.0 - kr - kb);
@@ -124,7 +132,18 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
             if preprocess.color == ChannelOrder::Bgr { color[2 - channel] } else { color[channel] }
         };
         let (fx, fy) = (sx - sx.floor(), sy - sy.floor());
-        if round {
+        if preprocess.antialias {
+            let (columns, rows) = (triangle(i, w / nw, w), triangle(j, h / nh, h));
+            let mix = |taps: &[(f64, f64)], sample: &dyn Fn(f64) -> f64| {
+                if round {
+                    let sum: i64 = taps.iter().map(|(at, weight)| (weight * 4194304.0 + 0.5) as i64 * sample(*at) as i64).sum();
+                    ((sum + 2097152) >> 22).clamp(0, 255) as f64
+                } else {
+                    taps.iter().map(|(at, weight)| weight * sample(*at)).sum()
+                }
+            };
+            mix(&rows, &|row| mix(&columns, &|column| sample(column, row)))
+        } else if round {
             // Eleven bits of weight, of which the sum of a row keeps seven; see `resize::mix_whole`.
             let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
             let whole = |column: f64, row: f64| sample(column, row) as u64;
@@ -137,6 +156,16 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
         }
     };
     (pixel - f64::from(preprocess.mean[channel])) / f64::from(preprocess.scale[channel])
+}
+
+/// The samples of an axis that a pixel weighs where `step` of them become one, and how much.
+fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
+    let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
+    let weighed = (0..extent as u32).map(|idx| f64::from(idx));
+    let weighed = weighed.map(|idx| (idx, 1.0 - ((idx + 0.5 - center) / reach).abs())).filter(|(_, weight)| *weight > 0.0);
+    let weighed: Vec<(f64, f64)> = weighed.collect();
+    let sum: f64 = weighed.iter().map(|(_, weight)| weight).sum();
+    weighed.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
 }
 
 /// The value at an index of a filled tensor, whatever its element type.
@@ -251,6 +280,7 @@ fn random_regions_fill_as_defined() {
             mean: random.pick(&[[0.0; 3], [127.0; 3], [103.53, 116.28, 123.675]]),
             scale: random.pick(&[[1.0; 3], [255.0; 3], [57.375, 57.12, 58.395]]),
             rounding: random.pick(&[Rounding::Exact, Rounding::U8]),
+            antialias: random.range(0, 1) == 1,
         };
         let input = Size::new(random.range(1, 20), random.range(1, 20));
         let shape = input_shape(&preprocess, 3, input);
