@@ -3,7 +3,7 @@
 //! A [`Frame`] is planes (tensors over somebody's memory) plus a pixel format and the meaning of its colors. A region of a
 //! frame is again a `Frame`: same memory, other offset and extent, nothing copied, nothing allocated.
 //!
-//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`detection`].
+//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`similarity`], [`detection`].
 //!
 //! Knows tensors. Knows no models, no threads, no GStreamer.
 
@@ -11,11 +11,13 @@ pub mod detection;
 pub mod format;
 pub mod rect;
 pub mod region;
+pub mod similarity;
 pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel};
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 pub use rect::{PixelRect, Point, Rect, Size};
+pub use similarity::Similarity;
 pub use transform::Transform;
 
 use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};

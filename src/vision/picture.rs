@@ -209,6 +209,12 @@ impl<'a> Rows<'a> {
         };
         &self.planes[component_idx][row_idx * component.row_stride_bytes..]
     }
+
+    /// The sample of a component at column `x` of row `y`.
+    pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
+        let position = self.picture.components[component_idx].spacing.position(x);
+        *self.row(component_idx, y)[position..].first_chunk().expect("a sample lies in its row")
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use super::resize::Axis;
 use super::rows::ScaledRows;
 use super::simd::{InstructionSet, Instructions};
 use super::store::{InputElement, Normalizer, Target};
-use crate::frame::{Frame, Size, Transform};
+use super::warp::WarpedLine;
+use crate::frame::{Frame, Similarity, Size, Transform};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 
 /// How pictures become the input of a model.
@@ -30,6 +31,8 @@ pub struct Preprocess {
     pub color: ChannelOrder,
     /// Where the channel axis of the input is. Default: [`InputLayout::Nchw`].
     pub layout: InputLayout,
+    /// By how much the picture is turned before it is fitted in. Default: not at all.
+    pub rotation: Rotation,
     /// How a picture of another shape fits. Default: [`Resize::Stretch`].
     pub resize: Resize,
     /// The pixel value of letterbox borders, 0..=255, before normalization. Default: 114.
@@ -95,6 +98,31 @@ pub enum Anchor {
     Center,
 }
 
+/// By how much a picture is turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rotation {
+    #[default]
+    None,
+    /// By 90 degrees: what was on the left is at the top.
+    Clockwise,
+    /// By 180 degrees.
+    Half,
+    /// By 270 degrees clockwise: what was on the right is at the top.
+    Counterclockwise,
+}
+
+impl Rotation {
+    /// Whether width and height change places.
+    pub const fn swaps_axes(self) -> bool {
+        matches!(self, Self::Clockwise | Self::Counterclockwise)
+    }
+
+    /// The size of a picture of this size after the turn.
+    pub const fn turned(self, size: Size) -> Size {
+        if self.swaps_axes() { Size::new(size.height, size.width) } else { size }
+    }
+}
+
 /// Rounding between the steps of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounding {
@@ -113,6 +141,7 @@ impl Default for Preprocess {
         Self {
             color: ChannelOrder::default(),
             layout: InputLayout::default(),
+            rotation: Rotation::default(),
             resize: Resize::default(),
             pad: 114.0,
             mean: [0.0; 3],
@@ -208,16 +237,53 @@ impl Preprocess {
         self.fill_from(&Picture::of_tensor(picture, layout)?, input, row, scratch)
     }
 
-    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+    /// Fills row `row` of `input` with what `frame` shows along the grid of `frame_from_input`: pixel `(x, y)` of the input is the bilinear
+    /// mix of the four pixels around the place that these numbers are mapped to, whole numbers being the centers of pixels in both, as
+    /// with OpenCV's `warpAffine` and `INTER_LINEAR`. Around the frame everything is [`Preprocess::pad`].
+    ///
+    /// Colors, layout, `mean`, `scale` and element types are as of [`Preprocess::fill`]; `resize`, `rotation` and `antialias` do nothing here. With
+    /// [`Rounding::U8`] colors are rounded to whole numbers before they are mixed, and again, half up, after that.
+    ///
+    /// # Errors
+    /// As [`Preprocess::fill`].
+    pub fn fill_along(
+        &self,
+        frame: &Frame,
+        frame_from_input: &Similarity,
+        input: &mut BytesMut,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let input_size = self.check_row(input, row)?;
+        let picture = Picture::of_frame(frame)?;
+        let (width, source_rows) = (input_size.width as usize, picture.rows());
+        let Scratch { instructions, warped, lines: line_buffer, .. } = scratch;
+        warped.begin(self, width, picture.sample());
+        let mut target = Target::new(input, self.layout, Rotation::None, row, *instructions, line_buffer)?;
+        for y in 0..input_size.height as usize {
+            target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *instructions));
+        }
+        Ok(())
+    }
+
+    /// The size of the input, if it has the row and takes pictures.
+    fn check_row(&self, input: &BytesMut, row: usize) -> Result<Size> {
         let layout = *input.layout();
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
             return Err(Error::new(ErrorKind::Shape, format!("image input of shape {}: there is no row {row}", layout.shape())));
         }
-        let placement = Placement::new(self.resize, picture.size(), input_size);
+        Ok(input_size)
+    }
+
+    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+        let input_size = self.check_row(input, row)?;
+        // Lines of the picture as it is become lines, or columns, of the input; so all but where they lie is as if nothing were turned.
+        let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
+        let input_size = self.rotation.turned(input_size);
         let (columns, lines) = placement.visible(input_size);
-        let Scratch { instructions, rows, filtered, lines: line_buffer } = scratch;
+        let Scratch { instructions, rows, filtered, lines: line_buffer, .. } = scratch;
         let is_filtered = self.is_filtered(picture.size(), placement.scaled);
         if is_filtered {
             filtered.begin(self, picture, &placement, (columns.clone(), lines.clone()), *instructions);
@@ -228,7 +294,7 @@ impl Preprocess {
         let border = self.normalizers().map(|normalizer| normalizer.value(self.pad));
         let width = input_size.width as usize;
         let source_rows = picture.rows();
-        let mut target = Target::new(input, self.layout, row, *instructions, line_buffer)?;
+        let mut target = Target::new(input, self.layout, self.rotation, row, *instructions, line_buffer)?;
         for y in 0..input_size.height as usize {
             if !lines.contains(&y) {
                 target.fill(y, 0, width, border);
@@ -275,6 +341,7 @@ pub struct Scratch {
     instructions: Instructions,
     rows: ScaledRows,
     filtered: FilteredRows,
+    warped: WarpedLine,
     lines: Vec<u8>,
 }
 
@@ -292,7 +359,13 @@ impl Scratch {
     }
 
     fn on(instructions: Instructions) -> Self {
-        Self { instructions, rows: ScaledRows::default(), filtered: FilteredRows::default(), lines: Vec::new() }
+        Self {
+            instructions,
+            rows: ScaledRows::default(),
+            filtered: FilteredRows::default(),
+            warped: WarpedLine::default(),
+            lines: Vec::new(),
+        }
     }
 }
 

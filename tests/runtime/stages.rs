@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
 use roiflow::stages::detector::Found;
-use roiflow::stages::{Classifier, Detector, Permit, Scheduling, StageOptions};
+use roiflow::stages::{Classifier, Detector, Permit, Region, Scheduling, StageOptions};
 use roiflow::tensor::Memory;
 
 use crate::support::{Scratch, in_time, tiny};
@@ -218,7 +218,7 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
     let pixels: Vec<PixelRect> = found.iter().filter_map(|found| found.rect.to_pixels(size)).collect();
     assert_eq!(pixels, [PixelRect { x: 0, y: 0, width: 4, height: 4 }]);
     let (sender, receiver) = mpsc::channel();
-    let outside = PixelRect { x: 78, y: 10, width: 4, height: 4 };
+    let outside = PixelRect { x: 80, y: 10, width: 4, height: 4 };
     let regions = [(ObjectId::next(), outside), (ObjectId::next(), pixels[0]), (ObjectId::next(), PixelRect::default())];
     classifier.submit(frame, 0, regions, Box::new(move |classified| sender.send(classified).unwrap()));
     let classified = receiver.recv().unwrap();
@@ -401,7 +401,7 @@ fn a_frame_without_regions_is_done_at_once() {
     let classifier = Classifier::new(&options("color.onnx")).unwrap();
     let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let (sender, receiver) = mpsc::channel();
-    classifier.submit(frame, 0, [], Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
+    classifier.submit(frame, 0, Vec::<Region>::new(), Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
     assert_eq!(receiver.try_recv(), Ok(0));
     assert_eq!(Arc::strong_count(&memory), 1);
 }

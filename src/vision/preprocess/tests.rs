@@ -100,7 +100,9 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
 /// The value of one input pixel before it is stored.
 fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
     let (channel, y, x) = at;
-    let (w, h) = (f64::from(rect.width), f64::from(rect.height));
+    let rotation = preprocess.rotation;
+    let turned = rotation.turned(rect.size());
+    let (w, h) = (f64::from(turned.width), f64::from(turned.height));
     let (width, height) = (f64::from(input.width), f64::from(input.height));
     let (nw, nh, left, top) = match preprocess.resize {
         Resize::Stretch => (width, height, 0.0, 0.0),
@@ -124,6 +126,13 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
     let pixel = if i < 0.0 || j < 0.0 || i >= nw || j >= nh {
         f64::from(preprocess.pad)
     } else {
+        // Where the pixel would be in the picture as it is.
+        let ((i, j), (w, h), (nw, nh)) = match rotation {
+            Rotation::None => ((i, j), (w, h), (nw, nh)),
+            Rotation::Clockwise => ((j, nw - 1.0 - i), (h, w), (nh, nw)),
+            Rotation::Half => ((nw - 1.0 - i, nh - 1.0 - j), (w, h), (nw, nh)),
+            Rotation::Counterclockwise => ((nh - 1.0 - j, i), (h, w), (nh, nw)),
+        };
         let (sx, sy) = ((i + 0.5) * (w / nw) - 0.5, (j + 0.5) * (h / nh) - 0.5);
         let sample = |column: f64, row: f64| {
             let column = rect.x as usize + column.clamp(0.0, w - 1.0) as usize;
@@ -276,6 +285,7 @@ fn random_regions_fill_as_defined() {
                 Resize::Letterbox { anchor: Anchor::Center },
                 Resize::Crop,
             ]),
+            rotation: random.pick(&[Rotation::None, Rotation::None, Rotation::Clockwise, Rotation::Half, Rotation::Counterclockwise]),
             pad: random.range(0, 255) as f32,
             mean: random.pick(&[[0.0; 3], [127.0; 3], [103.53, 116.28, 123.675]]),
             scale: random.pick(&[[1.0; 3], [255.0; 3], [57.375, 57.12, 58.395]]),
@@ -344,6 +354,62 @@ fn boxes_in_the_input_come_back_to_the_picture() {
     let frame_from_input = preprocess.fill(&frame, &mut tensor.bytes_mut().unwrap(), 0, &mut Scratch::default()).unwrap();
     let in_input = Rect { x: 2.0, y: 6.0, width: 4.0, height: 2.0 };
     assert_eq!(frame_from_input.apply(in_input), Rect { x: 1.0, y: 1.0, width: 2.0, height: 1.0 });
+}
+
+/// The picture is turned by moving its pixels, pixel by pixel.
+#[test]
+fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
+    let (width, height) = (13_u32, 7_u32);
+    let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
+    let pixel = |x: u32, y: u32| &bytes[((y * width + x) * 3) as usize..][..3];
+    let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width, height), &bytes).unwrap();
+    for rotation in [Rotation::None, Rotation::Clockwise, Rotation::Half, Rotation::Counterclockwise] {
+        let size = rotation.turned(frame.size());
+        let mut turned = Vec::new();
+        for (y, x) in (0..size.height).flat_map(|y| (0..size.width).map(move |x| (y, x))) {
+            turned.extend(match rotation {
+                Rotation::None => pixel(x, y),
+                Rotation::Clockwise => pixel(y, height - 1 - x),
+                Rotation::Half => pixel(width - 1 - x, height - 1 - y),
+                Rotation::Counterclockwise => pixel(width - 1 - y, x),
+            });
+        }
+        let turned = Frame::from_packed(PixelFormat::Rgb, size, &turned).unwrap();
+        for resize in
+            [Resize::Stretch, Resize::Crop, Resize::Letterbox { anchor: Anchor::TopLeft }, Resize::Letterbox { anchor: Anchor::Center }]
+        {
+            for (layout, antialias) in [(InputLayout::Nchw, false), (InputLayout::Nhwc, true)] {
+                let before = Preprocess { resize, layout, antialias, ..Default::default() };
+                let shape = input_shape(&before, 1, Size::new(9, 6));
+                let fill = |preprocess: &Preprocess, frame: &Frame| {
+                    let tensor = Tensor::new(ElementType::F32, shape).unwrap();
+                    let way = preprocess.fill(frame, &mut tensor.bytes_mut().unwrap(), 0, &mut Scratch::default()).unwrap();
+                    (tensor.view::<f32>().unwrap().to_vec(), way)
+                };
+                let (expected, turned_from_input) = fill(&before, &turned);
+                let (got, frame_from_input) = fill(&Preprocess { rotation, ..before }, &frame);
+                let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-3, "{rotation:?}, {resize:?}: {worst}");
+                // A corner of a box in the turned picture is that in the frame.
+                let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
+                let (w, h) = (width as f32, height as f32);
+                let expected = match rotation {
+                    Rotation::None => in_turned,
+                    Rotation::Clockwise => Rect::from_corners(in_turned.y, h - in_turned.x_max(), in_turned.y_max(), h - in_turned.x),
+                    Rotation::Half => Rect::from_corners(w - in_turned.x_max(), h - in_turned.y_max(), w - in_turned.x, h - in_turned.y),
+                    Rotation::Counterclockwise => {
+                        Rect::from_corners(w - in_turned.y_max(), in_turned.x, w - in_turned.y, in_turned.x_max())
+                    }
+                };
+                let got = frame_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
+                let sides = |rect: Rect| [rect.x, rect.y, rect.width, rect.height];
+                assert!(
+                    sides(got).iter().zip(sides(expected)).all(|(got, expected)| (got - expected).abs() < 1e-4),
+                    "{rotation:?}: {got:?} {expected:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
