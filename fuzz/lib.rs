@@ -2,6 +2,12 @@
 
 #[path = "../src/frame/mod.rs"]
 pub mod frame;
+/// Of the stages what needs no requests.
+pub mod stages {
+    #[path = "../../src/stages/cut.rs"]
+    mod cut;
+    pub use cut::{Cut, Region};
+}
 #[path = "../src/sync.rs"]
 #[allow(dead_code, unused_imports, reason = "most of it is for requests")]
 mod sync;

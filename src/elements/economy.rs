@@ -11,9 +11,9 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use crate::frame::{Detection, FrameResults, ObjectId, PixelRect};
+use crate::frame::{Detection, FrameResults, ObjectId};
 use crate::stages::classifier::Classified;
-use crate::stages::{AnswerCache, ReuseOptions};
+use crate::stages::{AnswerCache, Region, ReuseOptions};
 
 /// So many objects in a row without a name are no chance: nobody tracks.
 const N_NAMELESS: u64 = 16;
@@ -146,9 +146,9 @@ pub(super) struct EconomyCounts {
 #[derive(Default)]
 pub(super) struct FramePlan {
     /// Classified, and the frame waits.
-    pub(super) now: Vec<(ObjectId, PixelRect)>,
+    pub(super) now: Vec<Region>,
     /// Classified, and the frame does not.
-    pub(super) in_background: Vec<(ObjectId, PixelRect)>,
+    pub(super) in_background: Vec<Region>,
     /// Whose answers are remembered.
     pub(super) remembered: Remembered,
     /// What is to be said on the bus.
@@ -175,10 +175,10 @@ impl Economy {
     }
 
     /// Decides which of these objects of a frame are classified. Called in the order of the stream.
-    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = (&'a Detection, PixelRect)>) -> FramePlan {
+    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>) -> FramePlan {
         let mut plan = FramePlan::default();
         if !self.settings.are_used() {
-            plan.now.extend(objects.map(|(object, rect)| (object.id, rect)));
+            plan.now.extend(objects.map(Region::from));
             add(&self.counts.classified, plan.now.len());
             return plan;
         }
@@ -186,10 +186,10 @@ impl Economy {
         let mut state = self.state.lock().unwrap();
         plan.remembered = Remembered { n_resets: state.n_resets, frame_number: results.frame_number, names: Vec::new() };
         let is_full = self.settings.is_async && state.n_in_background >= self.max_in_background;
-        for (object, rect) in objects {
+        for object in objects {
             let Some(name) = object.track else {
                 n_nameless += 1;
-                plan.now.push((object.id, rect));
+                plan.now.push(object.into());
                 continue;
             };
             n_named += 1;
@@ -203,7 +203,7 @@ impl Economy {
             }
             plan.remembered.names.push((object.id, name));
             let classified = if self.settings.is_async { &mut plan.in_background } else { &mut plan.now };
-            classified.push((object.id, rect));
+            classified.push(object.into());
         }
         state.n_in_background += usize::from(!plan.in_background.is_empty());
         plan.failed = state.failed.take();

@@ -143,6 +143,11 @@ impl ObjectFilter {
         placed.filter(|(_, rect)| self.fits(rect.size()))
     }
 
+    /// As [`ObjectFilter::regions`], the objects alone.
+    pub(super) fn objects<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = &'a Detection> {
+        self.regions(results).map(|(detection, _)| detection)
+    }
+
     fn fits(&self, size: Size) -> bool {
         let fits = |extent: u32, min: u32, max: u32| extent >= min && (max == 0 || extent <= max);
         fits(size.width, self.min.width, self.max.width) && fits(size.height, self.min.height, self.max.height)

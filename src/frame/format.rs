@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Size;
-use crate::tensor::Shape;
+use crate::tensor::{ElementType, Shape};
 
 /// The arrangement of the pixels in memory; names and byte orders are GStreamer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,6 +13,10 @@ pub enum PixelFormat {
     Nv12,
     /// Luma plane, then a U and a V plane at half width and height.
     I420,
+    /// As NV12, in samples of 10 bits: the upper ones of 16, little-endian; the lower six are 0.
+    P010,
+    /// As I420, in samples of 10 bits: the lower ones of 16, little-endian.
+    I420Ten,
     Rgb,
     Bgr,
     Rgbx,
@@ -24,14 +28,27 @@ pub enum PixelFormat {
 
 impl PixelFormat {
     /// All of them.
-    pub const ALL: [PixelFormat; 9] =
-        [Self::Nv12, Self::I420, Self::Rgb, Self::Bgr, Self::Rgbx, Self::Bgrx, Self::Rgba, Self::Bgra, Self::Gray8];
+    pub const ALL: [PixelFormat; 11] = [
+        Self::Nv12,
+        Self::I420,
+        Self::P010,
+        Self::I420Ten,
+        Self::Rgb,
+        Self::Bgr,
+        Self::Rgbx,
+        Self::Bgrx,
+        Self::Rgba,
+        Self::Bgra,
+        Self::Gray8,
+    ];
 
     /// GStreamer's name in caps.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nv12 => "NV12",
             Self::I420 => "I420",
+            Self::P010 => "P010_10LE",
+            Self::I420Ten => "I420_10LE",
             Self::Rgb => "RGB",
             Self::Bgr => "BGR",
             Self::Rgbx => "RGBx",
@@ -50,8 +67,8 @@ impl PixelFormat {
     /// Number of planes.
     pub const fn n_planes(self) -> usize {
         match self {
-            Self::Nv12 => 2,
-            Self::I420 => 3,
+            Self::Nv12 | Self::P010 => 2,
+            Self::I420 | Self::I420Ten => 3,
             _ => 1,
         }
     }
@@ -60,6 +77,7 @@ impl PixelFormat {
     pub const fn pixel_bytes(self) -> usize {
         match self {
             Self::Nv12 | Self::I420 | Self::Gray8 => 1,
+            Self::P010 | Self::I420Ten => 2,
             Self::Rgb | Self::Bgr => 3,
             Self::Rgbx | Self::Bgrx | Self::Rgba | Self::Bgra => 4,
         }
@@ -70,22 +88,51 @@ impl PixelFormat {
         match self {
             Self::Rgb | Self::Rgbx | Self::Rgba => Some([0, 1, 2]),
             Self::Bgr | Self::Bgrx | Self::Bgra => Some([2, 1, 0]),
-            Self::Nv12 | Self::I420 | Self::Gray8 => None,
+            Self::Nv12 | Self::I420 | Self::P010 | Self::I420Ten | Self::Gray8 => None,
         }
     }
 
     /// Whether chroma is stored once per 2x2 pixels.
     pub const fn is_subsampled(self) -> bool {
-        matches!(self, Self::Nv12 | Self::I420)
+        matches!(self, Self::Nv12 | Self::I420 | Self::P010 | Self::I420Ten)
+    }
+
+    /// Whether U and V are in one plane, one after the other.
+    pub const fn has_interleaved_chroma(self) -> bool {
+        matches!(self, Self::Nv12 | Self::P010)
+    }
+
+    /// The type of a sample in memory.
+    pub const fn element(self) -> ElementType {
+        match self.depth() {
+            8 => ElementType::U8,
+            _ => ElementType::U16,
+        }
+    }
+
+    /// The bits of a sample.
+    pub const fn depth(self) -> u32 {
+        match self {
+            Self::P010 | Self::I420Ten => 10,
+            _ => 8,
+        }
+    }
+
+    /// The bits below them in memory.
+    pub const fn n_low_bits(self) -> u32 {
+        match self {
+            Self::P010 => 6,
+            _ => 0,
+        }
     }
 
     /// The shape of a plane; chroma of an odd-sized frame is rounded up.
     pub fn plane_shape(self, plane_idx: usize, size: Size) -> Shape {
         let (width, height) = (size.width as usize, size.height as usize);
         match (self, plane_idx) {
-            (Self::Nv12, 1) => Shape::from([height.div_ceil(2), width.div_ceil(2), 2]),
-            (Self::I420, 1 | 2) => Shape::from([height.div_ceil(2), width.div_ceil(2)]),
-            (Self::Nv12 | Self::I420 | Self::Gray8, _) => Shape::from([height, width]),
+            (Self::Nv12 | Self::P010, 1) => Shape::from([height.div_ceil(2), width.div_ceil(2), 2]),
+            (Self::I420 | Self::I420Ten, 1 | 2) => Shape::from([height.div_ceil(2), width.div_ceil(2)]),
+            (Self::Nv12 | Self::I420 | Self::P010 | Self::I420Ten | Self::Gray8, _) => Shape::from([height, width]),
             _ => Shape::from([height, width, self.pixel_bytes()]),
         }
     }
@@ -121,10 +168,10 @@ impl ColorMatrix {
 /// Which numbers mean black and white.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ColorRange {
-    /// Luma 16..235, chroma 16..240.
+    /// Luma 16..235, chroma 16..240; with more bits than eight so much further up.
     #[default]
     Limited,
-    /// 0..255.
+    /// 0..255; with more bits all that they can say.
     Full,
 }
 
@@ -135,10 +182,11 @@ pub struct Colorimetry {
     pub range: ColorRange,
 }
 
-/// `r = y * (Y - y_offset) + r_v * (V - 128)`, and so on.
+/// `r = y * (Y - y_offset) + r_v * (V - c_offset)`, and so on, of samples as they are in memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct YuvCoefficients {
-    pub y_offset: f32,
+    pub y_offset: i32,
+    pub c_offset: i32,
     pub y: f32,
     pub r_v: f32,
     pub g_u: f32,
@@ -147,16 +195,23 @@ pub struct YuvCoefficients {
 }
 
 impl Colorimetry {
-    /// The factors that lead to red, green and blue in 0..255.
-    pub fn yuv_coefficients(self) -> YuvCoefficients {
+    /// The factors that lead from the samples of a format to red, green and blue in 0..255.
+    pub fn yuv_coefficients(self, format: PixelFormat) -> YuvCoefficients {
         let (kr, kb) = self.matrix.kr_kb();
         let kg = 1.0 - kr - kb;
-        let (y_offset, y, c) = match self.range {
-            ColorRange::Limited => (16.0, 255.0 / 219.0, 255.0 / 224.0),
-            ColorRange::Full => (0.0, 1.0, 1.0),
+        // A power of two each, so that nothing is rounded.
+        let (beyond_eight, below) = (1 << (format.depth() - 8), 1 << format.n_low_bits());
+        let unit = (beyond_eight * below) as f32;
+        let (black, y, c) = match self.range {
+            ColorRange::Limited => (16 * beyond_eight, 255.0 / 219.0 / unit, 255.0 / 224.0 / unit),
+            ColorRange::Full => {
+                let all = 255.0 / (256 * beyond_eight - 1) as f32 / below as f32;
+                (0, all, all)
+            }
         };
         YuvCoefficients {
-            y_offset,
+            y_offset: black * below,
+            c_offset: 128 * beyond_eight * below,
             y,
             r_v: 2.0 * (1.0 - kr) * c,
             g_u: -2.0 * (1.0 - kb) * kb / kg * c,

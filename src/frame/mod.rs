@@ -3,7 +3,7 @@
 //! A [`Frame`] is planes (tensors over somebody's memory) plus a pixel format and the meaning of its colors. A region of a
 //! frame is again a `Frame`: same memory, other offset and extent, nothing copied, nothing allocated.
 //!
-//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`detection`].
+//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`similarity`], [`detection`].
 //!
 //! Knows tensors. Knows no models, no threads, no GStreamer.
 
@@ -11,21 +11,23 @@ pub mod detection;
 pub mod format;
 pub mod rect;
 pub mod region;
+pub mod similarity;
 pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel};
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 pub use rect::{PixelRect, Point, Rect, Size};
+pub use similarity::Similarity;
 pub use transform::Transform;
 
-use crate::tensor::{ElementType, Error, ErrorKind, Layout, Memory, Result, Tensor};
+use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};
 
 /// The most planes a format has.
 pub const MAX_PLANES: usize = 3;
 
 /// A picture, or a region of one.
 ///
-/// Planes are `u8` tensors: `[rows, columns]` for luma, chroma and gray, `[rows, columns, channels]` where channels are
+/// Planes are tensors of [`PixelFormat::element`]: `[rows, columns]` for luma, chroma and gray, `[rows, columns, channels]` where channels are
 /// interleaved. A handle: clones share the memory.
 #[derive(Debug, Clone)]
 pub struct Frame {
@@ -79,11 +81,12 @@ impl Frame {
         let mut planes = [const { None }; MAX_PLANES];
         for (plane_idx, (plane, tensor)) in planes.iter_mut().zip(tensors).enumerate() {
             let expected = format.plane_shape(plane_idx, size);
-            if tensor.element() != ElementType::U8 || tensor.shape() != expected {
+            if tensor.element() != format.element() || tensor.shape() != expected {
                 return Err(Error::new(
                     ErrorKind::Shape,
                     format!(
-                        "plane {plane_idx} of a {size} {format} frame: expected {expected} u8, got {} {}",
+                        "plane {plane_idx} of a {size} {format} frame: expected {expected} {}, got {} {}",
+                        format.element(),
                         tensor.shape(),
                         tensor.element()
                     ),
@@ -144,11 +147,12 @@ impl PixelFormat {
     /// The layout of a plane whose rows lie `row_stride_bytes` apart.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the stride is shorter than a row.
+    /// [`ErrorKind::Shape`] if the stride is shorter than a row, or parts a sample.
     pub fn plane_layout(self, plane_idx: usize, size: Size, row_stride_bytes: usize) -> Result<Layout> {
         let shape = self.plane_shape(plane_idx, size);
-        let pixel_bytes = shape.get(2).copied().unwrap_or(1);
-        let strides = [row_stride_bytes, pixel_bytes, 1];
-        Layout::strided(ElementType::U8, shape, if shape.len() == 3 { &strides } else { &strides[..2] })
+        let sample_bytes = self.element().size();
+        let pixel_bytes = shape.get(2).copied().unwrap_or(1) * sample_bytes;
+        let strides = [row_stride_bytes, pixel_bytes, sample_bytes];
+        Layout::strided(self.element(), shape, if shape.len() == 3 { &strides } else { &strides[..2] })
     }
 }

@@ -1,14 +1,17 @@
-//! Scale and offset between two named spaces.
+//! Scale, offset and quarter turns between two named spaces.
 
 use super::{Point, Rect};
 
-/// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis.
+/// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis; where the axes are swapped, x of the
+/// target comes of y of the source, and y of x.
 ///
 /// Values are named by their spaces, so that names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transform {
+    /// Of the target's x and y; negative where that runs the other way.
     pub scale: (f32, f32),
     pub offset: (f32, f32),
+    pub swaps_axes: bool,
 }
 
 impl Default for Transform {
@@ -19,32 +22,38 @@ impl Default for Transform {
 
 impl Transform {
     /// Leaves everything where it is.
-    pub const IDENTITY: Transform = Transform { scale: (1.0, 1.0), offset: (0.0, 0.0) };
+    pub const IDENTITY: Transform = Transform { scale: (1.0, 1.0), offset: (0.0, 0.0), swaps_axes: false };
 
     /// The rectangle in the target space.
     pub fn apply(&self, rect: Rect) -> Rect {
-        Rect {
-            x: rect.x * self.scale.0 + self.offset.0,
-            y: rect.y * self.scale.1 + self.offset.1,
-            width: rect.width * self.scale.0,
-            height: rect.height * self.scale.1,
-        }
+        let corner = self.apply_to_point(Point { x: rect.x, y: rect.y });
+        let (width, height) = if self.swaps_axes { (rect.height, rect.width) } else { (rect.width, rect.height) };
+        let (width, height) = (width * self.scale.0, height * self.scale.1);
+        // Where an axis runs the other way, the corner that was the first is the last one.
+        let first = |corner: f32, extent: f32, scale: f32| if scale < 0.0 { (corner + extent, -extent) } else { (corner, extent) };
+        let ((x, width), (y, height)) = (first(corner.x, width, self.scale.0), first(corner.y, height, self.scale.1));
+        Rect { x, y, width, height }
     }
 
     /// The point in the target space.
     pub fn apply_to_point(&self, point: Point) -> Point {
-        Point { x: point.x * self.scale.0 + self.offset.0, y: point.y * self.scale.1 + self.offset.1 }
+        let (x, y) = if self.swaps_axes { (point.y, point.x) } else { (point.x, point.y) };
+        Point { x: x * self.scale.0 + self.offset.0, y: y * self.scale.1 + self.offset.1 }
     }
 
     /// The way back.
     pub fn invert(&self) -> Transform {
         let scale = (1.0 / self.scale.0, 1.0 / self.scale.1);
-        Transform { scale, offset: (-self.offset.0 * scale.0, -self.offset.1 * scale.1) }
+        let offset = (-self.offset.0 * scale.0, -self.offset.1 * scale.1);
+        if self.swaps_axes {
+            return Transform { scale: (scale.1, scale.0), offset: (offset.1, offset.0), swaps_axes: true };
+        }
+        Transform { scale, offset, swaps_axes: false }
     }
 
     /// First this, then a move by `(x, y)` in the target space, as from a region to the frame it lies in.
     pub fn then_move(&self, x: f32, y: f32) -> Transform {
-        Transform { scale: self.scale, offset: (self.offset.0 + x, self.offset.1 + y) }
+        Transform { offset: (self.offset.0 + x, self.offset.1 + y), ..*self }
     }
 }
 
@@ -54,11 +63,22 @@ mod tests {
 
     #[test]
     fn the_inverse_leads_back() {
-        let frame_from_input = Transform { scale: (2.0, 4.0), offset: (-8.0, 3.0) };
+        let frame_from_input = Transform { scale: (2.0, 4.0), offset: (-8.0, 3.0), swaps_axes: false };
         let in_input = Rect { x: 5.0, y: 7.0, width: 2.0, height: 3.0 };
         let in_frame = frame_from_input.apply(in_input);
         assert_eq!(in_frame, Rect { x: 2.0, y: 31.0, width: 4.0, height: 12.0 });
         assert_eq!(frame_from_input.invert().apply(in_frame), in_input);
         assert_eq!(frame_from_input.apply_to_point(Point { x: 5.0, y: 7.0 }), Point { x: in_frame.x, y: in_frame.y });
+    }
+
+    #[test]
+    fn a_quarter_turn_swaps_extents_and_its_inverse_leads_back() {
+        // An input of 10x20 that shows a frame of 40x20, turned clockwise.
+        let frame_from_input = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
+        let in_input = Rect { x: 1.0, y: 3.0, width: 2.0, height: 5.0 };
+        let in_frame = frame_from_input.apply(in_input);
+        assert_eq!(in_frame, Rect { x: 6.0, y: 14.0, width: 10.0, height: 4.0 });
+        assert_eq!(frame_from_input.invert().apply(in_frame), in_input);
+        assert_eq!(frame_from_input.apply_to_point(Point { x: 1.0, y: 3.0 }), Point { x: 6.0, y: 18.0 });
     }
 }

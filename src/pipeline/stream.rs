@@ -193,10 +193,13 @@ fn buffer_of(frame: &Frame, caps: &gst::Caps) -> Result<gst::Buffer> {
         let mut target = gst_video::VideoFrameRef::from_buffer_ref_writable(writable, &info).map_err(|_| failed("it can't be mapped"))?;
         for (plane_idx, plane) in frame.planes().enumerate() {
             let stride = target.plane_stride()[plane_idx] as usize;
-            let rows = plane.view::<u8>().map_err(|error| failed(&error.to_string()))?;
+            let bytes = plane.bytes().map_err(|error| failed(&error.to_string()))?;
+            let (shape, strides) = (bytes.layout().shape(), bytes.layout().stride_bytes());
+            let row_bytes = (shape[1] - 1) * strides[1] + strides[1];
             let data = target.plane_data_mut(plane_idx as u32).map_err(|_| failed("it has too few planes"))?;
-            for (row, line) in rows.outer_iter().zip(data.chunks_mut(stride)) {
-                line.iter_mut().zip(row.iter()).for_each(|(target, source)| *target = *source);
+            for (row, line) in bytes.extent().chunks(strides[0]).zip(data.chunks_mut(stride)) {
+                let n_bytes = row_bytes.min(row.len()).min(line.len());
+                line[..n_bytes].copy_from_slice(&row[..n_bytes]);
             }
         }
     }

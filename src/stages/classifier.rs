@@ -1,14 +1,14 @@
 //! Frame and regions in, a classification per region and head of the model out.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::spec::{Head, describe};
-use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Outcome, PixelRect, ScoredLabel, Transform};
+use super::{ModelSpec, Permit, Region, Scheduling, StageOptions, StageStats, Task};
+use crate::frame::{Classification, Frame, ObjectId, Outcome, ScoredLabel, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{ClassOutcome, Output};
 
@@ -21,6 +21,7 @@ pub struct Classifier {
     client: Client<RegionJob>,
     instance: Arc<Instance<RegionJob>>,
     spec: Arc<ModelSpec>,
+    n_unaligned: AtomicU64,
 }
 
 /// What was said of each region of one frame, by the id given with the region. Regions whose answer was below the threshold
@@ -53,14 +54,15 @@ impl Classifier {
             );
             return Err(Error::new(ErrorKind::Config, message));
         }
-        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec })
+        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec, n_unaligned: AtomicU64::new(0) })
     }
 
     /// Classifies regions of `frame` as requests become idle; never blocks. `done` runs once, when the last region is done,
     /// after the stage let go of the frame's memory; at once if there is no region.
     ///
-    /// A region that does not lie in the frame counts as failed.
-    pub fn submit(&self, frame: Frame, frame_number: u64, regions: impl IntoIterator<Item = (ObjectId, PixelRect)>, done: Done) {
+    /// What of the frame becomes the picture of a region is [`ModelSpec::cut`]'s; it ends at the frame's edges. A
+    /// region without a pixel in the frame counts as failed.
+    pub fn submit(&self, frame: Frame, frame_number: u64, regions: impl IntoIterator<Item = impl Into<Region>>, done: Done) {
         self.submit_with(frame, frame_number, regions, Permit::new(Instant::now(), None), done);
     }
 
@@ -69,16 +71,17 @@ impl Classifier {
         &self,
         frame: Frame,
         frame_number: u64,
-        regions: impl IntoIterator<Item = (ObjectId, PixelRect)>,
+        regions: impl IntoIterator<Item = impl Into<Region>>,
         permit: Arc<Permit>,
         done: Done,
     ) {
         let mut results = Classified::default();
         let mut jobs = Vec::new();
-        for (id, rect) in regions {
-            match frame.region(rect) {
-                Ok(region) => jobs.push((id, region)),
-                Err(error) => results.fail(error.into()),
+        for region in regions {
+            let region: Region = region.into();
+            match self.picture(&frame, &region) {
+                Ok(picture) => jobs.push((region.id, picture)),
+                Err(error) => results.fail(error),
             }
         }
         // Only the regions hold the memory from here on.
@@ -88,13 +91,28 @@ impl Classifier {
         }
         let task = Arc::new(FrameTask { n_open: AtomicUsize::new(jobs.len()), results: Mutex::new((results, Some(done))) });
         let span = tracing::Span::current();
-        self.client.submit(jobs.into_iter().map(|(id, region)| self.job(id, region, frame_number, &permit, &span, &task)));
+        self.client.submit(jobs.into_iter().map(|(id, picture)| self.job(id, picture, frame_number, &permit, &span, &task)));
+    }
+
+    /// The picture of a region: the part of the frame that is cut out, or the frame and the way to the keypoints in it.
+    fn picture(&self, frame: &Frame, region: &Region) -> Result<(Frame, Option<Similarity>)> {
+        if let Some(alignment) = self.spec.cut.alignment(&region.keypoints, self.spec.input_size) {
+            return Ok((frame.clone(), Some(alignment)));
+        }
+        self.n_unaligned.fetch_add(u64::from(!self.spec.cut.align.is_empty()), Ordering::Relaxed);
+        match self.spec.cut.rect(region.rect, frame.size()) {
+            Some(rect) => Ok((frame.region(rect)?, None)),
+            None => {
+                let (rect, size) = (region.rect, frame.size());
+                Err(Error::new(ErrorKind::Tensor, format!("region {rect:?}: expected at least a part of it inside a frame of {size}")))
+            }
+        }
     }
 
     fn job(
         &self,
         id: ObjectId,
-        region: Frame,
+        (picture, alignment): (Frame, Option<Similarity>),
         frame_number: u64,
         permit: &Arc<Permit>,
         span: &tracing::Span,
@@ -106,7 +124,8 @@ impl Classifier {
             permit: permit.clone(),
             span: span.clone(),
             spec: self.spec.clone(),
-            region: Some(region),
+            picture: Some(picture),
+            alignment,
             said: Vec::new(),
             task: Some(task.clone()),
         }
@@ -122,12 +141,17 @@ impl Classifier {
             let done: Done = Box::new(move |classified| done(Ok(classified)));
             let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
             let (permit, span) = (Permit::new(Instant::now(), None), tracing::Span::current());
-            self.client.submit_alone(self.job(ObjectId::next(), frame.clone(), 0, &permit, &span, &task));
+            self.client.submit_alone(self.job(ObjectId::next(), (frame.clone(), None), 0, &permit, &span, &task));
         })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
             None => Ok(classified.classifications.into_iter().map(|(_, classification)| classification).collect()),
         }
+    }
+
+    /// How many regions had not the keypoints that the description aligns by: the pictures of their boxes were taken.
+    pub fn n_unaligned(&self) -> u64 {
+        self.n_unaligned.load(Ordering::Relaxed)
     }
 
     /// Drops the regions whose run has not begun: they fail.
@@ -201,7 +225,8 @@ struct RegionJob {
     permit: Arc<Permit>,
     span: tracing::Span,
     spec: Arc<ModelSpec>,
-    region: Option<Frame>,
+    picture: Option<Frame>,
+    alignment: Option<Similarity>,
     /// What the heads say, but for what is below their thresholds.
     said: Vec<Classification>,
     task: Option<Arc<FrameTask>>,
@@ -211,7 +236,11 @@ impl Job for RegionJob {
     type Scratch = ();
 
     fn frame(&self) -> &Frame {
-        self.region.as_ref().expect("only deliver takes it")
+        self.picture.as_ref().expect("only deliver takes it")
+    }
+
+    fn alignment(&self) -> Option<Similarity> {
+        self.alignment
     }
 
     fn frame_number(&self) -> u64 {
@@ -244,8 +273,8 @@ impl Job for RegionJob {
 
 impl RegionJob {
     fn finish(&mut self, result: Result<Vec<Classification>>) {
-        // The region goes first, so that the buffer under the frame is writable when the owner hears of the last result.
-        self.region = None;
+        // The picture goes first, so that the buffer under the frame is writable when the owner hears of the last result.
+        self.picture = None;
         let Some(task) = self.task.take() else { return };
         let mut results = task.results.lock().unwrap();
         match result {

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use super::rows::{JobRows, Row, Slot, decode_rows};
 use super::{ModelSpec, Permit};
-use crate::frame::{Frame, Transform};
+use crate::frame::{Frame, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Output;
 
@@ -47,6 +47,11 @@ pub(super) trait Job: Send + 'static {
 
     /// The picture.
     fn frame(&self) -> &Frame;
+
+    /// The way from the pixels of its input to those of the picture, where the picture is not simply fitted in.
+    fn alignment(&self) -> Option<Similarity> {
+        None
+    }
 
     /// The number of the frame in its stream, for traces.
     fn frame_number(&self) -> u64;

@@ -4,6 +4,7 @@
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
 //! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests, which those who ask for the same model can share
 //!   ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes jobs back that have not begun.
+//! - A [`Cut`] says which part of a frame is the picture of a detection.
 //! - [`Tracker`] names the objects of a frame as those of the frames before; [`AnswerCache`] keeps what was said of them.
 //! - [`MotionGate`] tells whether the picture has changed.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classifier;
+pub mod cut;
 pub mod detector;
 mod dispatch;
 pub mod image;
@@ -30,6 +32,7 @@ pub mod window;
 // What stages return; elements know no other part of the runtime.
 pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result};
 pub use classifier::Classifier;
+pub use cut::{Cut, Region};
 pub use detector::Detector;
 pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;

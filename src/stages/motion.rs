@@ -6,7 +6,7 @@
 //! of those that changed is the share of the area. What is smaller than the distance of two places (15 pixels of 1080p) may lie between
 //! them.
 //!
-//! Luma is what the first plane of NV12, I420 and GRAY8 holds, and the weighted sum of red, green and blue elsewhere (BT.601;
+//! Luma is what the first plane of NV12, I420, their forms of 10 bits and GRAY8 holds, and the weighted sum of red, green and blue elsewhere (BT.601;
 //! whether two frames differ does not depend on the exact weights).
 
 use crate::frame::{Frame, PixelFormat, Size};
@@ -69,7 +69,9 @@ fn sample(frame: &Frame, places: &mut Vec<u8>) -> Result<()> {
     let bytes = plane.bytes()?;
     let row_stride_bytes = bytes.layout().stride_bytes()[0];
     let plane = Plane { bytes: bytes.extent(), row_stride_bytes, size: frame.size() };
+    let n_low_bits = frame.format().n_low_bits() + frame.format().depth() - 8;
     match (frame.format().rgb_offsets(), frame.format().pixel_bytes()) {
+        (None, 2) => plane.sample(places, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255)),
         (None, _) => plane.sample(places, |[luma]| u32::from(*luma)),
         (Some(offsets), 3) => plane.sample::<3>(places, |pixel| luma_of(pixel, offsets)),
         (Some(offsets), _) => plane.sample::<4>(places, |pixel| luma_of(pixel, offsets)),
@@ -137,7 +139,11 @@ mod tests {
             for x in 0..width {
                 let is_inside = |at: usize, begin: u32, extent: u32| at >= begin as usize && at < (begin + extent) as usize;
                 let value = if is_inside(x, rect.x, rect.width) && is_inside(y, rect.y, rect.height) { other } else { luma };
-                bytes[y * row + x * format.pixel_bytes()..][..format.pixel_bytes()].fill(value);
+                let pixel = &mut bytes[y * row + x * format.pixel_bytes()..][..format.pixel_bytes()];
+                match format {
+                    PixelFormat::I420Ten => pixel.copy_from_slice(&(4 * u16::from(value)).to_le_bytes()),
+                    _ => pixel.fill(value),
+                }
             }
         }
         let places: Vec<PlanePlace> = (0..format.n_planes())

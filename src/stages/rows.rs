@@ -67,13 +67,20 @@ impl<J: Job> FillInput for JobRows<J> {
         let n_rows = self.slot.lock().unwrap().rows.len();
         let mut n_filled = 0;
         for row_idx in 0..n_rows {
-            let (frame, spec) = {
+            let (frame, alignment, spec) = {
                 let slot = self.slot.lock().unwrap();
                 let job = &slot.rows[row_idx].job;
-                (job.frame().clone(), job.spec().clone())
+                (job.frame().clone(), job.alignment(), job.spec().clone())
             };
             let scratch = &mut self.scratch;
-            let filled = calm("filling the input", || Ok(spec.preprocess.fill(&frame, input, row_idx, scratch)?));
+            let filled = calm("filling the input", || match alignment {
+                // What is said of such a picture is never a place in it.
+                Some(alignment) => {
+                    spec.preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
+                    Ok(Transform::IDENTITY)
+                }
+                None => Ok(spec.preprocess.fill(&frame, input, row_idx, scratch)?),
+            });
             drop(frame);
             match filled {
                 Ok(frame_from_input) => {

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use self::input::WrittenInput;
 use self::output::WrittenOutput;
 use super::labels::Labels;
-use super::{Scheduling, Sharing, thresholds};
+use super::{Cut, Scheduling, Sharing, thresholds};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
@@ -76,6 +76,8 @@ pub struct ModelSpec {
     pub task: Task,
     /// How a frame becomes its input.
     pub preprocess: Preprocess,
+    /// Which part of a frame is the picture of a detection; of a detector the default.
+    pub cut: Cut,
     /// The input's extent.
     pub input_size: Size,
     /// The shape of an input with one picture.
@@ -178,7 +180,8 @@ impl ModelSpec {
         if task.is_unlabeled(&labels) {
             assumed.push("no labels: classes are told by number".to_owned());
         }
-        Ok(Self { name, model_name, task, preprocess, input_size, input_shape, labels, assumed, description: path.to_owned() })
+        let cut = written.input.cut(matches!(task, Task::Classification { .. }))?;
+        Ok(Self { name, model_name, task, preprocess, cut, input_size, input_shape, labels, assumed, description: path.to_owned() })
     }
 
     /// Whether this is one of its attributes.

@@ -1,6 +1,7 @@
 //! Samples to colors: what the numbers of one pixel mean. Owns the conversion, its clamping and its rounding.
 //! Knows no rows, no scaling, no normalization, no tensors.
 
+use super::picture::Meaning;
 use super::sample::Sample;
 use crate::frame::format::YuvCoefficients;
 
@@ -13,6 +14,25 @@ pub(super) trait Colors<const C: usize>: Copy {
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 
+/// Work that is compiled for each way to make colors.
+pub(super) trait WithColors {
+    fn run<T: Colors<C>, const C: usize>(self, colors: T);
+}
+
+/// Does the work for pixels of this meaning and inputs of three channels, or of one.
+pub(super) fn with_colors(meaning: Meaning, n_channels: usize, work: impl WithColors) {
+    match (meaning, n_channels) {
+        (Meaning::Yuv(coefficients), 3) => work.run::<_, 3>(Yuv::new(coefficients)),
+        (Meaning::Yuv(coefficients), _) => work.run::<_, 1>(Weighed(Yuv::new(coefficients))),
+        (Meaning::Rgb, 3) => work.run::<_, 3>(Rgb),
+        (Meaning::Rgb, _) => work.run::<_, 1>(Weighed(Rgb)),
+        (Meaning::Luma(coefficients), 3) => work.run::<_, 3>(Luma::new(coefficients)),
+        (Meaning::Luma(coefficients), _) => work.run::<_, 1>(Luma::new(coefficients)),
+        (Meaning::Gray, 3) => work.run::<_, 3>(Gray),
+        (Meaning::Gray, _) => work.run::<_, 1>(Gray),
+    }
+}
+
 /// Luma and two color differences.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Yuv {
@@ -21,9 +41,6 @@ pub(super) struct Yuv {
 }
 
 impl Yuv {
-    /// The color differences of gray.
-    const ZERO: i32 = 128;
-
     pub(super) fn new(to: YuvCoefficients) -> Self {
         Self { luma: Luma::new(to), to }
     }
@@ -32,7 +49,7 @@ impl Yuv {
 impl Colors<3> for Yuv {
     #[inline(always)]
     fn exact<S: Sample>(self, [y, u, v]: [S; 3]) -> [f32; 3] {
-        let (y, u, v, to) = (self.luma.unbounded(y), u.above(Self::ZERO), v.above(Self::ZERO), self.to);
+        let (y, u, v, to) = (self.luma.unbounded(y), u.above(self.to.c_offset), v.above(self.to.c_offset), self.to);
         [y + to.r_v * v, y + (to.g_u * u + to.g_v * v), y + to.b_u * u].map(|color| color.clamp(0.0, 255.0))
     }
 
@@ -51,8 +68,7 @@ pub(super) struct Luma {
 
 impl Luma {
     pub(super) fn new(to: YuvCoefficients) -> Self {
-        // 0 or 16.
-        Self { black: to.y_offset as i32, factor: to.y }
+        Self { black: to.y_offset, factor: to.y }
     }
 
     #[inline(always)]
@@ -135,12 +151,12 @@ fn round(value: f32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Colorimetry;
+    use crate::frame::{Colorimetry, PixelFormat};
 
     #[test]
     fn known_colors_come_out_of_limited_range_yuv() {
         // BT.601 limited: black, white, and the red of (81, 90, 240).
-        let colors = Yuv::new(Colorimetry::default().yuv_coefficients());
+        let colors = Yuv::new(Colorimetry::default().yuv_coefficients(PixelFormat::Nv12));
         for (yuv, rgb) in [([16, 128, 128], [0; 3]), ([235, 128, 128], [255; 3]), ([81, 90, 240], [254, 0, 0])] {
             assert_eq!(colors.whole(yuv.map(|sample| [sample])), rgb, "{yuv:?}");
         }

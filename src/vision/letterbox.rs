@@ -1,9 +1,9 @@
-//! Where a picture lands in the input: stretched, fitted with padding, or fitted and cropped; and the transform that undoes it.
+//! Where a picture lands in the input: stretched, fitted with padding, or fitted and cropped, and turned; and the transform that undoes it.
 //! Pure geometry. Knows no pixels and no tensors.
 
 use std::ops::Range;
 
-use super::preprocess::{Anchor, Resize};
+use super::preprocess::{Anchor, Resize, Rotation};
 use crate::frame::{Size, Transform};
 
 /// How a picture is scaled and where its scaled self lies in the input.
@@ -27,7 +27,11 @@ impl Placement {
             Resize::Stretch => Self {
                 scaled: input,
                 offset: (0, 0),
-                frame_from_input: Transform { scale: ((1.0 / ratio_x) as f32, (1.0 / ratio_y) as f32), offset: (0.0, 0.0) },
+                frame_from_input: Transform {
+                    scale: ((1.0 / ratio_x) as f32, (1.0 / ratio_y) as f32),
+                    offset: (0.0, 0.0),
+                    swaps_axes: false,
+                },
             },
             Resize::Letterbox { anchor } => {
                 let ratio = ratio_x.min(ratio_y);
@@ -56,6 +60,24 @@ impl Placement {
         }
     }
 
+    /// The placement of a picture that is turned first. What it says of scaled sizes and offsets is of the picture as it was, in the input
+    /// turned back with it, of the size `rotation.turned(input)`; the transform is that of the input as it is.
+    pub(super) fn of_turned(resize: Resize, rotation: Rotation, picture: Size, input: Size) -> Self {
+        let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(picture), input);
+        let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
+        let (far_x, far_y) = (far(input.width, scaled.width, x), far(input.height, scaled.height, y));
+        let ((sx, sy), (ox, oy)) = (frame_from_input.scale, frame_from_input.offset);
+        let (width, height) = (picture.width as f32, picture.height as f32);
+        let (offset, scale, back) = match rotation {
+            Rotation::None => ((x, y), (sx, sy), (ox, oy)),
+            Rotation::Clockwise => ((y, far_x), (sy, -sx), (oy, height - ox)),
+            Rotation::Half => ((far_x, far_y), (-sx, -sy), (width - ox, height - oy)),
+            Rotation::Counterclockwise => ((far_y, x), (-sy, sx), (width - oy, ox)),
+        };
+        let frame_from_input = Transform { scale, offset: back, swaps_axes: rotation.swaps_axes() };
+        Self { scaled: rotation.turned(scaled), offset, frame_from_input }
+    }
+
     /// The columns and rows of the input that show the picture; the others are border.
     pub(super) fn visible(&self, input: Size) -> (Range<usize>, Range<usize>) {
         let range = |offset: i64, scaled: u32, input: u32| {
@@ -71,7 +93,7 @@ impl Placement {
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;
-    Transform { scale: (scale as f32, scale as f32), offset: (back(offset.0), back(offset.1)) }
+    Transform { scale: (scale as f32, scale as f32), offset: (back(offset.0), back(offset.1)), swaps_axes: false }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, `store`, and `simd` and `aligned` under
-//! them;
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, for pictures that are made smaller without
+//! moire `antialias` and `filtered` instead of these two, for pictures that are brought into a pose `warp`, `store`, and `simd` and `aligned` under them;
 //! [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no threads, no GStreamer.
@@ -18,8 +18,10 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod antialias;
 mod color;
 pub mod decode;
+mod filtered;
 mod letterbox;
 pub mod nms;
 mod picture;
@@ -30,6 +32,7 @@ mod sample;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
 mod simd;
 mod store;
+mod warp;
 
-pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding, Scratch};
+pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
 pub use simd::InstructionSet;

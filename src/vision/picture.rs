@@ -35,6 +35,8 @@ pub(super) enum Meaning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleType {
     U8,
+    /// Little-endian.
+    U16,
     F32,
 }
 
@@ -42,6 +44,7 @@ impl SampleType {
     pub(super) const fn n_bytes(self) -> usize {
         match self {
             Self::U8 => 1,
+            Self::U16 => 2,
             Self::F32 => 4,
         }
     }
@@ -101,14 +104,16 @@ impl Picture {
             row_stride_bytes: row_stride_bytes(plane_idx),
             spacing: Spacing { stride_bytes, subsampled: Some(phase.0) },
         };
-        let coefficients = frame.colorimetry().yuv_coefficients();
+        let coefficients = frame.colorimetry().yuv_coefficients(format);
+        let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
+        let n = sample.n_bytes();
         let (meaning, components) = match format {
-            PixelFormat::Nv12 => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 2), chroma(1, 1, 2)]),
-            PixelFormat::I420 => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 1), chroma(2, 0, 1)]),
+            _ if format.has_interleaved_chroma() => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
+            _ if format.is_subsampled() => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
             PixelFormat::Gray8 => (Meaning::Luma(coefficients), [full(0); 3]),
             _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
         };
-        Ok(Self { planes, size: frame.size(), meaning, sample: SampleType::U8, components, phase })
+        Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })
     }
 
     /// Leases a tensor that holds one picture, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
@@ -203,6 +208,12 @@ impl<'a> Rows<'a> {
             None => y as usize,
         };
         &self.planes[component_idx][row_idx * component.row_stride_bytes..]
+    }
+
+    /// The sample of a component at column `x` of row `y`.
+    pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
+        let position = self.picture.components[component_idx].spacing.position(x);
+        *self.row(component_idx, y)[position..].first_chunk().expect("a sample lies in its row")
     }
 }
 

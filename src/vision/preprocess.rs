@@ -2,13 +2,15 @@
 //! over the pixels. Owns the definition of that pass; the other files are its steps, in the order that `mod.rs` names.
 //! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
 
+use super::filtered::FilteredRows;
 use super::letterbox::Placement;
 use super::picture::Picture;
 use super::resize::Axis;
 use super::rows::ScaledRows;
 use super::simd::{InstructionSet, Instructions};
 use super::store::{InputElement, Normalizer, Target};
-use crate::frame::{Frame, Size, Transform};
+use super::warp::WarpedLine;
+use crate::frame::{Frame, Similarity, Size, Transform};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 
 /// How pictures become the input of a model.
@@ -18,12 +20,19 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 /// three equal colors. An input pixel is the bilinear mix at `(x + 0.5) * s - 0.5`, where `s` is the picture's extent over its
 /// scaled extent; beyond the edges of the picture (of the region, if it is one) its edge is replicated. The value written is
 /// `(pixel - mean) / scale`.
+///
+/// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
+/// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those
+/// that are left weigh 1 together. Where a picture grows that is the bilinear mix. Pillow's `BILINEAR` and torchvision's
+/// `antialias=True` do the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// Which color each channel of the input is. Default: [`ChannelOrder::Rgb`].
     pub color: ChannelOrder,
     /// Where the channel axis of the input is. Default: [`InputLayout::Nchw`].
     pub layout: InputLayout,
+    /// By how much the picture is turned before it is fitted in. Default: not at all.
+    pub rotation: Rotation,
     /// How a picture of another shape fits. Default: [`Resize::Stretch`].
     pub resize: Resize,
     /// The pixel value of letterbox borders, 0..=255, before normalization. Default: 114.
@@ -34,6 +43,9 @@ pub struct Preprocess {
     pub scale: [f32; 3],
     /// Whether values in between are rounded. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
+    /// Whether all pixels of a picture that is made smaller count, instead of the two nearest along each axis. For models that were
+    /// trained on pictures made so. Default: false.
+    pub antialias: bool,
 }
 
 /// The colors of an input's channels.
@@ -86,6 +98,31 @@ pub enum Anchor {
     Center,
 }
 
+/// By how much a picture is turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rotation {
+    #[default]
+    None,
+    /// By 90 degrees: what was on the left is at the top.
+    Clockwise,
+    /// By 180 degrees.
+    Half,
+    /// By 270 degrees clockwise: what was on the right is at the top.
+    Counterclockwise,
+}
+
+impl Rotation {
+    /// Whether width and height change places.
+    pub const fn swaps_axes(self) -> bool {
+        matches!(self, Self::Clockwise | Self::Counterclockwise)
+    }
+
+    /// The size of a picture of this size after the turn.
+    pub const fn turned(self, size: Size) -> Size {
+        if self.swaps_axes() { Size::new(size.height, size.width) } else { size }
+    }
+}
+
 /// Rounding between the steps of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounding {
@@ -93,7 +130,8 @@ pub enum Rounding {
     #[default]
     Exact,
     /// What a chain of 8-bit pictures gives: whole numbers, half up, after the conversion to red, green and blue and after that
-    /// to gray; and a resize in whole numbers, bit for bit that of OpenCV's `INTER_LINEAR`. For models whose answers are
+    /// to gray; and a resize in whole numbers, bit for bit that of OpenCV's `INTER_LINEAR`, or with [`Preprocess::antialias`] that
+    /// of Pillow's `BILINEAR` (up to version 12) on 8-bit pictures. For models whose answers are
     /// compared with a program that prepares pictures so; it is a little darker than the exact mix.
     U8,
 }
@@ -103,11 +141,13 @@ impl Default for Preprocess {
         Self {
             color: ChannelOrder::default(),
             layout: InputLayout::default(),
+            rotation: Rotation::default(),
             resize: Resize::default(),
             pad: 114.0,
             mean: [0.0; 3],
             scale: [1.0; 3],
             rounding: Rounding::default(),
+            antialias: false,
         }
     }
 }
@@ -197,23 +237,64 @@ impl Preprocess {
         self.fill_from(&Picture::of_tensor(picture, layout)?, input, row, scratch)
     }
 
-    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+    /// Fills row `row` of `input` with what `frame` shows along the grid of `frame_from_input`: pixel `(x, y)` of the input is the bilinear
+    /// mix of the four pixels around the place that these numbers are mapped to, whole numbers being the centers of pixels in both, as
+    /// with OpenCV's `warpAffine` and `INTER_LINEAR`. Around the frame everything is [`Preprocess::pad`].
+    ///
+    /// Colors, layout, `mean`, `scale` and element types are as of [`Preprocess::fill`]; `resize`, `rotation` and `antialias` do nothing here. With
+    /// [`Rounding::U8`] colors are rounded to whole numbers before they are mixed, and again, half up, after that.
+    ///
+    /// # Errors
+    /// As [`Preprocess::fill`].
+    pub fn fill_along(
+        &self,
+        frame: &Frame,
+        frame_from_input: &Similarity,
+        input: &mut BytesMut,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let input_size = self.check_row(input, row)?;
+        let picture = Picture::of_frame(frame)?;
+        let (width, source_rows) = (input_size.width as usize, picture.rows());
+        let Scratch { instructions, warped, lines: line_buffer, .. } = scratch;
+        warped.begin(self, width, picture.sample());
+        let mut target = Target::new(input, self.layout, Rotation::None, row, *instructions, line_buffer)?;
+        for y in 0..input_size.height as usize {
+            target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *instructions));
+        }
+        Ok(())
+    }
+
+    /// The size of the input, if it has the row and takes pictures.
+    fn check_row(&self, input: &BytesMut, row: usize) -> Result<Size> {
         let layout = *input.layout();
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
             return Err(Error::new(ErrorKind::Shape, format!("image input of shape {}: there is no row {row}", layout.shape())));
         }
-        let placement = Placement::new(self.resize, picture.size(), input_size);
-        let (columns, lines) = placement.visible(input_size);
-        let Scratch { instructions, rows, lines: line_buffer } = scratch;
-        rows.begin(self, picture, &placement, columns.clone(), *instructions);
+        Ok(input_size)
+    }
 
+    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+        let input_size = self.check_row(input, row)?;
+        // Lines of the picture as it is become lines, or columns, of the input; so all but where they lie is as if nothing were turned.
+        let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
+        let input_size = self.rotation.turned(input_size);
+        let (columns, lines) = placement.visible(input_size);
+        let Scratch { instructions, rows, filtered, lines: line_buffer, .. } = scratch;
+        let is_filtered = self.is_filtered(picture.size(), placement.scaled);
+        if is_filtered {
+            filtered.begin(self, picture, &placement, (columns.clone(), lines.clone()), *instructions);
+        } else {
+            rows.begin(self, picture, &placement, columns.clone(), *instructions);
+        }
         let axis = Axis::new(picture.size().height, placement.scaled.height, self.rounding);
         let border = self.normalizers().map(|normalizer| normalizer.value(self.pad));
         let width = input_size.width as usize;
         let source_rows = picture.rows();
-        let mut target = Target::new(input, self.layout, row, *instructions, line_buffer)?;
+        let mut target = Target::new(input, self.layout, self.rotation, row, *instructions, line_buffer)?;
         for y in 0..input_size.height as usize {
             if !lines.contains(&y) {
                 target.fill(y, 0, width, border);
@@ -221,11 +302,20 @@ impl Preprocess {
             }
             target.fill(y, 0, columns.start, border);
             target.fill(y, columns.end, width - columns.end, border);
-            let tap = axis.tap((y as i64 - placement.offset.1) as u64);
-            rows.hold(tap, source_rows, *instructions);
-            target.blend(y, columns.start, columns.len(), &rows.line(tap));
+            let line = if is_filtered {
+                filtered.line(y - lines.start, source_rows, *instructions)
+            } else {
+                rows.line(axis.tap((y as i64 - placement.offset.1) as u64), source_rows, *instructions)
+            };
+            target.blend(y, columns.start, columns.len(), &line);
         }
         Ok(placement.frame_from_input)
+    }
+
+    /// Whether the filter of `antialias` makes anything else than the bilinear mix does: OpenCV's and Pillow's roundings differ.
+    fn is_filtered(&self, picture: Size, scaled: Size) -> bool {
+        let shrinks = picture.width > scaled.width || picture.height > scaled.height;
+        self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
     /// Of the channels of the input in their order; gray has only the first.
@@ -244,12 +334,14 @@ impl Preprocess {
 }
 
 /// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
-/// row, the two most recent ones scaled to the input's width, and a line of the input. Grows to the largest need seen and stays; one
-/// per thread that fills.
+/// row, the two most recent ones scaled to the input's width (with [`Preprocess::antialias`] as many as a line is made of), and a line
+/// of the input. Grows to the largest need seen and stays; one per thread that fills.
 #[derive(Debug)]
 pub struct Scratch {
     instructions: Instructions,
     rows: ScaledRows,
+    filtered: FilteredRows,
+    warped: WarpedLine,
     lines: Vec<u8>,
 }
 
@@ -267,7 +359,13 @@ impl Scratch {
     }
 
     fn on(instructions: Instructions) -> Self {
-        Self { instructions, rows: ScaledRows::default(), lines: Vec::new() }
+        Self {
+            instructions,
+            rows: ScaledRows::default(),
+            filtered: FilteredRows::default(),
+            warped: WarpedLine::default(),
+            lines: Vec::new(),
+        }
     }
 }
 

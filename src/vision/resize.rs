@@ -176,27 +176,27 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
 // written is nothing that is read.
 
 /// Columns of a block: as many as the widest register has numbers.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 #[inline(always)]
-fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
+pub(super) fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
     list.as_chunks().0
 }
 
 /// Rows that lie one after the other.
 #[inline(always)]
-fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
+pub(super) fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
     let mut rows = rows.chunks_exact_mut(rows.len() / C);
     std::array::from_fn(|_| rows.next().map_or(&mut [][..], |row| row.as_chunks_mut().0))
 }
 
 #[inline(always)]
-fn n_blocks<T, const C: usize>(rows: &[&mut [[T; LANES]]; C]) -> usize {
+pub(super) fn n_blocks<T, const C: usize>(rows: &[&mut [[T; LANES]]; C]) -> usize {
     rows[0].len()
 }
 
 #[inline(always)]
-fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], block_idx: usize, block: [[T; LANES]; C]) {
+pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], block_idx: usize, block: [[T; LANES]; C]) {
     for (row, block) in rows.iter_mut().zip(block) {
         row[block_idx] = block;
     }

@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use super::color::{Colors, Gray, Luma, Rgb, Weighed, Yuv};
+use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
-use super::picture::{Meaning, Picture, Rows, SampleType};
+use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{Axis, Columns, MixExact, MixWhole, Tap, steps};
 use super::sample::{Grid, Sample};
@@ -74,18 +74,9 @@ impl ScaledRows {
         }
     }
 
-    /// Makes the rows of a tap, unless they are there.
-    pub(super) fn hold(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
-        for (wanted, kept) in [(tap.first, tap.second), (tap.second, tap.first)] {
-            if self.slots.iter().all(|slot| slot.source_row != Some(wanted)) {
-                let slot_idx = usize::from(self.slots[0].source_row == Some(kept));
-                self.make(slot_idx, wanted, source, instructions);
-            }
-        }
-    }
-
-    /// What the rows of a tap, which are there, make.
-    pub(super) fn line(&self, tap: Tap) -> Line<'_> {
+    /// What the rows of a tap make; they are made unless they are there.
+    pub(super) fn line(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
+        self.hold(tap, source, instructions);
         let slot = |row: u32| &self.slots[usize::from(self.slots[0].source_row != Some(row))];
         let (first, second) = (slot(tap.first), slot(tap.second));
         let blend = if self.is_whole {
@@ -96,9 +87,19 @@ impl ScaledRows {
         Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
     }
 
+    fn hold(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
+        for (wanted, kept) in [(tap.first, tap.second), (tap.second, tap.first)] {
+            if self.slots.iter().all(|slot| slot.source_row != Some(wanted)) {
+                let slot_idx = usize::from(self.slots[0].source_row == Some(kept));
+                self.make(slot_idx, wanted, source, instructions);
+            }
+        }
+    }
+
     fn make(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions) {
         match source.picture.sample() {
             SampleType::U8 => self.make_of::<1>(slot_idx, source_row, source, instructions),
+            SampleType::U16 => self.make_of::<2>(slot_idx, source_row, source, instructions),
             SampleType::F32 => self.make_of::<4>(slot_idx, source_row, source, instructions),
         }
         self.slots[slot_idx].source_row = Some(source_row);
@@ -126,16 +127,7 @@ impl ScaledRows {
             is_whole: self.is_whole,
             instructions,
         };
-        match (picture.meaning(), self.n_channels) {
-            (Meaning::Yuv(coefficients), 3) => mix.run::<_, 3>(Yuv::new(coefficients)),
-            (Meaning::Yuv(coefficients), _) => mix.run::<_, 1>(Weighed(Yuv::new(coefficients))),
-            (Meaning::Rgb, 3) => mix.run::<_, 3>(Rgb),
-            (Meaning::Rgb, _) => mix.run::<_, 1>(Weighed(Rgb)),
-            (Meaning::Luma(coefficients), 3) => mix.run::<_, 3>(Luma::new(coefficients)),
-            (Meaning::Luma(coefficients), _) => mix.run::<_, 1>(Luma::new(coefficients)),
-            (Meaning::Gray, 3) => mix.run::<_, 3>(Gray),
-            (Meaning::Gray, _) => mix.run::<_, 1>(Gray),
-        }
+        with_colors(picture.meaning(), self.n_channels, mix);
     }
 }
 
@@ -149,7 +141,7 @@ struct Mix<'a, S> {
     instructions: Instructions,
 }
 
-impl<S: Sample> Mix<'_, S> {
+impl<S: Sample> WithColors for Mix<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
         let Self { firsts, seconds, columns, slot, is_whole, instructions } = self;
         if is_whole {

@@ -21,6 +21,14 @@ impl Sample for [u8; 1] {
     }
 }
 
+/// Two bytes, the lower one first.
+impl Sample for [u8; 2] {
+    #[inline(always)]
+    fn above(self, zero: i32) -> f32 {
+        (i32::from(u16::from_le_bytes(self)) - zero) as f32
+    }
+}
+
 /// A number in single precision.
 impl Sample for [u8; 4] {
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Lines of the input: two rows of the picture are mixed, normalized, and become bytes of the input's element type, whatever the distance
 //! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
 
-use super::InputLayout;
+use super::preprocess::{InputLayout, Rotation};
 use super::resize::whole_pixel;
 use super::simd::{Instructions, Kernel};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
@@ -72,28 +72,29 @@ pub(super) enum Blend<'a> {
     Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
 }
 
-/// One picture of an input, to be written line by line.
+/// One picture of an input, to be written line by line; of a picture that is turned, lines run in another direction than the input's.
 pub(super) struct Target<'a> {
     bytes: &'a mut [u8],
     element: InputElement,
     n_channels: usize,
     offset_bytes: usize,
     channel_stride_bytes: usize,
-    line_stride_bytes: usize,
-    column_stride_bytes: usize,
+    line_stride_bytes: isize,
+    column_stride_bytes: isize,
     instructions: Instructions,
     /// A line of each channel, where they do not lie in the input as they are made.
     lines: &'a mut Vec<u8>,
 }
 
 impl<'a> Target<'a> {
-    /// Row `row` of `input`, whose axes are `axes`.
+    /// Row `row` of `input`, whose axes are `axes`. Lines and columns are those before the picture is turned.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if pictures are not filled into its type.
     pub(super) fn new(
         input: &'a mut BytesMut,
         axes: InputLayout,
+        rotation: Rotation,
         row: usize,
         instructions: Instructions,
         lines: &'a mut Vec<u8>,
@@ -105,14 +106,22 @@ impl<'a> Target<'a> {
             InputLayout::Nchw => (1, 2, 3),
             InputLayout::Nhwc => (3, 1, 2),
         };
+        // An axis of one element may have any stride, 0 included.
+        let stride = |axis: usize| (if layout.shape()[axis] > 1 { strides[axis] } else { layout.element().size() }) as isize;
+        let last_bytes = |axis: usize| (layout.shape()[axis] - 1) * strides[axis];
+        let (begin_bytes, line_stride_bytes, column_stride_bytes) = match rotation {
+            Rotation::None => (0, stride(line), stride(column)),
+            Rotation::Clockwise => (last_bytes(column), -stride(column), stride(line)),
+            Rotation::Half => (last_bytes(line) + last_bytes(column), -stride(line), -stride(column)),
+            Rotation::Counterclockwise => (last_bytes(line), stride(column), -stride(line)),
+        };
         Ok(Self {
             element,
             n_channels: layout.shape()[channel],
-            offset_bytes: row * strides[0],
+            offset_bytes: row * strides[0] + begin_bytes,
             channel_stride_bytes: strides[channel],
-            line_stride_bytes: strides[line],
-            // An axis of one element may have any stride, 0 included.
-            column_stride_bytes: if layout.shape()[column] > 1 { strides[column] } else { layout.element().size() },
+            line_stride_bytes,
+            column_stride_bytes,
             instructions,
             lines,
             bytes: input.extent_mut(),
@@ -151,19 +160,18 @@ impl<'a> Target<'a> {
         }
         let instructions = self.instructions;
         for (channel, cell) in pixel.into_iter().enumerate().take(self.n_channels) {
-            let stride_bytes = self.column_stride_bytes;
-            let target = self.from(channel, y, x);
-            if stride_bytes == N {
-                instructions.run(Repeat { cell, target: target[..N * n].as_chunks_mut().0 });
+            if self.column_stride_bytes == N as isize {
+                instructions.run(Repeat { cell, target: self.from(channel, y, x)[..N * n].as_chunks_mut().0 });
             } else {
-                target.chunks_mut(stride_bytes).take(n).for_each(|place| place[..N].copy_from_slice(&cell));
+                let offset_bytes = self.offset_bytes(channel, y, x);
+                scatter(self.bytes, offset_bytes, self.column_stride_bytes, std::iter::repeat_n(&cell, n));
             }
         }
     }
 
     fn blend_cells<const N: usize>(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>, encode: impl Fn(f32) -> [u8; N] + Copy) {
         let (instructions, stride_bytes) = (self.instructions, self.column_stride_bytes);
-        if stride_bytes == N {
+        if stride_bytes == N as isize {
             for channel in 0..self.n_channels {
                 let target = self.from(channel, y, x)[..N * n].as_chunks_mut().0;
                 line.encode(channel, encode, target, instructions);
@@ -182,25 +190,33 @@ impl<'a> Target<'a> {
             return;
         }
         for (channel, line) in self.lines.chunks_exact(N * n).enumerate() {
-            let target = &mut self.bytes[offset_bytes + channel * self.channel_stride_bytes..];
-            for (place, cell) in target.chunks_mut(stride_bytes).zip(line.as_chunks::<N>().0) {
-                place[..N].copy_from_slice(cell);
-            }
+            scatter(self.bytes, offset_bytes + channel * self.channel_stride_bytes, stride_bytes, line.as_chunks::<N>().0.iter());
         }
     }
 
     /// Whether pixels lie without gaps, three channels each, of `n_bytes` per value.
     fn is_interleaved(&self, n_bytes: usize) -> bool {
-        self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes
+        self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes as isize
     }
 
     fn offset_bytes(&self, channel: usize, y: usize, x: usize) -> usize {
-        self.offset_bytes + channel * self.channel_stride_bytes + y * self.line_stride_bytes + x * self.column_stride_bytes
+        let moved = y as isize * self.line_stride_bytes + x as isize * self.column_stride_bytes;
+        (self.offset_bytes + channel * self.channel_stride_bytes).strict_add_signed(moved)
     }
 
     fn from(&mut self, channel: usize, y: usize, x: usize) -> &mut [u8] {
         let offset_bytes = self.offset_bytes(channel, y, x);
         &mut self.bytes[offset_bytes..]
+    }
+}
+
+/// Writes cells so far from each other, the first one at `offset_bytes`.
+fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_bytes: isize, cells: impl Iterator<Item = &'a [u8; N]>) {
+    let mut at = offset_bytes;
+    for cell in cells {
+        bytes[at..at + N].copy_from_slice(cell);
+        // Behind the last one it may be before the begin; nobody looks there.
+        at = at.wrapping_add_signed(stride_bytes);
     }
 }
 
@@ -446,7 +462,7 @@ mod tests {
             let outer = Tensor::from_slice(case.1, &vec![9_u8; case.1.iter().product()]).unwrap();
             let part = outer.roi(&case.2, &case.3).unwrap();
             let (mut input, mut lines) = (part.bytes_mut().unwrap(), Vec::new());
-            let mut target = Target::new(&mut input, case.0, 0, Instructions::fastest(), &mut lines).unwrap();
+            let mut target = Target::new(&mut input, case.0, Rotation::None, 0, Instructions::fastest(), &mut lines).unwrap();
             let rows = [1.5, 3.0, 2.0, 3.5, 2.5, 4.0];
             let blend = Blend::Exact { first: &rows, second: &rows, weight: 0.0 };
             target.fill(0, 0, 2, [7.0; 3]);

@@ -9,6 +9,7 @@ use roiflow::frame::{Colorimetry, Detection, Frame, FrameResults, ObjectId, Pixe
 use roiflow::runtime::{Config, Core, Dim, Model, ModelInfo, Port};
 use roiflow::stages::{TrackOptions, Tracker, image_input};
 use roiflow::tensor::{ElementType, Memory, Shape, Tensor};
+use roiflow::vision::{Preprocess, Rounding};
 
 #[path = "../support/allocator.rs"]
 mod allocator;
@@ -45,13 +46,23 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     let request = core.compile_model(&Model::from_ports(info), "NULL", &Config::default()).unwrap().create_infer_request().unwrap();
     let frame = frame_of(Size::new(1920, 1080));
     let region = frame.region(PixelRect { x: 301, y: 99, width: 300, height: 300 }).unwrap();
-    request.set_input((), image_input(region)).unwrap();
+    request.set_input((), image_input(region.clone())).unwrap();
 
     let (_, first) = allocations(|| request.infer(()).unwrap());
     let row_bytes = 300 * 4 * size_of::<f32>();
     assert!(first <= row_bytes, "the first run allocated {first} bytes at once: expected at most a row of the region, {row_bytes}");
     let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
     assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
+
+    // Where all pixels count, a line is made of five rows: those of 300 that become one of 224, and some beside them.
+    for rounding in [Rounding::Exact, Rounding::U8] {
+        let preprocess = Preprocess { antialias: true, rounding, ..Preprocess::default() };
+        request.set_input((), image_input(region.clone()).preprocess(preprocess)).unwrap();
+        let (_, first) = allocations(|| request.infer(()).unwrap());
+        assert!(first <= 5 * row_bytes, "{rounding:?}: the first run allocated {first} bytes at once: expected at most five rows");
+        let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
+        assert_eq!(steady, (0, 0), "{rounding:?}");
+    }
 }
 
 #[test]

@@ -120,6 +120,7 @@ fn preprocess(case: &Value) -> Preprocess {
         mean: three(&case["mean"]),
         scale: three(&case["scale"]),
         rounding: if text(&case["rounding"]) == "u8" { Rounding::U8 } else { Rounding::Exact },
+        ..Preprocess::default()
     }
 }
 

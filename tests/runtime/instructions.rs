@@ -3,9 +3,9 @@
 
 use std::ptr::NonNull;
 
-use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, Size};
+use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, Point, Similarity, Size};
 use roiflow::tensor::{ElementType, ForeignMemory, Layout, Memory, Tensor};
-use roiflow::vision::{Anchor, ChannelOrder, InputLayout, InstructionSet, Preprocess, Resize, Rounding, Scratch};
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, InstructionSet, Preprocess, Resize, Rotation, Rounding, Scratch};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::support::Random;
@@ -106,10 +106,12 @@ impl Case {
             preprocess: Preprocess {
                 color: random.pick(&[ChannelOrder::Rgb, ChannelOrder::Bgr, ChannelOrder::Gray]),
                 layout: random.pick(&[InputLayout::Nchw, InputLayout::Nhwc]),
+                rotation: random.pick(&[Rotation::None, Rotation::None, Rotation::Clockwise, Rotation::Half, Rotation::Counterclockwise]),
                 resize: random.pick(&[Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop]),
                 mean: random.pick(&[[0.0; 3], [103.53, 116.28, 123.675]]),
                 scale: random.pick(&[[1.0; 3], [57.375, 57.12, 58.395]]),
                 rounding: random.pick(&[Rounding::Exact, Rounding::U8]),
+                antialias: random.range(0, 1) == 1,
                 ..Preprocess::default()
             },
             element: random.pick(&[ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8]),
@@ -121,8 +123,8 @@ impl Case {
         let planes: Vec<Tensor> = (0..self.format.n_planes())
             .map(|plane_idx| {
                 let shape = self.format.plane_shape(plane_idx, self.size);
-                let row_bytes = shape[1] * shape.get(2).unwrap_or(&1);
-                let layout = self.format.plane_layout(plane_idx, self.size, row_bytes + random.range(0, 9) as usize).unwrap();
+                let n_samples = shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 9) as usize;
+                let layout = self.format.plane_layout(plane_idx, self.size, n_samples * self.format.element().size()).unwrap();
                 let plane = guarded(layout, random);
                 random_bytes(&plane, random);
                 plane
@@ -164,6 +166,31 @@ fn every_instruction_set_gives_the_same_bits_and_stays_inside() {
                 None => expected = Some(bytes.extent_mut().to_vec()),
             }
         }
+    }
+}
+
+/// Pictures along keypoints, that lie in the frame, at its edges or beside it.
+#[test]
+fn aligned_pictures_give_the_same_bits_too() {
+    let (mut random, seed) = Random::seeded();
+    for case_idx in 0..500 {
+        let mut case = Case::random(&mut random, case_idx);
+        case.preprocess.rotation = Rotation::None;
+        let (frame, input) = (case.frame(&mut random), case.inputs(&mut random));
+        let mut point = |extent: u32| Point { x: random.range(0, 3 * extent) as f32 - extent as f32, y: random.range(0, 30) as f32 - 10.0 };
+        let (from, to) = ([(); 3].map(|()| point(case.input.width)), [(); 3].map(|()| point(case.size.width)));
+        let Some(frame_from_input) = Similarity::estimate(&from, &to) else { continue };
+        let filled: Vec<Vec<u8>> = InstructionSet::ALL
+            .into_iter()
+            .filter_map(Scratch::with_instructions)
+            .map(|mut scratch| {
+                let mut bytes = input.bytes_mut().unwrap();
+                bytes.extent_mut().fill(0x55);
+                case.preprocess.fill_along(&frame, &frame_from_input, &mut bytes, 1, &mut scratch).unwrap();
+                bytes.extent_mut().to_vec()
+            })
+            .collect();
+        assert!(filled.windows(2).all(|pair| pair[0] == pair[1]), "ROIFLOW_SEED={seed}, case {case_idx}: {case:?}");
     }
 }
 

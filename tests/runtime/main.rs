@@ -2,10 +2,15 @@
 
 mod allocations;
 mod bad_models;
+mod cuts;
 #[path = "../support/decoders.rs"]
 mod decoders;
 mod device_suite;
 mod engines;
+#[path = "../support/fill.rs"]
+mod fill;
+mod golden_align;
+mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
 mod instructions;
@@ -14,6 +19,7 @@ mod own_decoders;
 mod pictures;
 mod profiling;
 mod random_decoders;
+mod random_fill;
 mod real_decoders;
 mod reference;
 mod request;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
 use roiflow::stages::detector::Found;
-use roiflow::stages::{Classifier, Detector, Permit, Scheduling, StageOptions};
+use roiflow::stages::{Classifier, Detector, Permit, Region, Scheduling, StageOptions};
 use roiflow::tensor::Memory;
 
 use crate::support::{Scratch, in_time, tiny};
@@ -27,9 +27,10 @@ fn detector(model: &str) -> Detector {
 
 /// A picture of one color with a rectangle of another; rows are padded, planes lie one after the other.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
-    let row_bytes = |plane_idx: usize| format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5;
+    let sample_bytes = format.element().size();
+    let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
     let mut places = Vec::new();
-    let mut n_bytes = 3;
+    let mut n_bytes = 3 * sample_bytes;
     for plane_idx in 0..format.n_planes() {
         places.push(PlanePlace { offset_bytes: n_bytes, row_stride_bytes: row_bytes(plane_idx) });
         n_bytes += row_bytes(plane_idx) * format.plane_shape(plane_idx, size)[0];
@@ -62,6 +63,16 @@ fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, 
                     } else if shares_chroma {
                         put(1, x / 2, y / 2, &[u]);
                         put(2, x / 2, y / 2, &[v]);
+                    }
+                }
+                PixelFormat::P010 | PixelFormat::I420Ten => {
+                    let sample = |value: u8| ((4 * u16::from(value)) << format.n_low_bits()).to_le_bytes();
+                    put(0, x, y, &sample(luma));
+                    if shares_chroma && format == PixelFormat::P010 {
+                        put(1, x / 2, y / 2, &[sample(u), sample(v)].concat());
+                    } else if shares_chroma {
+                        put(1, x / 2, y / 2, &sample(u));
+                        put(2, x / 2, y / 2, &sample(v));
                     }
                 }
                 other => panic!("a format without a painter: {other}"),
@@ -207,7 +218,7 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
     let pixels: Vec<PixelRect> = found.iter().filter_map(|found| found.rect.to_pixels(size)).collect();
     assert_eq!(pixels, [PixelRect { x: 0, y: 0, width: 4, height: 4 }]);
     let (sender, receiver) = mpsc::channel();
-    let outside = PixelRect { x: 78, y: 10, width: 4, height: 4 };
+    let outside = PixelRect { x: 80, y: 10, width: 4, height: 4 };
     let regions = [(ObjectId::next(), outside), (ObjectId::next(), pixels[0]), (ObjectId::next(), PixelRect::default())];
     classifier.submit(frame, 0, regions, Box::new(move |classified| sender.send(classified).unwrap()));
     let classified = receiver.recv().unwrap();
@@ -390,7 +401,7 @@ fn a_frame_without_regions_is_done_at_once() {
     let classifier = Classifier::new(&options("color.onnx")).unwrap();
     let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let (sender, receiver) = mpsc::channel();
-    classifier.submit(frame, 0, [], Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
+    classifier.submit(frame, 0, Vec::<Region>::new(), Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
     assert_eq!(receiver.try_recv(), Ok(0));
     assert_eq!(Arc::strong_count(&memory), 1);
 }

@@ -2,9 +2,11 @@
 
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
-use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Rect, Size};
+use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 
-use crate::harness::{Arrived, attach, caps, classify, collect, detect, feed, labels, on_buffers, picture, pipeline, results, run};
+use crate::harness::{
+    Arrived, Folder, attach, caps, classify, collect, detect, feed, labels, on_buffers, picture, pipeline, results, run, tiny,
+};
 
 const SIZE: Size = Size::new(64, 48);
 const COLORS: [(&str, [u8; 3]); 3] = [("red", [255, 0, 0]), ("green", [0, 255, 0]), ("blue", [0, 0, 255])];
@@ -192,4 +194,50 @@ fn an_answer_below_the_threshold_is_left_out() {
     let results = arrived[0].results().unwrap();
     assert_eq!((labels(&results), results.detections.len()), (vec!["blue".to_owned()], 2));
     assert_eq!(results.detections[1].classifications.len(), 1);
+}
+
+/// The keypoints, as detectors of faces give them, come with the results through a change of the frame's size; each object's picture lies
+/// along its own.
+#[test]
+fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_said_once() {
+    let folder = Folder::new("align");
+    let text = std::fs::read_to_string(tiny("color.toml")).unwrap();
+    let align = "[input]\nalign = [[0.2, 0.2], [0.8, 0.2], [0.5, 0.5], [0.2, 0.8], [0.8, 0.8]]\npad = 0.0";
+    let description = folder.write("aligned.toml", text.replace("[input]", align));
+    let along = |bar: usize| {
+        let corners = [(3.0, 12.0), (13.0, 12.0), (8.0, 17.0), (3.0, 22.0), (13.0, 22.0)];
+        corners.map(|(x, y)| Point { x: 16.0 * bar as f32 + x, y }).to_vec()
+    };
+    let objects = move |_| {
+        vec![
+            // Its box is red, its points are in the blue bar.
+            Detection { keypoints: along(2), ..bar(1, 0, "face") },
+            Detection { keypoints: along(1), ..bar(2, 1, "face") },
+            bar(3, 1, "no face"),
+            Detection { keypoints: along(2)[..3].to_vec(), ..bar(4, 0, "half a face") },
+        ]
+    };
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! videoscale ! video/x-raw,width=128,height=96 ! {} ! fakesink name=sink",
+        classify("color", &format!("description=\"{description}\""))
+    );
+    let pipeline = pipeline(&line);
+    attach(&pipeline, move |n| results(SIZE, n, objects(n)));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| bars()));
+    let ending = run(&pipeline);
+    assert_eq!(ending.error, None);
+    let [warning] = &*ending.warnings else { panic!("expected one warning, got {:?}", ending.warnings) };
+    assert!(["aligns 5 keypoints", "boxes", "YuNet", "once"].iter().all(|part| warning.contains(part)), "{warning}");
+    let arrived = arrived.lock().unwrap();
+    assert_eq!(arrived.len(), 3);
+    for arrived in &*arrived {
+        assert_eq!(arrived.size(), Size::new(128, 96));
+        let results = arrived.results().unwrap();
+        let of = |id: i32| roiflow::frame::FrameResults {
+            detections: results.detections.iter().filter(|detection| detection.id.0 == id).cloned().collect(),
+            ..results.clone()
+        };
+        assert_eq!([1, 2, 3, 4].map(|id| labels(&of(id)).concat()), ["blue", "green", "green", "red"]);
+    }
 }

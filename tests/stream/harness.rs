@@ -98,7 +98,8 @@ impl Arrived {
         let format = roiflow::elements::caps::pixel_format(&info).unwrap();
         let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(&self.buffer, &info).unwrap();
         let plane = |plane_idx: usize| {
-            let row_bytes: usize = format.plane_shape(plane_idx, self.size()).iter().skip(1).product();
+            let n_samples: usize = format.plane_shape(plane_idx, self.size()).iter().skip(1).product();
+            let row_bytes = n_samples * format.element().size();
             let stride = frame.plane_stride()[plane_idx] as usize;
             let rows = frame.plane_data(plane_idx as u32).unwrap().chunks(stride);
             rows.map(|row| row[..row_bytes].to_vec()).collect()

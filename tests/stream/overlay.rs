@@ -37,6 +37,8 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
                 differing.push(match (format, plane_idx) {
                     (PixelFormat::Nv12, 1) => (x / 2 * 2, y * 2),
                     (PixelFormat::I420, 1 | 2) => (x * 2, y * 2),
+                    (PixelFormat::P010, 1) => (x / 4 * 2, y * 2),
+                    (PixelFormat::I420Ten, 1 | 2) => (x / 2 * 2, y * 2),
                     _ => (x / format.pixel_bytes(), y),
                 });
             }

@@ -1,9 +1,14 @@
 //! One case for the output decoders, read from bytes: any decoder, outputs of right and wrong shapes, values that are good, bad and
 //! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
 
+#[path = "source.rs"]
+mod source;
+
 use roiflow::frame::{Rect, Size};
 use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
 use roiflow::vision::nms::NmsMethod;
+
+use source::Source;
 
 /// Runs the case; true if the decoder took the outputs.
 pub fn try_decoder(bytes: &[u8]) -> bool {
@@ -158,41 +163,4 @@ fn values(shape: &[usize], source: &mut Source<'_>) -> Vec<f32> {
 
 fn is_complete(output: &Output<'_>) -> bool {
     output.shape.iter().product::<usize>() == output.data.len()
-}
-
-/// The bytes, and when they are used up numbers that follow from them (xorshift): a few bytes make a large case.
-struct Source<'a> {
-    bytes: std::slice::Iter<'a, u8>,
-    state: u64,
-}
-
-impl<'a> Source<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        let state = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-        Self { bytes: bytes.iter(), state: state | 1 }
-    }
-
-    fn random(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state >> 11
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        let number = self.bytes.next().map_or_else(|| self.random() as usize, |&byte| usize::from(byte));
-        number % limit.max(1)
-    }
-
-    fn fraction(&mut self) -> f32 {
-        (self.random() % 1024) as f32 / 1024.0
-    }
-
-    /// Any value that a model can write.
-    fn value(&mut self) -> f32 {
-        const SPECIAL: [f32; 12] =
-            [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0, 0.0, 1.0, -1.0, 0.5, 1e9];
-        let number = self.random() as usize;
-        if number.is_multiple_of(3) { SPECIAL[number / 3 % SPECIAL.len()] } else { f32::from_bits(number as u32) }
-    }
 }

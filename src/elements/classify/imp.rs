@@ -1,5 +1,6 @@
 //! Properties of `roiclassify`. What it does with a frame is [`super::stage`]'s, everything else the driver's.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib;
@@ -148,6 +149,12 @@ impl RoiClassify {
         let classifier = Classifier::new(options)?;
         let counts = self.driver.economy.get_or_init(Arc::default).clone();
         let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
-        Ok(Arc::new(ClassifyStage { classifier, objects, economy, element: self.obj().upcast_ref::<gst::Element>().downgrade() }))
+        Ok(Arc::new(ClassifyStage {
+            classifier,
+            objects,
+            economy,
+            has_warned: AtomicBool::new(false),
+            element: self.obj().upcast_ref::<gst::Element>().downgrade(),
+        }))
     }
 }

@@ -3,6 +3,7 @@
 //! Knows no pads and no properties.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gst::glib;
@@ -21,6 +22,8 @@ pub(super) struct ClassifyStage {
     pub(super) classifier: Classifier,
     pub(super) objects: ObjectFilter,
     pub(super) economy: Arc<Economy>,
+    /// Of an object whose keypoints could not be aligned.
+    pub(super) has_warned: AtomicBool,
     /// For what is to be said on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
 }
@@ -28,7 +31,7 @@ pub(super) struct ClassifyStage {
 impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
-        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, self.objects.regions(&results));
+        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, self.objects.objects(&results));
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
         }
@@ -59,6 +62,9 @@ impl Stage for ClassifyStage {
             done(results);
         };
         self.classifier.submit_with(frame, frame_number, now, permit, Box::new(finish));
+        if self.classifier.n_unaligned() > 0 && !self.has_warned.swap(true, Ordering::Relaxed) {
+            self.warn_of_unaligned();
+        }
     }
 
     fn leave(&self, results: &mut FrameResults) {
@@ -123,5 +129,23 @@ impl Stage for ClassifyStage {
 
     fn reads_results(&self) -> bool {
         true
+    }
+}
+
+impl ClassifyStage {
+    fn warn_of_unaligned(&self) {
+        if let Some(element) = self.element.upgrade() {
+            let spec = self.classifier.spec();
+            gst::element_warning!(
+                element,
+                gst::ResourceError::Settings,
+                (
+                    "`{}` aligns {} keypoints (`align` in `{}`), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
+                    spec.model_name,
+                    spec.cut.align.len(),
+                    spec.description.display()
+                )
+            );
+        }
     }
 }

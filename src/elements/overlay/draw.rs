@@ -132,8 +132,8 @@ pub struct Canvas<'a> {
 pub struct Ink {
     /// One pixel of plane 0; as many bytes as the format has.
     pixel: [u8; 4],
-    /// Cb and Cr.
-    chroma: [u8; 2],
+    /// Cb and Cr; as many bytes each as a sample has.
+    chroma: [[u8; 2]; 2],
 }
 
 impl<'a> Canvas<'a> {
@@ -143,7 +143,7 @@ impl<'a> Canvas<'a> {
     pub fn new(format: PixelFormat, size: Size, colorimetry: Colorimetry, planes: [Plane<'a>; 3]) -> Option<Self> {
         let fits = planes.iter().take(format.n_planes()).enumerate().all(|(plane_idx, plane)| {
             let shape = format.plane_shape(plane_idx, size);
-            let row_bytes = shape.iter().skip(1).product::<usize>();
+            let row_bytes = shape.iter().skip(1).product::<usize>() * format.element().size();
             let n_rows = shape.first().copied().unwrap_or(0);
             let needed = n_rows.checked_sub(1).map_or(Some(0), |n| n.checked_mul(plane.row_stride_bytes)?.checked_add(row_bytes));
             (row_bytes <= plane.row_stride_bytes || n_rows <= 1) && needed.is_some_and(|needed| needed <= plane.bytes.len())
@@ -157,19 +157,26 @@ impl<'a> Canvas<'a> {
             // The fourth byte, where there is one, is opacity or padding.
             let mut pixel = [255; 4];
             (pixel[r], pixel[g], pixel[b]) = (color[0], color[1], color[2]);
-            return Ink { pixel, chroma: [128; 2] };
+            return Ink { pixel, chroma: [[128; 2]; 2] };
         }
         let [r, g, b] = color.map(|v| f32::from(v) / 255.0);
         let (kr, kb) = self.colorimetry.matrix.kr_kb();
         let luma = kr * r + (1.0 - kr - kb) * g + kb * b;
+        let (depth, n_low_bits) = (self.format.depth(), self.format.n_low_bits());
+        let (beyond_eight, all) = ((1 << (depth - 8)) as f32, ((1 << depth) - 1) as f32);
         let (y_offset, y_scale, c_scale) = match self.colorimetry.range {
-            ColorRange::Limited => (16.0, 219.0, 224.0),
-            ColorRange::Full => (0.0, 255.0, 255.0),
+            ColorRange::Limited => (16.0 * beyond_eight, 219.0 * beyond_eight, 224.0 * beyond_eight),
+            ColorRange::Full => (0.0, all, all),
         };
-        let byte = |v: f32| v.round().clamp(0.0, 255.0) as u8;
+        let sample = |v: f32| ((v.round().clamp(0.0, all) as u16) << n_low_bits).to_le_bytes();
         let cb = (b - luma) / (2.0 * (1.0 - kb));
         let cr = (r - luma) / (2.0 * (1.0 - kr));
-        Ink { pixel: [byte(y_offset + y_scale * luma); 4], chroma: [byte(128.0 + c_scale * cb), byte(128.0 + c_scale * cr)] }
+        let [low, high] = sample(y_offset + y_scale * luma);
+        let c_offset = 128.0 * beyond_eight;
+        Ink {
+            pixel: if depth > 8 { [low, high, 0, 0] } else { [low; 4] },
+            chroma: [sample(c_offset + c_scale * cb), sample(c_offset + c_scale * cr)],
+        }
     }
 
     /// Fills a rectangle. A chroma sample that is covered in part takes on that part of the color.
@@ -235,7 +242,7 @@ impl<'a> Canvas<'a> {
                 let part = covered(px, py);
                 if part > 0 {
                     let pixel = &mut plane.bytes[row + px * n..][..n_blended];
-                    pixel.iter_mut().zip(ink.pixel).for_each(|(value, target)| *value = blend(*value, target, u32::from(part)));
+                    blend_samples(pixel, &ink.pixel, u32::from(part), self.format);
                 }
             }
         }
@@ -259,22 +266,35 @@ impl<'a> Canvas<'a> {
                     }
                 }
                 let part = sum / n_pixels;
-                for (c_idx, target) in ink.chroma.into_iter().enumerate() {
-                    let (plane, x) = match self.format {
-                        PixelFormat::Nv12 => (&mut self.planes[1], 2 * cx + c_idx),
-                        _ => (&mut self.planes[1 + c_idx], cx),
+                for (c_idx, target) in ink.chroma.iter().enumerate() {
+                    let (plane, x) = match self.format.has_interleaved_chroma() {
+                        true => (&mut self.planes[1], 2 * cx + c_idx),
+                        false => (&mut self.planes[1 + c_idx], cx),
                     };
-                    let value = &mut plane.bytes[cy * plane.row_stride_bytes + x];
-                    *value = blend(*value, target, part);
+                    let n = self.format.element().size();
+                    let sample = &mut plane.bytes[cy * plane.row_stride_bytes + x * n..][..n];
+                    blend_samples(sample, target, part, self.format);
                 }
             }
         }
     }
 }
 
-/// `part` of 255 of the way from `value` to `target`.
-fn blend(value: u8, target: u8, part: u32) -> u8 {
-    ((u32::from(value) * (255 - part) + u32::from(target) * part + 127) / 255) as u8
+/// Brings samples `part` of 255 of the way to those of `target`, which are at least as many.
+fn blend_samples(samples: &mut [u8], target: &[u8], part: u32, format: PixelFormat) {
+    if format.depth() == 8 {
+        samples.iter_mut().zip(target).for_each(|(value, target)| *value = blend(u32::from(*value), u32::from(*target), part) as u8);
+        return;
+    }
+    let number = |bytes: [u8; 2]| u32::from(u16::from_le_bytes(bytes) >> format.n_low_bits());
+    for (sample, target) in samples.as_chunks_mut().0.iter_mut().zip(target.as_chunks().0) {
+        *sample = ((blend(number(*sample), number(*target), part) as u16) << format.n_low_bits()).to_le_bytes();
+    }
+}
+
+/// `part` of 255 of the way from `value` to `target`, of at most 16 bits.
+fn blend(value: u32, target: u32, part: u32) -> u32 {
+    (value * (255 - part) + target * part + 127) / 255
 }
 
 #[cfg(test)]
@@ -297,7 +317,7 @@ mod tests {
             let (mut planes, mut strides) = ([vec![], vec![], vec![]], [0; 3]);
             for plane_idx in 0..format.n_planes() {
                 let shape = format.plane_shape(plane_idx, size);
-                let row_bytes: usize = shape.iter().skip(1).product();
+                let row_bytes = shape.iter().skip(1).product::<usize>() * format.element().size();
                 strides[plane_idx] = row_bytes + 3;
                 planes[plane_idx] = vec![GAP; strides[plane_idx] * shape[0]];
                 for row in planes[plane_idx].chunks_exact_mut(row_bytes + 3) {
@@ -357,6 +377,9 @@ mod tests {
                 let expected: [&[u8]; 3] = match format {
                     PixelFormat::Nv12 => [&[81], &[90, 240], &[]],
                     PixelFormat::I420 => [&[81], &[90], &[240]],
+                    // 326, 361 and 960 of 1023.
+                    PixelFormat::P010 => [&[0x80, 0x51], &[0x40, 0x5a, 0x00, 0xf0], &[]],
+                    PixelFormat::I420Ten => [&[0x46, 0x01], &[0x69, 0x01], &[0xc0, 0x03]],
                     PixelFormat::Gray8 => [&[81], &[], &[]],
                     PixelFormat::Rgb => [&[255, 0, 0], &[], &[]],
                     PixelFormat::Bgr => [&[0, 0, 255], &[], &[]],
@@ -390,7 +413,7 @@ mod tests {
             }
         }
         let v = |x: usize, y: usize| picture.planes[2][y * picture.strides[2] + x];
-        assert_eq!([v(0, 1), v(1, 1), v(2, 1), v(0, 0)], [blend(77, 240, 127), 240, 77, 77]);
+        assert_eq!([v(0, 1), v(1, 1), v(2, 1), v(0, 0)], [blend(77, 240, 127) as u8, 240, 77, 77]);
     }
 
     #[test]
@@ -441,7 +464,7 @@ mod tests {
         for case in cases {
             canvas.colorimetry = Colorimetry { matrix: case.0, range: case.1 };
             let ink = canvas.ink([0, 255, 0]);
-            assert_eq!([ink.pixel[0], ink.chroma[0], ink.chroma[1]], case.2, "{case:?}");
+            assert_eq!([ink.pixel[0], ink.chroma[0][0], ink.chroma[1][0]], case.2, "{case:?}");
         }
     }
 

@@ -4,9 +4,11 @@
 use serde::Deserialize;
 
 use super::config;
+use crate::frame::Point;
 use crate::runtime::{Port, Result};
+use crate::stages::Cut;
 use crate::tensor::Shape;
-use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
+use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -18,6 +20,11 @@ pub(super) struct WrittenInput {
     mean: Option<Vec<f32>>,
     scale: Option<Vec<f32>>,
     rounding: Option<WrittenRounding>,
+    antialias: Option<bool>,
+    rotate: Option<i64>,
+    margin: Option<f32>,
+    square: Option<bool>,
+    align: Option<Vec<[f32; 2]>>,
     size: Option<[usize; 2]>,
 }
 
@@ -78,8 +85,16 @@ impl WrittenInput {
         if scale.contains(&0.0) {
             return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
         }
+        let rotation = match self.rotate {
+            None | Some(0) => Rotation::None,
+            Some(90) => Rotation::Clockwise,
+            Some(180) => Rotation::Half,
+            Some(270) => Rotation::Counterclockwise,
+            Some(other) => return Err(config(format!("[input] `rotate`: expected 0, 90, 180 or 270 degrees clockwise, got {other}"))),
+        };
         Ok(Preprocess {
             color,
+            rotation,
             layout: match layout {
                 WrittenLayout::Nchw => InputLayout::Nchw,
                 WrittenLayout::Nhwc => InputLayout::Nhwc,
@@ -97,7 +112,38 @@ impl WrittenInput {
                 Some(WrittenRounding::U8) => Rounding::U8,
                 _ => Rounding::Exact,
             },
+            antialias: self.antialias.unwrap_or(defaults.antialias),
         })
+    }
+
+    /// How pictures are cut out of frames.
+    pub(super) fn cut(&self, is_classifier: bool) -> Result<Cut> {
+        let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
+        if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
+            return Err(config(format!("[input] `{key}` is about the pictures of detections: expected it of a classifier; leave it out")));
+        }
+        let margin = self.margin.unwrap_or_default();
+        if !(0.0..=10.0).contains(&margin) {
+            return Err(config(format!("[input] `margin`: expected a part of the box from 0 to 10, got {margin}")));
+        }
+        let align: Vec<Point> = self.align.iter().flatten().map(|&[x, y]| Point { x, y }).collect();
+        if self.align.is_some() {
+            let is_usable = (2..=100).contains(&align.len()) && align.iter().all(|point| point.x.is_finite() && point.y.is_finite());
+            if !is_usable || align.iter().all(|point| *point == align[0]) {
+                return Err(config(format!(
+                    "[input] `align`: expected 2 to 100 points `[x, y]` in parts of the input, not all the same, got {:?}",
+                    self.align.as_deref().unwrap_or_default()
+                )));
+            }
+            for (key, is_given) in [("antialias", self.antialias == Some(true)), ("rotate", self.rotate.is_some_and(|angle| angle != 0))] {
+                if is_given {
+                    return Err(config(format!(
+                        "[input] `align` and `{key}` do not go together: where keypoints are aligned the picture is turned by them, and sampled at single places; leave one of them out"
+                    )));
+                }
+            }
+        }
+        Ok(Cut { margin, square: self.square.unwrap_or_default(), align })
     }
 
     /// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.

@@ -34,12 +34,13 @@ struct Picture {
 
 fn random_picture(random: &mut Random, format: PixelFormat, size: Size, colorimetry: Colorimetry) -> Picture {
     let mut places = Vec::new();
-    let mut end = random.range(0, 9) as usize;
+    let n = format.element().size();
+    let mut end = random.range(0, 9) as usize * n;
     for plane_idx in 0..format.n_planes() {
         let shape = format.plane_shape(plane_idx, size);
-        let row_stride_bytes = shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 7) as usize;
+        let row_stride_bytes = (shape[1] * shape.get(2).unwrap_or(&1) + random.range(0, 7) as usize) * n;
         places.push(PlanePlace { offset_bytes: end, row_stride_bytes });
-        end += shape[0] * row_stride_bytes + random.range(0, 5) as usize;
+        end += shape[0] * row_stride_bytes + random.range(0, 5) as usize * n;
     }
     let bytes: Vec<u8> = (0..end).map(|_| (random.next() >> 24) as u8).collect();
     let memory = Memory::zeroed(end);
@@ -55,16 +56,23 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
         f64::from(picture.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = picture.frame.format();
+    // Ten bits in quarters, whatever the bits around them: a sample is a number of sixteen.
+    let sample = |plane: usize, row: usize, column: usize| match format {
+        PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
+        PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,
+        _ => byte(plane, row, column),
+    };
+    let full = if format.depth() == 10 { 1023.0 / 4.0 } else { 255.0 };
     let color = match format {
         PixelFormat::Gray8 => match picture.frame.colorimetry().range {
             ColorRange::Limited => [((byte(0, y, x) - 16.0) / 219.0 * 255.0).clamp(0.0, 255.0); 3],
             ColorRange::Full => [byte(0, y, x); 3],
         },
-        PixelFormat::Nv12 | PixelFormat::I420 => {
-            let (u, v) = if format == PixelFormat::Nv12 {
-                (byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1))
+        _ if format.is_subsampled() => {
+            let (u, v) = if matches!(format, PixelFormat::Nv12 | PixelFormat::P010) {
+                (sample(1, y >> 1, 2 * (x >> 1)), sample(1, y >> 1, 2 * (x >> 1) + 1))
             } else {
-                (byte(1, y >> 1, x >> 1), byte(2, y >> 1, x >> 1))
+                (sample(1, y >> 1, x >> 1), sample(2, y >> 1, x >> 1))
             };
             let (kr, kb) = match picture.frame.colorimetry().matrix {
                 ColorMatrix::Bt601 => (0.299, 0.114),
@@ -72,8 +80,8 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
                 ColorMatrix::Bt2020 => (0.2627, 0.0593),
             };
             let (luma, cb, cr) = match picture.frame.colorimetry().range {
-                ColorRange::Limited => ((byte(0, y, x) - 16.0) / 219.0, (u - 128.0) / 224.0, (v - 128.0) / 224.0),
-                ColorRange::Full => (byte(0, y, x) / 255.0, (u - 128.0) / 255.0, (v - 128.0) / 255.0),
+                ColorRange::Limited => ((sample(0, y, x) - 16.0) / 219.0, (u - 128.0) / 224.0, (v - 128.0) / 224.0),
+                ColorRange::Full => (sample(0, y, x) / full, (u - 128.0) / full, (v - 128.0) / full),
             };
             let (r, b) = (luma + 2.0 * (1.0 - kr) * cr, luma + 2.0 * (1.0 - kb) * cb);
             let g = (luma - kr * r - kb * b) / (1.0 - kr - kb);
@@ -92,7 +100,9 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
 /// The value of one input pixel before it is stored.
 fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
     let (channel, y, x) = at;
-    let (w, h) = (f64::from(rect.width), f64::from(rect.height));
+    let rotation = preprocess.rotation;
+    let turned = rotation.turned(rect.size());
+    let (w, h) = (f64::from(turned.width), f64::from(turned.height));
     let (width, height) = (f64::from(input.width), f64::from(input.height));
     let (nw, nh, left, top) = match preprocess.resize {
         Resize::Stretch => (width, height, 0.0, 0.0),
@@ -116,6 +126,13 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
     let pixel = if i < 0.0 || j < 0.0 || i >= nw || j >= nh {
         f64::from(preprocess.pad)
     } else {
+        // Where the pixel would be in the picture as it is.
+        let ((i, j), (w, h), (nw, nh)) = match rotation {
+            Rotation::None => ((i, j), (w, h), (nw, nh)),
+            Rotation::Clockwise => ((j, nw - 1.0 - i), (h, w), (nh, nw)),
+            Rotation::Half => ((nw - 1.0 - i, nh - 1.0 - j), (w, h), (nw, nh)),
+            Rotation::Counterclockwise => ((nh - 1.0 - j, i), (h, w), (nh, nw)),
+        };
         let (sx, sy) = ((i + 0.5) * (w / nw) - 0.5, (j + 0.5) * (h / nh) - 0.5);
         let sample = |column: f64, row: f64| {
             let column = rect.x as usize + column.clamp(0.0, w - 1.0) as usize;
@@ -124,7 +141,18 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
             if preprocess.color == ChannelOrder::Bgr { color[2 - channel] } else { color[channel] }
         };
         let (fx, fy) = (sx - sx.floor(), sy - sy.floor());
-        if round {
+        if preprocess.antialias {
+            let (columns, rows) = (triangle(i, w / nw, w), triangle(j, h / nh, h));
+            let mix = |taps: &[(f64, f64)], sample: &dyn Fn(f64) -> f64| {
+                if round {
+                    let sum: i64 = taps.iter().map(|(at, weight)| (weight * 4194304.0 + 0.5) as i64 * sample(*at) as i64).sum();
+                    ((sum + 2097152) >> 22).clamp(0, 255) as f64
+                } else {
+                    taps.iter().map(|(at, weight)| weight * sample(*at)).sum()
+                }
+            };
+            mix(&rows, &|row| mix(&columns, &|column| sample(column, row)))
+        } else if round {
             // Eleven bits of weight, of which the sum of a row keeps seven; see `resize::mix_whole`.
             let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
             let whole = |column: f64, row: f64| sample(column, row) as u64;
@@ -137,6 +165,16 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
         }
     };
     (pixel - f64::from(preprocess.mean[channel])) / f64::from(preprocess.scale[channel])
+}
+
+/// The samples of an axis that a pixel weighs where `step` of them become one, and how much.
+fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
+    let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
+    let weighed = (0..extent as u32).map(|idx| f64::from(idx));
+    let weighed = weighed.map(|idx| (idx, 1.0 - ((idx + 0.5 - center) / reach).abs())).filter(|(_, weight)| *weight > 0.0);
+    let weighed: Vec<(f64, f64)> = weighed.collect();
+    let sum: f64 = weighed.iter().map(|(_, weight)| weight).sum();
+    weighed.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
 }
 
 /// The value at an index of a filled tensor, whatever its element type.
@@ -247,10 +285,12 @@ fn random_regions_fill_as_defined() {
                 Resize::Letterbox { anchor: Anchor::Center },
                 Resize::Crop,
             ]),
+            rotation: random.pick(&[Rotation::None, Rotation::None, Rotation::Clockwise, Rotation::Half, Rotation::Counterclockwise]),
             pad: random.range(0, 255) as f32,
             mean: random.pick(&[[0.0; 3], [127.0; 3], [103.53, 116.28, 123.675]]),
             scale: random.pick(&[[1.0; 3], [255.0; 3], [57.375, 57.12, 58.395]]),
             rounding: random.pick(&[Rounding::Exact, Rounding::U8]),
+            antialias: random.range(0, 1) == 1,
         };
         let input = Size::new(random.range(1, 20), random.range(1, 20));
         let shape = input_shape(&preprocess, 3, input);
@@ -314,6 +354,62 @@ fn boxes_in_the_input_come_back_to_the_picture() {
     let frame_from_input = preprocess.fill(&frame, &mut tensor.bytes_mut().unwrap(), 0, &mut Scratch::default()).unwrap();
     let in_input = Rect { x: 2.0, y: 6.0, width: 4.0, height: 2.0 };
     assert_eq!(frame_from_input.apply(in_input), Rect { x: 1.0, y: 1.0, width: 2.0, height: 1.0 });
+}
+
+/// The picture is turned by moving its pixels, pixel by pixel.
+#[test]
+fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
+    let (width, height) = (13_u32, 7_u32);
+    let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
+    let pixel = |x: u32, y: u32| &bytes[((y * width + x) * 3) as usize..][..3];
+    let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width, height), &bytes).unwrap();
+    for rotation in [Rotation::None, Rotation::Clockwise, Rotation::Half, Rotation::Counterclockwise] {
+        let size = rotation.turned(frame.size());
+        let mut turned = Vec::new();
+        for (y, x) in (0..size.height).flat_map(|y| (0..size.width).map(move |x| (y, x))) {
+            turned.extend(match rotation {
+                Rotation::None => pixel(x, y),
+                Rotation::Clockwise => pixel(y, height - 1 - x),
+                Rotation::Half => pixel(width - 1 - x, height - 1 - y),
+                Rotation::Counterclockwise => pixel(width - 1 - y, x),
+            });
+        }
+        let turned = Frame::from_packed(PixelFormat::Rgb, size, &turned).unwrap();
+        for resize in
+            [Resize::Stretch, Resize::Crop, Resize::Letterbox { anchor: Anchor::TopLeft }, Resize::Letterbox { anchor: Anchor::Center }]
+        {
+            for (layout, antialias) in [(InputLayout::Nchw, false), (InputLayout::Nhwc, true)] {
+                let before = Preprocess { resize, layout, antialias, ..Default::default() };
+                let shape = input_shape(&before, 1, Size::new(9, 6));
+                let fill = |preprocess: &Preprocess, frame: &Frame| {
+                    let tensor = Tensor::new(ElementType::F32, shape).unwrap();
+                    let way = preprocess.fill(frame, &mut tensor.bytes_mut().unwrap(), 0, &mut Scratch::default()).unwrap();
+                    (tensor.view::<f32>().unwrap().to_vec(), way)
+                };
+                let (expected, turned_from_input) = fill(&before, &turned);
+                let (got, frame_from_input) = fill(&Preprocess { rotation, ..before }, &frame);
+                let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-3, "{rotation:?}, {resize:?}: {worst}");
+                // A corner of a box in the turned picture is that in the frame.
+                let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
+                let (w, h) = (width as f32, height as f32);
+                let expected = match rotation {
+                    Rotation::None => in_turned,
+                    Rotation::Clockwise => Rect::from_corners(in_turned.y, h - in_turned.x_max(), in_turned.y_max(), h - in_turned.x),
+                    Rotation::Half => Rect::from_corners(w - in_turned.x_max(), h - in_turned.y_max(), w - in_turned.x, h - in_turned.y),
+                    Rotation::Counterclockwise => {
+                        Rect::from_corners(w - in_turned.y_max(), in_turned.x, w - in_turned.y, in_turned.x_max())
+                    }
+                };
+                let got = frame_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
+                let sides = |rect: Rect| [rect.x, rect.y, rect.width, rect.height];
+                assert!(
+                    sides(got).iter().zip(sides(expected)).all(|(got, expected)| (got - expected).abs() < 1e-4),
+                    "{rotation:?}: {got:?} {expected:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -16,7 +16,8 @@ import math
 import numpy as np
 
 SEED = 20240607
-PIXEL_BYTES = {"RGB": 3, "BGR": 3, "RGBx": 4, "BGRx": 4, "RGBA": 4, "BGRA": 4, "GRAY8": 1, "NV12": 1, "I420": 1}
+PIXEL_BYTES = {"RGB": 3, "BGR": 3, "RGBx": 4, "BGRx": 4, "RGBA": 4, "BGRA": 4, "GRAY8": 1, "NV12": 1, "I420": 1,
+               "P010_10LE": 2, "I420_10LE": 2}
 KR_KB = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722), "bt2020": (0.2627, 0.0593)}
 
 
@@ -25,7 +26,11 @@ def round_half_up(value):
 
 
 def make_frame(rng, fmt, width, height):
-    """Random bytes with an offset and padded rows: (bytes, [(offset, row stride)])."""
+    """Random samples with an offset and padded rows: (bytes, [(offset, row stride)])."""
+    if fmt in ("P010_10LE", "I420_10LE"):
+        data, places = make_frame(rng, {"P010_10LE": "NV12", "I420_10LE": "I420"}[fmt], width, height)
+        samples = rng.integers(0, 1024, len(data), dtype=np.uint16) << (6 if fmt == "P010_10LE" else 0)
+        return samples.astype("<u2").view(np.uint8), [(2 * offset, 2 * stride) for offset, stride in places]
     chroma_width, chroma_height = (width + 1) // 2, (height + 1) // 2
     planes = {"NV12": [(width, height), (2 * chroma_width, chroma_height)],
               "I420": [(width, height), (chroma_width, chroma_height), (chroma_width, chroma_height)]}
@@ -39,23 +44,31 @@ def make_frame(rng, fmt, width, height):
 
 def color(case, data, x, y):
     """r, g, b of pixel (x, y) of the whole frame."""
+    fmt = case["format"]
+    ten = fmt in ("P010_10LE", "I420_10LE")
+
     def byte(plane, row, column):
+        """A sample; of ten bits in quarters."""
         offset, stride = case["places"][plane]
+        if ten:
+            low, high = (int(data[offset + row * stride + 2 * column + i]) for i in (0, 1))
+            return (low + 256 * high) / {"P010_10LE": 64, "I420_10LE": 1}[fmt] / 4
         return float(data[offset + row * stride + column])
 
-    fmt = case["format"]
+    # Full range reaches to the highest number that there is.
+    full = 1023 / 4 if ten else 255
     if fmt == "GRAY8":
-        luma = (byte(0, y, x) - 16) / 219 if case["range"] == "limited" else byte(0, y, x) / 255
+        luma = (byte(0, y, x) - 16) / 219 if case["range"] == "limited" else byte(0, y, x) / full
         rgb = [min(max(255 * luma, 0.0), 255.0)] * 3
-    elif fmt in ("NV12", "I420"):
-        if fmt == "NV12":
+    elif fmt in ("NV12", "I420") or ten:
+        if fmt in ("NV12", "P010_10LE"):
             u, v = byte(1, y >> 1, 2 * (x >> 1)), byte(1, y >> 1, 2 * (x >> 1) + 1)
         else:
             u, v = byte(1, y >> 1, x >> 1), byte(2, y >> 1, x >> 1)
         if case["range"] == "limited":
             luma, cb, cr = (byte(0, y, x) - 16) / 219, (u - 128) / 224, (v - 128) / 224
         else:
-            luma, cb, cr = byte(0, y, x) / 255, (u - 128) / 255, (v - 128) / 255
+            luma, cb, cr = byte(0, y, x) / full, (u - 128) / full, (v - 128) / full
         kr, kb = KR_KB[case["matrix"]]
         r = luma + 2 * (1 - kr) * cr
         b = luma + 2 * (1 - kb) * cb

@@ -1,0 +1,127 @@
+//! Which part of a frame is the picture of a detection: its box, with a margin, as a square, or along its keypoints. Pure geometry. Knows
+//! no pixels and no requests.
+
+use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size};
+
+/// What a classifier is asked about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Region {
+    /// Goes with the answer.
+    pub id: ObjectId,
+    /// The object's box, in pixels of the frame.
+    pub rect: Rect,
+    /// Its keypoints, likewise; may be empty.
+    pub keypoints: Vec<Point>,
+}
+
+impl From<&Detection> for Region {
+    fn from(detection: &Detection) -> Self {
+        Self { id: detection.id, rect: detection.rect, keypoints: detection.keypoints.clone() }
+    }
+}
+
+impl From<(ObjectId, PixelRect)> for Region {
+    fn from((id, rect): (ObjectId, PixelRect)) -> Self {
+        Self { id, rect: rect.to_rect(), keypoints: Vec::new() }
+    }
+}
+
+/// How the picture of a detection is cut out of its frame. The default is the box.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cut {
+    /// This part of the box's width is added on its left and on its right, and of its height above and below; of a square that of the
+    /// square's. At least 0.
+    pub margin: f32,
+    /// The shorter side grows about the center until both are equal, before the margin is added.
+    pub square: bool,
+    /// Where a detection's keypoints are brought, in their order, in parts of the input's width and height. Empty: they do not matter.
+    pub align: Vec<Point>,
+}
+
+impl Cut {
+    /// The pixels of the picture: edges rounded half up, then cut at the frame's. `None` if none of them is in the frame.
+    pub fn rect(&self, rect: Rect, frame: Size) -> Option<PixelRect> {
+        if !self.square && self.margin == 0.0 {
+            return rect.to_pixels(frame);
+        }
+        // In double precision, so that only the result is rounded.
+        let Rect { x, y, width, height } = rect;
+        let [x, y, width, height] = [x, y, width, height].map(f64::from);
+        let (center_x, center_y) = (x + width / 2.0, y + height / 2.0);
+        let (width, height) = if self.square { (width.max(height), width.max(height)) } else { (width, height) };
+        let grown = |extent: f64| extent * (1.0 + 2.0 * f64::from(self.margin));
+        let (width, height) = (grown(width), grown(height));
+        let (x, y) = (center_x - width / 2.0, center_y - height / 2.0);
+        // A box that is not proper stays so.
+        let grown = Rect::from_corners(x as f32, y as f32, (x + width) as f32, (y + height) as f32);
+        if rect.is_proper() { grown.to_pixels(frame) } else { None }
+    }
+
+    /// The way from the pixels of an input to those of the frame that brings the keypoints to their places; whole numbers are centers of
+    /// pixels in both. `None` if there is nothing to align by, or the keypoints are not as many, or tell no direction.
+    pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {
+        if self.align.is_empty() {
+            return None;
+        }
+        let place = |part: &Point| Point { x: part.x * input.width as f32, y: part.y * input.height as f32 };
+        let places: Vec<Point> = self.align.iter().map(place).collect();
+        Some(Similarity::estimate(keypoints, &places)?.invert())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: Size = Size::new(1000, 667);
+
+    fn pixels(cut: &Cut, rect: Rect) -> Option<[u32; 4]> {
+        cut.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
+    }
+
+    /// The crops that the reference implementation of the development set takes of these boxes.
+    #[test]
+    fn a_square_with_a_tenth_around_it_is_that_of_the_reference() {
+        let square_10 = Cut { margin: 0.1, square: true, ..Cut::default() };
+        for (corners, expected, boxed) in [
+            ([534.18, 310.81, 626.835, 429.714], [509, 299, 652, 442], [534, 311, 627, 430]),
+            ([683.833, 292.786, 789.093, 418.813], [661, 280, 812, 431], [684, 293, 789, 419]),
+        ] {
+            let rect = Rect::from_corners(corners[0], corners[1], corners[2], corners[3]);
+            assert_eq!(pixels(&square_10, rect), Some(expected));
+            assert_eq!(pixels(&Cut::default(), rect), Some(boxed));
+        }
+    }
+
+    #[test]
+    fn pictures_are_cut_at_the_frames_edges_and_what_lies_outside_has_none() {
+        let wide = Cut { margin: 0.5, ..Cut::default() };
+        assert_eq!(pixels(&wide, Rect { x: 10.0, y: 600.0, width: 100.0, height: 60.0 }), Some([0, 570, 160, 667]));
+        let square = Cut { square: true, ..Cut::default() };
+        assert_eq!(pixels(&square, Rect { x: 0.0, y: 100.0, width: 10.0, height: 50.0 }), Some([0, 100, 30, 150]));
+        for outside in [
+            Rect { x: 2000.0, y: 0.0, width: 10.0, height: 10.0 },
+            Rect { x: 5.0, y: 5.0, width: -1.0, height: 10.0 },
+            Rect { x: f32::NAN, y: 5.0, width: 1.0, height: 10.0 },
+            Rect { x: 5.0, y: 5.0, width: 0.0, height: 10.0 },
+        ] {
+            assert_eq!(pixels(&square, outside), None, "{outside:?}");
+        }
+    }
+
+    #[test]
+    fn keypoints_are_brought_to_their_places() {
+        let places = [(0.25, 0.25), (0.75, 0.25), (0.5, 0.75)].map(|(x, y)| Point { x, y });
+        let cut = Cut { align: places.to_vec(), ..Cut::default() };
+        let input = Size::new(8, 4);
+        let keypoints = [(100.0, 50.0), (140.0, 50.0), (120.0, 70.0)].map(|(x, y)| Point { x, y });
+        let frame_from_input = cut.alignment(&keypoints, input).unwrap();
+        for (place, keypoint) in [((2.0, 1.0), (100.0, 50.0)), ((6.0, 1.0), (140.0, 50.0)), ((4.0, 3.0), (120.0, 70.0))] {
+            let (x, y) = frame_from_input.apply(place.0, place.1);
+            assert!((x - keypoint.0).abs() < 1e-3 && (y - keypoint.1).abs() < 1e-3, "{place:?}: {x}, {y}");
+        }
+        assert_eq!(cut.alignment(&keypoints[..2], input), None);
+        assert_eq!(cut.alignment(&[], input), None);
+        assert_eq!(Cut::default().alignment(&keypoints, input), None);
+    }
+}

@@ -1,0 +1,273 @@
+//! The triangle filter that grows with the scale: which samples a pixel of a smaller picture weighs, and the weighing of samples of one
+//! row, and of rows. Owns the weights. Knows no formats and no tensors.
+
+use std::ops::Range;
+
+use super::aligned::Aligned;
+use super::color::Colors;
+use super::resize::{LANES, blocks, n_blocks, split_rows, store_block};
+use super::sample::{GROUP, Sample};
+use super::simd::Kernel;
+
+/// Bits after the point of weights in whole numbers, as in Pillow: so the sums of eight bits fit into 32.
+const WHOLE_BITS: u32 = 22;
+
+/// The samples that are weighed along one axis, for a range of pixels of the scaled picture.
+#[derive(Debug, Default)]
+pub(super) struct Taps {
+    /// So many for each pixel; those that a pixel has less weigh nothing.
+    pub(super) n_taps: usize,
+    /// The first of each.
+    firsts: Vec<u32>,
+    /// And the last one that counts.
+    lasts: Vec<u32>,
+    /// Of the first tap of all pixels, then of the second one, and so on; pixels filled up to whole groups.
+    pub(super) weights: Aligned<f32>,
+    /// The same in whole numbers.
+    pub(super) whole: Aligned<i32>,
+}
+
+impl Taps {
+    /// Plans the pixels `visible` where pixel `offset` shows the first one of the scaled picture: `extent` samples become `scaled`.
+    pub(super) fn set(&mut self, extent: u32, scaled: u32, visible: Range<usize>, offset: i64) {
+        let step = f64::from(extent) / f64::from(scaled);
+        let reach = step.max(1.0);
+        let per_reach = 1.0 / reach;
+        let window = |pixel: usize| {
+            let center = ((pixel as i64 - offset) as f64 + 0.5) * step;
+            let first = (center - reach + 0.5).max(0.0) as u32;
+            let end = ((center + reach + 0.5) as u32).min(extent);
+            (center, first, end)
+        };
+        self.firsts.clear();
+        self.lasts.clear();
+        let n_filled = visible.len().next_multiple_of(GROUP);
+        for pixel in visible.clone() {
+            let (_, first, end) = window(pixel);
+            self.firsts.push(first);
+            self.lasts.push(end - 1);
+        }
+        let counts = self.firsts.iter().zip(&self.lasts).map(|(first, last)| (last - first) as usize + 1);
+        self.n_taps = counts.max().unwrap_or(1);
+        self.weights.resize(self.n_taps * n_filled);
+        self.whole.resize(self.n_taps * n_filled);
+        self.weights.fill(0.0);
+        self.whole.fill(0);
+        let weight = |center: f64, sample: u32| (1.0 - ((f64::from(sample) - center + 0.5) * per_reach).abs()).max(0.0);
+        for (pixel_idx, pixel) in visible.enumerate() {
+            let (center, first, end) = window(pixel);
+            let sum: f64 = (first..end).map(|sample| weight(center, sample)).sum();
+            for (tap_idx, sample) in (first..end).enumerate() {
+                let part = weight(center, sample) / sum;
+                self.weights[tap_idx * n_filled + pixel_idx] = part as f32;
+                self.whole[tap_idx * n_filled + pixel_idx] = (part * f64::from(1_u32 << WHOLE_BITS) + 0.5) as i32;
+            }
+        }
+        self.firsts.resize(n_filled, self.firsts.last().copied().unwrap_or_default());
+        self.lasts.resize(n_filled, self.lasts.last().copied().unwrap_or_default());
+    }
+
+    /// The pixels, filled up to whole groups.
+    pub(super) fn n_filled(&self) -> usize {
+        self.firsts.len()
+    }
+
+    /// The sample of each pixel's tap; beyond the last one that counts it is that.
+    pub(super) fn samples(&self, tap_idx: usize) -> impl Iterator<Item = u32> + '_ {
+        self.firsts.iter().zip(&self.lasts).map(move |(first, last)| (first + tap_idx as u32).min(*last))
+    }
+
+    /// The samples of one pixel.
+    pub(super) fn window(&self, pixel_idx: usize) -> Range<u32> {
+        self.firsts[pixel_idx]..self.lasts[pixel_idx] + 1
+    }
+}
+
+/// Weighs samples of one source row to `C` rows, one per color and as long as the lists.
+pub(super) struct WeighExact<'a, S, T, const C: usize> {
+    pub(super) colors: T,
+    /// Of each component the samples of the first tap, then of the second one, and so on.
+    pub(super) samples: [&'a [S]; 3],
+    pub(super) weights: &'a [f32],
+    /// The rows, one after the other.
+    pub(super) rows: &'a mut [f32],
+}
+
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { colors, samples, weights, rows } = self;
+        let (samples, weights, mut rows) = (samples.map(blocks), blocks(weights), split_rows::<_, C>(rows));
+        let n_blocks = n_blocks(&rows);
+        for block_idx in 0..n_blocks {
+            let mut block = [[0.0; LANES]; C];
+            for tap in (block_idx..weights.len()).step_by(n_blocks) {
+                let (samples, weights) = (samples.map(|samples| &samples[tap]), &weights[tap]);
+                for lane in 0..LANES {
+                    let color = colors.exact(samples.map(|samples| samples[lane]));
+                    for color_idx in 0..C {
+                        block[color_idx][lane] += color[color_idx] * weights[lane];
+                    }
+                }
+            }
+            store_block(&mut rows, block_idx, block);
+        }
+    }
+}
+
+/// As [`WeighExact`] in whole numbers: pixels of eight bits.
+pub(super) struct WeighWhole<'a, S, T, const C: usize> {
+    pub(super) colors: T,
+    pub(super) samples: [&'a [S]; 3],
+    pub(super) weights: &'a [i32],
+    pub(super) rows: &'a mut [u16],
+}
+
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { colors, samples, weights, rows } = self;
+        let (samples, weights, mut rows) = (samples.map(blocks), blocks(weights), split_rows::<_, C>(rows));
+        let n_blocks = n_blocks(&rows);
+        for block_idx in 0..n_blocks {
+            let mut block = [[0; LANES]; C];
+            for tap in (block_idx..weights.len()).step_by(n_blocks) {
+                let (samples, weights) = (samples.map(|samples| &samples[tap]), &weights[tap]);
+                for lane in 0..LANES {
+                    let color = colors.whole(samples.map(|samples| samples[lane]));
+                    for color_idx in 0..C {
+                        block[color_idx][lane] += i32::from(color[color_idx]) * weights[lane];
+                    }
+                }
+            }
+            store_block(&mut rows, block_idx, block.map(|sums| sums.map(|sum| whole_pixel(sum) as u16)));
+        }
+    }
+}
+
+/// Rows of a ring, one after the other, and how much of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RingRows<'a, T, W> {
+    /// Rows of equal length; behind the last one comes the first.
+    pub(super) ring: &'a [T],
+    pub(super) row_len: usize,
+    /// Which row of the ring is the first.
+    pub(super) first: usize,
+    pub(super) n_rows: usize,
+    /// Of the first row at `line`, of the next one `n_lines` further on, and so on.
+    pub(super) weights: &'a [W],
+    pub(super) line: usize,
+    pub(super) n_lines: usize,
+}
+
+impl<'a, T, W: Copy> RingRows<'a, T, W> {
+    /// The same block of every row, and the row's weight.
+    #[inline(always)]
+    fn blocks(&self, block_idx: usize) -> impl Iterator<Item = (&'a [T; LANES], W)> {
+        let (row_blocks, n_ring) = (self.row_len / LANES, self.ring.len() / self.row_len);
+        let (ring, weights, line, n_lines) = (blocks(self.ring), self.weights, self.line, self.n_lines);
+        let mut row = self.first;
+        (0..self.n_rows).map(move |tap_idx| {
+            let block = &ring[row * row_blocks + block_idx];
+            row = if row + 1 == n_ring { 0 } else { row + 1 };
+            (block, weights[tap_idx * n_lines + line])
+        })
+    }
+}
+
+/// Weighs rows.
+pub(super) struct WeighRowsExact<'a> {
+    pub(super) rows: RingRows<'a, f32, f32>,
+    pub(super) target: &'a mut [f32],
+}
+
+impl Kernel for WeighRowsExact<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
+            let mut sums = [0.0; LANES];
+            for (block, weight) in self.rows.blocks(block_idx) {
+                for lane in 0..LANES {
+                    sums[lane] += block[lane] * weight;
+                }
+            }
+            *target = sums;
+        }
+    }
+}
+
+/// As [`WeighRowsExact`] in whole numbers.
+pub(super) struct WeighRowsWhole<'a> {
+    pub(super) rows: RingRows<'a, u16, i32>,
+    pub(super) target: &'a mut [f32],
+}
+
+impl Kernel for WeighRowsWhole<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
+            let mut sums = [0; LANES];
+            for (block, weight) in self.rows.blocks(block_idx) {
+                for lane in 0..LANES {
+                    sums[lane] += i32::from(block[lane]) * weight;
+                }
+            }
+            *target = sums.map(|sum| whole_pixel(sum) as f32);
+        }
+    }
+}
+
+/// Half up.
+#[inline(always)]
+fn whole_pixel(sum: i32) -> i32 {
+    ((sum + (1 << (WHOLE_BITS - 1))) >> WHOLE_BITS).clamp(0, 255)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(taps: &Taps, pixel_idx: usize) -> Vec<f32> {
+        (0..taps.n_taps).map(|tap_idx| taps.weights[tap_idx * taps.n_filled() + pixel_idx]).collect()
+    }
+
+    #[test]
+    fn the_filter_is_a_triangle_of_twice_the_step_that_is_cut_at_the_edges() {
+        let mut taps = Taps::default();
+        taps.set(8, 2, 0..2, 0);
+        // Centers at 2 and 6, reach 4: samples at 0.5, 1.5 and so on.
+        let expected: Vec<f32> = [2.5, 3.5, 3.5, 2.5, 1.5, 0.5].map(|weight| weight / 14.0).to_vec();
+        assert_eq!((taps.window(0), taps.window(1)), (0..6, 2..8));
+        let close = |got: &[f32], expected: &[f32]| got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-7);
+        assert!(close(&weights(&taps, 0), &expected), "{:?}", weights(&taps, 0));
+        assert!(close(&weights(&taps, 1), &expected.iter().copied().rev().collect::<Vec<f32>>()));
+        assert_eq!(taps.samples(5).take(2).collect::<Vec<_>>(), [5, 7]);
+    }
+
+    #[test]
+    fn at_the_same_size_or_larger_it_is_the_bilinear_mix() {
+        let mut taps = Taps::default();
+        taps.set(5, 5, 0..5, 0);
+        for pixel_idx in 0..5 {
+            let of_itself: f32 =
+                taps.window(pixel_idx as usize).zip(weights(&taps, pixel_idx)).map(|(sample, weight)| sample as f32 * weight).sum();
+            assert_eq!(of_itself, pixel_idx as f32);
+        }
+        taps.set(2, 4, 0..4, 0);
+        let mixed: Vec<f32> =
+            (0..4).map(|pixel_idx| taps.window(pixel_idx).zip(weights(&taps, pixel_idx)).map(|(s, w)| s as f32 * w).sum()).collect();
+        assert_eq!(mixed, [0.0, 0.25, 0.75, 1.0]);
+    }
+
+    #[test]
+    fn whole_weights_make_white_white() {
+        let mut taps = Taps::default();
+        for (extent, scaled) in [(7, 3), (1000, 7), (1080, 416), (7680, 1), (3, 224)] {
+            taps.set(extent, scaled, 0..scaled as usize, 0);
+            for pixel_idx in 0..scaled as usize {
+                let sum: i32 = (0..taps.n_taps).map(|tap_idx| 255 * taps.whole[tap_idx * taps.n_filled() + pixel_idx]).sum();
+                assert_eq!(whole_pixel(sum), 255, "{extent} to {scaled}, pixel {pixel_idx}");
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Lines of the scaled picture by the filter of `antialias`: source rows are sampled, converted and weighed to the width of the input, kept
+//! as long as a line may need them, and weighed in turn. Owns the buffers of that. Knows no lines of the input.
+
+use std::ops::Range;
+
+use super::aligned::Aligned;
+use super::antialias::{RingRows, Taps, WeighExact, WeighRowsExact, WeighRowsWhole, WeighWhole};
+use super::color::{Colors, WithColors, with_colors};
+use super::letterbox::Placement;
+use super::picture::{Picture, Rows, SampleType};
+use super::preprocess::{Preprocess, Rounding};
+use super::sample::{Grid, Sample};
+use super::simd::Instructions;
+use super::store::{Blend, Line, Normalizer};
+
+/// The source rows that a line is made of, and the line.
+#[derive(Debug, Default)]
+pub(super) struct FilteredRows {
+    columns: Taps,
+    lines: Taps,
+    /// Where components find the samples of two taps each: that of the first, and another one if it is not good for all.
+    grids: Vec<[Grid; 2]>,
+    /// Of each component a list for each tap, one after the other.
+    samples: Aligned<u8>,
+    /// As many rows as a line needs, each of one list per channel; row `n` lies at `n` modulo their number. In one of the two ways.
+    exact: Aligned<f32>,
+    whole: Aligned<u16>,
+    row_len: usize,
+    /// The rows below this one were made, if a line needed them.
+    end: u32,
+    line: Aligned<f32>,
+    normalizers: [Normalizer; 3],
+    color_of_channel: [usize; 3],
+    n_channels: usize,
+    is_whole: bool,
+}
+
+impl FilteredRows {
+    /// Plans for the columns and lines of the input that are visible, and forgets the rows.
+    pub(super) fn begin(
+        &mut self,
+        preprocess: &Preprocess,
+        picture: &Picture,
+        placement: &Placement,
+        (columns, lines): (Range<usize>, Range<usize>),
+        instructions: Instructions,
+    ) {
+        self.is_whole = preprocess.rounding == Rounding::U8;
+        self.n_channels = preprocess.color.n_channels();
+        self.normalizers = preprocess.normalizers();
+        self.color_of_channel = preprocess.color_of_channel();
+        self.columns.set(picture.size().width, placement.scaled.width, columns, placement.offset.0);
+        self.lines.set(picture.size().height, placement.scaled.height, lines, placement.offset.1);
+        let n_pairs = self.columns.n_taps.div_ceil(2);
+        if self.grids.len() < n_pairs {
+            self.grids.resize_with(n_pairs, Default::default);
+        }
+        for (pair_idx, grids) in self.grids.iter_mut().enumerate().take(n_pairs) {
+            for (component_idx, grid) in grids.iter_mut().enumerate() {
+                let spacing = picture.spacing(component_idx);
+                if component_idx == 0 || spacing != picture.spacing(0) {
+                    let taps = self.columns.samples(2 * pair_idx).zip(self.columns.samples(2 * pair_idx + 1));
+                    let positions = taps.map(|(first, second)| [first, second].map(|column| spacing.position(column)));
+                    grid.set(positions, picture.sample().n_bytes(), instructions);
+                }
+            }
+        }
+        let n_columns = self.columns.n_filled();
+        self.samples.resize(3 * 2 * n_pairs * n_columns * picture.sample().n_bytes());
+        self.row_len = self.n_channels * n_columns;
+        self.line.resize(self.row_len);
+        if self.is_whole {
+            self.whole.resize(self.lines.n_taps * self.row_len);
+        } else {
+            self.exact.resize(self.lines.n_taps * self.row_len);
+        }
+        self.end = 0;
+    }
+
+    /// The line with this number, counted from the first visible one. Lines are asked for in their order.
+    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
+        let window = self.lines.window(line_idx);
+        for row in self.end.max(window.start)..window.end {
+            match source.picture.sample() {
+                SampleType::U8 => self.make::<1>(row, source, instructions),
+                SampleType::U16 => self.make::<2>(row, source, instructions),
+                SampleType::F32 => self.make::<4>(row, source, instructions),
+            }
+        }
+        self.end = window.end;
+        let (first, n_rows) = (window.start as usize % self.lines.n_taps, window.len());
+        let (row_len, n_lines) = (self.row_len, self.lines.n_filled());
+        let target = &mut *self.line;
+        if self.is_whole {
+            let rows = RingRows { ring: &*self.whole, row_len, first, n_rows, weights: &*self.lines.whole, line: line_idx, n_lines };
+            instructions.run(WeighRowsWhole { rows, target });
+        } else {
+            let rows = RingRows { ring: &*self.exact, row_len, first, n_rows, weights: &*self.lines.weights, line: line_idx, n_lines };
+            instructions.run(WeighRowsExact { rows, target });
+        }
+        Line {
+            blend: Blend::Exact { first: &self.line, second: &self.line, weight: 0.0 },
+            n_columns: self.columns.n_filled(),
+            color_of_channel: self.color_of_channel,
+            normalizers: self.normalizers,
+        }
+    }
+
+    fn make<const N: usize>(&mut self, source_row: u32, source: Rows<'_>, instructions: Instructions)
+    where
+        [u8; N]: Sample,
+    {
+        let (picture, n_columns) = (source.picture, self.columns.n_filled());
+        let n_pairs = self.columns.n_taps.div_ceil(2);
+        let mut components = self.samples.as_chunks_mut::<N>().0.chunks_exact_mut(2 * n_pairs * n_columns);
+        for component_idx in 0..picture.n_components() {
+            let grid_idx = usize::from(picture.spacing(component_idx) != picture.spacing(0));
+            let row = source.row(component_idx, source_row);
+            let Some(taps) = components.next() else { unreachable!("there are three components") };
+            for (grids, pair) in self.grids.iter_mut().zip(taps.chunks_exact_mut(2 * n_columns)) {
+                let (firsts, seconds) = pair.split_at_mut(n_columns);
+                grids[grid_idx].pick(row, firsts, seconds, instructions);
+            }
+        }
+        let lists = self.samples.as_chunks::<N>().0;
+        let component = |idx: usize| &lists[idx * 2 * n_pairs * n_columns..][..self.columns.n_taps * n_columns];
+        let slot = source_row as usize % self.lines.n_taps * self.row_len;
+        let is_whole = self.is_whole;
+        let weigh = Weigh {
+            samples: [component(0), component(1), component(2)],
+            columns: &self.columns,
+            exact: if is_whole { &mut [] } else { &mut self.exact[slot..][..self.row_len] },
+            whole: if is_whole { &mut self.whole[slot..][..self.row_len] } else { &mut [] },
+            is_whole,
+            instructions,
+        };
+        with_colors(picture.meaning(), self.n_channels, weigh);
+    }
+}
+
+/// The weighing of a row whose samples were picked.
+struct Weigh<'a, S> {
+    samples: [&'a [S]; 3],
+    columns: &'a Taps,
+    exact: &'a mut [f32],
+    whole: &'a mut [u16],
+    is_whole: bool,
+    instructions: Instructions,
+}
+
+impl<S: Sample> WithColors for Weigh<'_, S> {
+    fn run<T: Colors<C>, const C: usize>(self, colors: T) {
+        let Self { samples, columns, exact, whole, is_whole, instructions } = self;
+        if is_whole {
+            instructions.run(WeighWhole { colors, samples, weights: &columns.whole, rows: whole });
+        } else {
+            instructions.run(WeighExact { colors, samples, weights: &columns.weights, rows: exact });
+        }
+    }
+}

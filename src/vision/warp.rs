@@ -1,0 +1,228 @@
+//! Lines of an input whose pixels lie along a turned and scaled grid of the picture: the four samples around each place, converted, mixed,
+//! and mixed with the border where the picture ends. Owns the buffers of that. Knows no keypoints and no tensors.
+
+use super::aligned::Aligned;
+use super::color::{Colors, WithColors, with_colors};
+use super::picture::{Rows, SampleType};
+use super::preprocess::{Preprocess, Rounding};
+use super::resize::{LANES, MixExact, blocks};
+use super::sample::{GROUP, Sample};
+use super::simd::{Instructions, Kernel};
+use super::store::{Blend, Line, Normalizer};
+use crate::frame::Similarity;
+
+/// What a line is made of.
+#[derive(Debug, Default)]
+pub(super) struct WarpedLine {
+    /// Of each column the places of its samples, left and right, above and below.
+    taps: Vec<Corners>,
+    /// How much of the right ones, of the lower ones, and of the picture at all.
+    right: Aligned<f32>,
+    below: Aligned<f32>,
+    inside: Aligned<f32>,
+    /// For each component four lists, one after the other: left and right above, left and right below.
+    samples: Aligned<u8>,
+    above: Aligned<f32>,
+    lower: Aligned<f32>,
+    line: Aligned<f32>,
+    n_channels: usize,
+    pad: f32,
+    is_whole: bool,
+    normalizers: [Normalizer; 3],
+    color_of_channel: [usize; 3],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Corners {
+    columns: [u32; 2],
+    rows: [u32; 2],
+}
+
+impl WarpedLine {
+    /// Plans for lines of so many pixels.
+    pub(super) fn begin(&mut self, preprocess: &Preprocess, width: usize, sample: SampleType) {
+        self.is_whole = preprocess.rounding == Rounding::U8;
+        self.n_channels = preprocess.color.n_channels();
+        self.normalizers = preprocess.normalizers();
+        self.color_of_channel = preprocess.color_of_channel();
+        self.pad = preprocess.pad;
+        let n_columns = width.next_multiple_of(GROUP);
+        self.taps.clear();
+        self.taps.resize(n_columns, Corners::default());
+        for list in [&mut self.right, &mut self.below, &mut self.inside] {
+            list.resize(n_columns);
+            list.fill(0.0);
+        }
+        self.samples.resize(12 * n_columns * sample.n_bytes());
+        for rows in [&mut self.above, &mut self.lower, &mut self.line] {
+            rows.resize(self.n_channels * n_columns);
+        }
+    }
+
+    /// Line `y` of an input `width` pixels wide.
+    pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Instructions) -> Line<'_> {
+        let size = source.picture.size();
+        for x in 0..width {
+            let (column, row) = frame_from_input.apply(x as f64, y as f64);
+            let (columns, right, across) = tap(column, size.width);
+            let (rows, below, down) = tap(row, size.height);
+            self.taps[x] = Corners { columns, rows };
+            (self.right[x], self.below[x], self.inside[x]) = (right, below, across * down);
+        }
+        match source.picture.sample() {
+            SampleType::U8 => self.mix::<1>(source, on),
+            SampleType::U16 => self.mix::<2>(source, on),
+            SampleType::F32 => self.mix::<4>(source, on),
+        }
+        on.run(Join {
+            above: &self.above,
+            lower: &self.lower,
+            below: &self.below,
+            inside: &self.inside,
+            pad: self.pad,
+            is_whole: self.is_whole,
+            line: &mut self.line,
+        });
+        Line {
+            blend: Blend::Exact { first: &self.line, second: &self.line, weight: 0.0 },
+            n_columns: self.taps.len(),
+            color_of_channel: self.color_of_channel,
+            normalizers: self.normalizers,
+        }
+    }
+
+    fn mix<const N: usize>(&mut self, source: Rows<'_>, on: Instructions)
+    where
+        [u8; N]: Sample,
+    {
+        let n_columns = self.taps.len();
+        let mut components = self.samples.as_chunks_mut::<N>().0.chunks_exact_mut(4 * n_columns);
+        for component_idx in 0..source.picture.n_components() {
+            let Some(lists) = components.next() else { unreachable!("there are three components") };
+            for (column, taps) in self.taps.iter().enumerate() {
+                for (place, (row, column_idx)) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
+                    lists[place * n_columns + column] = source.sample(component_idx, taps.columns[column_idx], taps.rows[row]);
+                }
+            }
+        }
+        let lists = self.samples.as_chunks::<N>().0;
+        let list = |component_idx: usize, place: usize| &lists[(4 * component_idx + place) * n_columns..][..n_columns];
+        let places = |place: usize| std::array::from_fn(|component_idx| list(component_idx, place));
+        for (first, rows) in [(0, &mut self.above), (2, &mut self.lower)] {
+            let mix = Mix { firsts: places(first), seconds: places(first + 1), weights: &self.right, rows, is_whole: self.is_whole, on };
+            with_colors(source.picture.meaning(), self.n_channels, mix);
+        }
+    }
+}
+
+/// The two samples around a place, a whole number being the center of one; how much of the second one, and which part of their weights the
+/// picture has. Of a place beside the picture that is 0.
+fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
+    let last = f64::from(extent - 1);
+    let place = if place.is_nan() { -1.0 } else { place.clamp(-1.0, last + 1.0) };
+    let first = place.floor();
+    let second_weight = (place - first) as f32;
+    let part = |at: f64, weight: f32| if (0.0..=last).contains(&at) { weight } else { 0.0 };
+    let inside = part(first, 1.0 - second_weight) + part(first + 1.0, second_weight);
+    let sample = |at: f64| at.clamp(0.0, last) as u32;
+    ([sample(first), sample(first + 1.0)], second_weight, inside)
+}
+
+/// The mixing of left and right.
+struct Mix<'a, S> {
+    firsts: [&'a [S]; 3],
+    seconds: [&'a [S]; 3],
+    weights: &'a [f32],
+    rows: &'a mut [f32],
+    is_whole: bool,
+    on: Instructions,
+}
+
+impl<S: Sample> WithColors for Mix<'_, S> {
+    fn run<T: Colors<C>, const C: usize>(self, colors: T) {
+        let Self { firsts, seconds, weights, rows, is_whole, on } = self;
+        let weights = Some(weights);
+        if is_whole {
+            on.run(MixExact { colors: Rounded(colors), firsts, seconds, weights, rows });
+        } else {
+            on.run(MixExact { colors, firsts, seconds, weights, rows });
+        }
+    }
+}
+
+/// Colors as whole numbers.
+#[derive(Clone, Copy)]
+struct Rounded<T>(T);
+
+impl<T: Colors<C>, const C: usize> Colors<C> for Rounded<T> {
+    #[inline(always)]
+    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
+        self.0.whole(samples).map(f32::from)
+    }
+
+    #[inline(always)]
+    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+        self.0.whole(samples)
+    }
+}
+
+/// The mixing of above and below, and of the border. Rows of each color lie one after the other.
+struct Join<'a> {
+    above: &'a [f32],
+    lower: &'a [f32],
+    below: &'a [f32],
+    inside: &'a [f32],
+    pad: f32,
+    is_whole: bool,
+    line: &'a mut [f32],
+}
+
+impl Kernel for Join<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { above, lower, below, inside, pad, is_whole, line } = self;
+        let n_columns = below.len();
+        let (below, inside) = (blocks(below), blocks(inside));
+        let colors = line.chunks_exact_mut(n_columns).zip(above.chunks_exact(n_columns).zip(lower.chunks_exact(n_columns)));
+        for (line, (above, lower)) in colors {
+            let (line, above, lower) = (line.as_chunks_mut::<LANES>().0, blocks(above), blocks(lower));
+            for block_idx in 0..line.len() {
+                let (above, lower, below, inside) = (&above[block_idx], &lower[block_idx], &below[block_idx], &inside[block_idx]);
+                let mut block = [0.0; LANES];
+                for lane in 0..LANES {
+                    let mixed = above[lane] + (lower[lane] - above[lane]) * below[lane];
+                    let mixed = pad + (mixed - pad) * inside[lane];
+                    // Pixels and the border are 0 to 255, so truncation is `floor`.
+                    block[lane] = if is_whole { (mixed + 0.5) as i32 as f32 } else { mixed };
+                }
+                line[block_idx] = block;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_the_picture_does_not_count() {
+        #[derive(Debug)]
+        struct Case(f64, ([u32; 2], f32, f32));
+        let cases = [
+            Case(0.0, ([0, 1], 0.0, 1.0)),
+            Case(1.25, ([1, 2], 0.25, 1.0)),
+            Case(3.0, ([3, 3], 0.0, 1.0)),
+            Case(3.25, ([3, 3], 0.25, 0.75)),
+            Case(-0.25, ([0, 0], 0.75, 0.75)),
+            Case(-1.0, ([0, 0], 0.0, 0.0)),
+            Case(4.0, ([3, 3], 0.0, 0.0)),
+            Case(1e300, ([3, 3], 0.0, 0.0)),
+            Case(f64::NEG_INFINITY, ([0, 0], 0.0, 0.0)),
+            Case(f64::NAN, ([0, 0], 0.0, 0.0)),
+        ];
+        for case in cases {
+            assert_eq!(tap(case.0, 4), case.1, "{case:?}");
+        }
+    }
+}
