@@ -4,16 +4,21 @@ mod allocations;
 mod bad_models;
 #[path = "../support/decoders.rs"]
 mod decoders;
+mod descriptions;
+#[path = "../support/descriptions.rs"]
+mod descriptions_cases;
 mod device_suite;
 mod engines;
 mod golden_decoders;
 mod golden_fill;
 mod instructions;
+mod model_proc;
 mod models;
 mod own_decoders;
 mod pictures;
 mod profiling;
 mod random_decoders;
+mod random_descriptions;
 mod real_decoders;
 mod reference;
 mod request;

@@ -9,6 +9,7 @@ use crate::tensor::Shape;
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rounding};
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WrittenInput {
     color: Option<WrittenColor>,
@@ -22,6 +23,7 @@ pub(super) struct WrittenInput {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenColor {
     Rgb,
@@ -30,6 +32,7 @@ enum WrittenColor {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenLayout {
     Nchw,
@@ -37,6 +40,7 @@ enum WrittenLayout {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenResize {
     Stretch,
@@ -46,6 +50,7 @@ enum WrittenResize {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenRounding {
     Exact,
