@@ -1,13 +1,25 @@
-//! The part of the product that is fuzzed: its very files, without requests, engines and GStreamer.
+//! The part of the product that is fuzzed: its very files, without engines and GStreamer.
+
+/// No engines.
+mod devices {
+    use std::sync::OnceLock;
+
+    use crate::runtime::Core;
+
+    pub fn core() -> &'static Core {
+        static CORE: OnceLock<Core> = OnceLock::new();
+        CORE.get_or_init(Core::new)
+    }
+}
 
 #[path = "../src/frame/mod.rs"]
 pub mod frame;
-/// Of the stages what needs no requests.
-pub mod stages {
-    #[path = "../../src/stages/cut.rs"]
-    mod cut;
-    pub use cut::{Cut, Region};
-}
+#[path = "../src/runtime/mod.rs"]
+#[allow(dead_code, reason = "some of it is for engines")]
+pub mod runtime;
+#[path = "../src/stages/mod.rs"]
+#[allow(dead_code, reason = "some of it is for elements")]
+pub mod stages;
 #[path = "../src/sync.rs"]
 #[allow(dead_code, unused_imports, reason = "most of it is for requests")]
 mod sync;

@@ -39,6 +39,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tract_onnx", &["devices/cpu"]),
     ("libloading", &["devices/find", "elements/analytics"]),
     ("ort_sys", &["devices/onnxruntime"]),
+    ("sha2", &["stages"]),
+    ("roxmltree", &["devices/openvino"]),
     ("serde", &["stages", "elements/publish", "pipeline", "cli"]),
     ("serde_json", &["devices/onnxruntime", "stages", "elements/publish", "pipeline", "cli"]),
     ("toml", &["stages", "pipeline", "cli"]),

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::devices;
 use crate::pipeline::Spec;
-use crate::stages::{Head, ModelSpec, StageOptions, Task};
+use crate::runtime::{Error, Model, ModelInfo};
+use crate::stages::spec::DEFAULT_DEVICE;
+use crate::stages::{Head, ModelSpec, Source, StageOptions, Task};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -15,6 +17,9 @@ pub(super) struct Args {
     /// The model's description, if it does not lie beside it
     #[arg(long, value_name = "FILE")]
     description: Option<PathBuf>,
+    /// A model-proc file of DL Streamer, instead of a description
+    #[arg(long, value_name = "FILE", conflicts_with = "description")]
+    model_proc: Option<PathBuf>,
 }
 
 pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
@@ -35,18 +40,24 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         let first_line = value.lines().next().unwrap_or_default();
         writeln!(out, "  metadata {key}: {}", first_line.chars().take(100).collect::<String>())?;
     }
-    // Compiled shapes are truer than what the file says; a model that can't be compiled here still has a description.
-    let compiled = devices::core().compile_model(&model, crate::stages::spec::DEFAULT_DEVICE, &Default::default());
-    let info = match &compiled {
-        Ok(compiled) => compiled.info(),
-        Err(error) => {
-            writeln!(out, "  device {}: {error}", crate::stages::spec::DEFAULT_DEVICE)?;
-            model.info()
-        }
+    let (info, refused) = true_info(&model);
+    if let Some(error) = refused {
+        writeln!(out, "  device {DEFAULT_DEVICE}: {error}")?;
+    }
+    let info = &info;
+    let options = StageOptions {
+        model: args.file.clone(),
+        description: args.description.clone(),
+        model_proc: args.model_proc.clone(),
+        ..StageOptions::default()
     };
-    let options = StageOptions { model: args.file.clone(), description: args.description.clone(), ..StageOptions::default() };
     let spec = ModelSpec::load(&options, info)?;
-    writeln!(out, "  description {}", spec.description.display())?;
+    writeln!(out, "  description {}{}", spec.source, how_found(&spec.source))?;
+    let origin = [&spec.origin.about, &spec.origin.author, &spec.origin.license, &spec.origin.origin];
+    let origin: Vec<&str> = origin.into_iter().flatten().map(String::as_str).collect();
+    if !origin.is_empty() {
+        writeln!(out, "  model {}", origin.join("; "))?;
+    }
     writeln!(out, "  task {} `{}`", spec.task_name(), spec.name)?;
     let preprocess = &spec.preprocess;
     writeln!(
@@ -73,6 +84,26 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         writeln!(out, "  assumed: {assumed}")?;
     }
     Ok(())
+}
+
+/// Ports as they are when the model is compiled, which is truer than what the file says; a model that can't be compiled here still
+/// has a description, and the reason is told.
+pub(super) fn true_info(model: &Model) -> (ModelInfo, Option<Error>) {
+    match devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()) {
+        Ok(compiled) => (compiled.info().clone(), None),
+        Err(error) => (model.info().clone(), Some(error)),
+    }
+}
+
+/// In which of the places where descriptions are looked for it was.
+fn how_found(source: &Source) -> &'static str {
+    match source {
+        Source::Named(_) => ", as it was named",
+        Source::Beside(_) => ", beside the model",
+        Source::Known { by_checksum: true, .. } => ", by the checksum of the model",
+        Source::Known { by_checksum: false, .. } => ", by the name of the model",
+        Source::Model(_) => "; `roiflow describe` writes it down",
+    }
 }
 
 fn pipeline(out: &mut impl Write, path: &Path) -> anyhow::Result<()> {

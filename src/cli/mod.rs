@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed. Results go to standard output, everything said to people to standard error.
 
 mod bench;
+mod describe;
 mod devices;
 mod inspect;
 mod run;
@@ -35,6 +36,7 @@ Examples:
   roiflow run pipelines/faces.toml --input door.mp4 --input gate.mp4 --json out/{stream}.jsonl
   roiflow inspect pipelines/faces.toml
   roiflow inspect model.onnx
+  roiflow describe model.onnx
   roiflow bench model.onnx --device CPU --mode latency";
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +45,8 @@ enum Command {
     Run(run::Args),
     /// Tell what a model or a pipeline description is
     Inspect(inspect::Args),
+    /// Write the description of a model, of all that can be known without one
+    Describe(describe::Args),
     /// List the devices that can run models
     Devices(devices::Args),
     /// Measure how fast a model runs on a device
@@ -76,6 +80,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => trace.and_then(|trace| run::run(args, trace)),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Describe(args) => describe::describe(&args),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {

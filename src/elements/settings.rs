@@ -42,7 +42,12 @@ impl ModelSettings {
         };
         vec![
             text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect on the way to PAUSED"),
-            text("description", "Description", "Path of the model's description; default: the file beside the model with the ending .toml"),
+            text(
+                "description",
+                "Description",
+                "Path of the model's description; default: the file beside the model with the ending .toml, that of a known model, or what the model says of itself",
+            ),
+            text("model-proc", "Model-proc", "Path of a model-proc file of DL Streamer, instead of a description"),
             text("labels", "Labels", "Names of the classes, separated by commas; instead of the description's"),
             text("labels-file", "Labels file", "Path of a text file with one label per line; instead of the description's"),
             glib::ParamSpecString::builder("device")
@@ -108,6 +113,7 @@ impl ModelSettings {
         match name {
             "model" => options.model = text().unwrap_or_default().into(),
             "description" => options.description = text().map(Into::into),
+            "model-proc" => options.model_proc = text().map(Into::into),
             "labels" => options.labels = text().map(|text| text.split(',').map(|label| label.trim().to_owned()).collect()),
             "labels-file" => options.labels_file = text().map(Into::into),
             "device" => options.device = text(),
@@ -140,6 +146,7 @@ impl ModelSettings {
         Some(match name {
             "model" => path(&options.model),
             "description" => options.description.as_deref().map_or_else(|| None::<String>.to_value(), path),
+            "model-proc" => options.model_proc.as_deref().map_or_else(|| None::<String>.to_value(), path),
             "labels" => options.labels.as_ref().map(|labels| labels.join(",")).to_value(),
             "labels-file" => options.labels_file.as_deref().map_or_else(|| None::<String>.to_value(), path),
             "device" => options.device.as_deref().unwrap_or(stages::spec::DEFAULT_DEVICE).to_value(),

@@ -45,6 +45,8 @@ impl CompiledModel {
         let (mut info, steps) = (compiled.info().clone(), compiled.steps());
         // What the caller said of the axes is nothing that a device knows.
         info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
+        // It is the file's, and not all engines tell it of a compiled model.
+        info.metadata.clone_from(&model.info().metadata);
         let places = Arc::new(Places::new(info.inputs.len(), info.outputs.len(), model.variables()));
         let variables = model.variables().iter().map(|variable| info.inputs[variable.input_idx].clone()).collect();
         let (n_inputs, n_outputs) = places.n_visible();

@@ -47,10 +47,10 @@ impl Classifier {
         let spec = Arc::new(describe(options, &instance.info)?);
         if !matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
-                "`{}` is described as {} in `{}`: a classifier needs `task = \"classification\"`",
+                "`{}` is described as {} by its description {}: a classifier needs `task = \"classification\"`",
                 options.model.display(),
                 spec.task_name(),
-                spec.description.display()
+                spec.source
             );
             return Err(Error::new(ErrorKind::Config, message));
         }

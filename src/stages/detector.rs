@@ -60,10 +60,10 @@ impl Detector {
         let spec = Arc::new(describe(options, &instance.info)?);
         if matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
-                "`{}` is described as {} in `{}`: a detector needs `task = \"detection\"`",
+                "`{}` is described as {} by its description {}: a detector needs `task = \"detection\"`",
                 options.model.display(),
                 spec.task_name(),
-                spec.description.display()
+                spec.source
             );
             return Err(Error::new(ErrorKind::Config, message));
         }

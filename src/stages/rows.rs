@@ -2,6 +2,7 @@
 //!
 //! A row that can't be filled or read is an error of its job alone; the call goes on for the others. Knows no queue.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use super::dispatch::{Job, Tally, stopped};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
-use crate::tensor::{BytesMut, MAX_RANK, Shape};
+use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
 use crate::vision::Scratch;
 use crate::vision::decode::Output;
 
@@ -109,7 +110,7 @@ fn decode_each<J: Job>(rows: &mut [Row<J>], context: &RunContext<'_>, scratch: &
     // The shape that an output has in each row, and the values of all.
     let mut values = Vec::with_capacity(context.n_outputs());
     for output_idx in 0..context.n_outputs() {
-        let (mut shape, data) = context.output::<f32>(output_idx)?;
+        let (mut shape, data) = values_of(context, output_idx)?;
         if n_rows > 1 {
             if shape.first() != Some(&n_rows) {
                 let port = context.output_port(output_idx);
@@ -136,6 +137,30 @@ fn decode_each<J: Job>(rows: &mut [Row<J>], context: &RunContext<'_>, scratch: &
         }
     }
     Ok(())
+}
+
+/// The values of an output as the decoders take them; what the model writes in another type is cast.
+fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shape, Cow<'a, [f32]>)> {
+    macro_rules! cast {
+        ($type:ty) => {{
+            let (shape, values) = context.output::<$type>(output_idx)?;
+            (shape, values.iter().map(|&value| value as f32).collect())
+        }};
+    }
+    Ok(match context.output_port(output_idx).element {
+        ElementType::U8 => cast!(u8),
+        ElementType::I8 => cast!(i8),
+        ElementType::I32 => cast!(i32),
+        ElementType::U32 => cast!(u32),
+        ElementType::I64 => cast!(i64),
+        ElementType::U64 => cast!(u64),
+        ElementType::F64 => cast!(f64),
+        // Anything else that is not 32 bits is refused there.
+        _ => {
+            let (shape, values) = context.output::<f32>(output_idx)?;
+            (shape, Cow::Borrowed(values))
+        }
+    })
 }
 
 /// The same but for its first axis, which it has.

@@ -1,12 +1,21 @@
 //! A model and its description: as written (`model.toml`), then as understood and checked against the model's ports.
 //!
-//! The only reader of that format; `input` has the part about the picture, `output` that about decoders. A description lies beside the model with the same name and
-//! the ending `.toml`, or is named. Without one, the error names the file to write: a model's pre- and post-processing are never guessed.
+//! The only reader of that format; `input` has the part about the picture, `output` that about decoders. `description` finds the
+//! description of a model, `known` has those that are built in, `deduce` makes one of what the model says of itself, `model_proc` of
+//! a file of DL Streamer, and `draft` writes it down. Without one, the error names the file to write: a model's pre- and
+//! post-processing are never guessed.
 
+mod deduce;
+mod description;
+mod draft;
 mod input;
+mod known;
+mod model_proc;
 mod output;
+#[cfg(test)]
+mod schema;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
@@ -25,6 +34,7 @@ use crate::tensor::Shape;
 use crate::vision::Preprocess;
 use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
 
+pub use self::description::{Description, Source};
 pub use self::output::{Head, register_box_scheme, register_class_scheme};
 
 /// What a user asks of a stage. Everything but `model` may be left open.
@@ -32,8 +42,10 @@ pub use self::output::{Head, register_box_scheme, register_class_scheme};
 pub struct StageOptions {
     /// The model file.
     pub model: PathBuf,
-    /// The description; else the one beside the model.
+    /// The description; else the one beside the model, that of a known model, or what the model says of itself.
     pub description: Option<PathBuf>,
+    /// A model-proc file of DL Streamer, instead of a description.
+    pub model_proc: Option<PathBuf>,
     /// The device; else [`DEFAULT_DEVICE`].
     pub device: Option<String>,
     /// Instead of the description's labels.
@@ -86,8 +98,10 @@ pub struct ModelSpec {
     pub labels: Labels,
     /// What the description left open and what was taken instead, one sentence each.
     pub assumed: Vec<String>,
-    /// The description that was used.
-    pub description: PathBuf,
+    /// Where the description comes from.
+    pub source: Source,
+    /// What the description says of the model's origin.
+    pub origin: WrittenModel,
 }
 
 /// What a model does, and how its outputs are read.
@@ -126,33 +140,27 @@ impl ModelSpec {
     /// Finds and reads the description of a model, and checks it against the model's ports.
     ///
     /// # Errors
-    /// `Io` if a file can't be read, `Config` if the description is wrong or contradicts the model; the message says where.
+    /// As [`Description::find`] and [`ModelSpec::of_description`].
     pub fn load(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
-        let beside = options.model.with_extension("toml");
-        let path = match &options.description {
-            Some(path) => path.clone(),
-            None if beside.is_file() => beside,
-            None => {
-                let message = format!(
-                    "model `{}` has no description, and its pre- and post-processing are not guessed: write `{}` (task, input color and layout, output decoder; see \"Describing a model\" in the README) or name one with `description`",
-                    options.model.display(),
-                    beside.display()
-                );
-                return Err(Error::new(ErrorKind::Config, message));
-            }
-        };
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot read model description `{}`: {error}; check the path", path.display()))
-        })?;
-        Self::parse(&text, &path, options, info).map_err(|error| error.context(format!("model description `{}`", path.display())))
+        let description = Description::find(options, info)?;
+        Self::of_description(&description, options, info)
     }
 
-    fn parse(text: &str, path: &Path, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
-        let written: Written = toml::from_str(text).map_err(|error| config(error.to_string().trim_end().to_owned()))?;
+    /// Reads a description, and checks it against the model's ports.
+    ///
+    /// # Errors
+    /// `Io` if a file of labels can't be read, `Config` if the description is wrong or contradicts the model; the message says where.
+    pub fn of_description(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
+        let named = |error: Error| error.context(format!("model description {}", description.source));
+        Self::parse(description, options, info).map_err(named)
+    }
+
+    fn parse(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
+        let written: Written = toml::from_str(&description.text).map_err(|error| config(error.to_string().trim_end().to_owned()))?;
         if written.version != 1 {
             return Err(config(format!("expected `version = 1`, got {}", written.version)));
         }
-        let mut assumed = Vec::new();
+        let mut assumed = description.assumed.clone();
         let preprocess = written.input.preprocess(&mut assumed)?;
         let port = match &*info.inputs {
             [port] => port,
@@ -171,7 +179,8 @@ impl ModelSpec {
             .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
-        let context = output::Context { options, path, info, input_size, name: &name };
+        let source = &description.source;
+        let context = output::Context { options, source, info, input_size, name: &name };
         let (mut task, labels, n_classes) = written.output.understood(written.task, &context, &mut assumed)?;
         output::check_labels(&labels, n_classes)?;
         if let (Task::Detection { thresholds: every, class_scores, .. }, Some(text)) = (&mut task, &options.class_thresholds) {
@@ -181,7 +190,8 @@ impl ModelSpec {
             assumed.push("no labels: classes are told by number".to_owned());
         }
         let cut = written.input.cut(matches!(task, Task::Classification { .. }))?;
-        Ok(Self { name, model_name, task, preprocess, cut, input_size, input_shape, labels, assumed, description: path.to_owned() })
+        let (source, origin) = (source.clone(), written.model);
+        Ok(Self { name, model_name, task, preprocess, cut, input_size, input_shape, labels, assumed, source, origin })
     }
 
     /// Whether this is one of its attributes.
@@ -230,6 +240,11 @@ pub fn keep_compiled_models_in(folder: Option<PathBuf>) {
 }
 
 impl StageOptions {
+    /// The same model, and nothing asked of it.
+    pub(super) fn of_model_alone(&self) -> Self {
+        Self { model: self.model.clone(), ..Self::default() }
+    }
+
     /// The options of the compiled model, without batches: those are gathered here, not behind the requests.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::default();
@@ -267,6 +282,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// As [`ModelSpec::load`].
 pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<ModelSpec> {
     let spec = ModelSpec::load(options, info)?;
+    tracing::info!(model = %options.model.display(), "description {}", spec.source);
     for assumption in &spec.assumed {
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");
     }
@@ -279,17 +295,62 @@ fn config(message: String) -> Error {
 
 /// The file as written.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Written {
+    /// The version of this format: 1.
     version: u32,
+    /// What the model does.
     task: WrittenTask,
+    /// What it is called in results; of a classifier, the attribute's key in the JSON. Default: the model file's name.
     name: Option<String>,
+    /// Which model it is, and where it comes from; nothing of this changes how it runs.
+    #[serde(default)]
+    model: WrittenModel,
+    /// How a picture becomes the model's input.
     #[serde(default)]
     input: WrittenInput,
+    /// How its outputs are read.
     output: WrittenOutput,
 }
 
+/// Which model it is, and where it comes from; nothing of this changes how it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct WrittenModel {
+    /// What it is, in a sentence.
+    pub about: Option<String>,
+    /// Who made it.
+    pub author: Option<String>,
+    /// The license of its weights, as an SPDX expression.
+    pub license: Option<String>,
+    /// Where its file comes from: a package, a repository, a page.
+    pub origin: Option<String>,
+    /// How the description was checked.
+    pub checked: Option<Checked>,
+    /// What its files are called, without ending.
+    pub files: Vec<String>,
+    /// SHA-256 of its files; of an OpenVINO IR that of the XML file.
+    pub sha256: Vec<String>,
+    /// SHA-384 of its XML files, which the Open Model Zoo lists.
+    pub sha384: Vec<String>,
+}
+
+/// How a description was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Checked {
+    /// The model was run with it, and its answers compared with those of another program.
+    Run,
+    /// By what its authors write of it alone.
+    Documentation,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenTask {
     Detection,

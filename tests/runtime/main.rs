@@ -5,6 +5,9 @@ mod bad_models;
 mod cuts;
 #[path = "../support/decoders.rs"]
 mod decoders;
+mod descriptions;
+#[path = "../support/descriptions.rs"]
+mod descriptions_cases;
 mod device_suite;
 mod engines;
 #[path = "../support/fill.rs"]
@@ -14,11 +17,13 @@ mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
 mod instructions;
+mod model_proc;
 mod models;
 mod own_decoders;
 mod pictures;
 mod profiling;
 mod random_decoders;
+mod random_descriptions;
 mod random_fill;
 mod real_decoders;
 mod reference;

@@ -459,3 +459,45 @@ fn inspect_and_devices_tell_what_is_there() {
     check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["no input `y`", "`x`"]);
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }
+
+#[test]
+fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
+    let folder = Folder::new("describe");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let said = |arguments: &[&str]| {
+        let output = roiflow(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        (String::from_utf8(output.stdout).unwrap(), said)
+    };
+    std::fs::copy(root.join("tests/golden/descriptions/yolo.onnx"), folder.0.join("yolo.onnx")).unwrap();
+    let model = folder.file("yolo.onnx");
+    let (before, _) = said(&["inspect", &model]);
+    assert!(before.contains("description of the metadata of an Ultralytics export; `roiflow describe` writes it down"), "{before}");
+    assert!(before.contains("assumed: [input] `color` is rgb"), "{before}");
+    let (out, error) = said(&["describe", &model]);
+    assert!(out.is_empty() && error.contains("wrote `") && error.contains("assumed: "), "{out}{error}");
+    let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
+    assert!(
+        text.starts_with("#:schema https://") && text.contains("# Assumed: Ultralytics feeds its models so.\nscale = [255.0]"),
+        "{text}"
+    );
+    let (after, _) = said(&["inspect", &model]);
+    let of_picture = |text: &str| text.lines().find(|line| line.contains("  picture ")).unwrap().to_owned();
+    assert!(after.contains("yolo.toml`, beside the model") && of_picture(&after) == of_picture(&before), "{after}");
+    check_fails(&["describe", &model], 1, &["yolo.toml", "is there already", "--force"]);
+    std::fs::write(folder.0.join("names.txt"), "a\nb\nc\nd\n").unwrap();
+    said(&["describe", &model, "--force", "--labels-file", &folder.file("names.txt")]);
+    assert!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap().contains("labels = [\"a\", \"b\", \"c\", \"d\"]"));
+    // What can't be known is left to say, and is a file to be completed.
+    std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
+    let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);
+    assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("left to say: "), "{out}{error}");
+    check_fails(&["inspect", &folder.file("color.onnx")], 1, &["no description", "color.toml", "roiflow describe"]);
+    let json = r#"{"json_schema_version": "2.2.0", "input_preproc": [], "output_postproc": [{"converter": "label", "method": "softmax"}]}"#;
+    std::fs::write(folder.0.join("proc.json"), json).unwrap();
+    let (out, _) = said(&["describe", &folder.file("color.onnx"), "--model-proc", &folder.file("proc.json"), "--out", "-"]);
+    assert!(out.contains("color = \"bgr\"") && out.contains("activation = \"softmax\""), "{out}");
+    let schema: serde_json::Value = serde_json::from_str(&said(&["describe", "--schema"]).0).unwrap();
+    assert_eq!(schema["title"], "roiflow model description");
+}

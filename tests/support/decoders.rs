@@ -115,6 +115,7 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
         "yolov10" => one(&[1, 20, 6]),
         "yolox" => one(&[1, all_cells, 5 + n_classes]),
         "ssd" => one(&[1, 1, 20, 7]),
+        "boxes-labels" => vec![("boxes".to_owned(), vec![1, 20, 5]), ("labels".to_owned(), vec![1, 20])],
         "boxes-scores" => vec![("boxes".to_owned(), vec![1, 30, 4]), ("scores".to_owned(), vec![1, 30, n_classes])],
         "tf-ssd" => vec![
             ("boxes".to_owned(), vec![1, 10, 4]),

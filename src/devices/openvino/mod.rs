@@ -21,6 +21,7 @@ mod api;
 mod completion;
 mod model;
 mod request;
+mod rt_info;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
 use super::request::OpenVinoRequest;
+use super::rt_info;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
 use crate::devices::exit;
 use crate::devices::kept::Kept;
@@ -36,7 +37,8 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     };
     let said = said();
     exit::guard();
-    said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))
+    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))?;
+    Ok(ModelInfo { metadata: rt_info::of_file(path), ..info })
 }
 
 /// Where a model is to run, and how.

@@ -11,6 +11,7 @@ use crate::tensor::Shape;
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding};
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WrittenInput {
     color: Option<WrittenColor>,
@@ -29,6 +30,7 @@ pub(super) struct WrittenInput {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenColor {
     Rgb,
@@ -37,6 +39,7 @@ enum WrittenColor {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenLayout {
     Nchw,
@@ -44,6 +47,7 @@ enum WrittenLayout {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenResize {
     Stretch,
@@ -53,6 +57,7 @@ enum WrittenResize {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenRounding {
     Exact,

@@ -7,7 +7,7 @@ use std::sync::{Arc, RwLock};
 
 use serde::Deserialize;
 
-use super::{StageOptions, Task, WrittenTask, config};
+use super::{Source, StageOptions, Task, WrittenTask, config};
 use crate::frame::Size;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::stages::labels::Labels;
@@ -53,33 +53,53 @@ pub fn register_class_scheme(name: &str, scheme: Arc<dyn ClassScheme>) {
 const CLASS_DECODERS: [&str; 6] = ["classes", "multi-label", "expectation", "regression", "embedding", "custom"];
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WrittenOutput {
+    /// How outputs are read. Of detectors yolov5, yolov8, yolov10, yolox, ssd, boxes-scores, tf-ssd, nanodet, nanodet-plus, picodet,
+    /// ultraface, yunet, scrfd, retinaface, centerface; of classifiers classes, multi-label, expectation, regression, embedding; of
+    /// any model custom; or one that the application registered.
     decoder: Option<String>,
+    /// What is less sure is left out, 0 to 1.
     threshold: Option<f32>,
+    /// The names of the classes, in their order.
     labels: Option<Vec<String>>,
+    /// A text file with the names of the classes, one per line, beside this file.
     labels_file: Option<PathBuf>,
-    // Of detectors.
+    /// Of detectors: what overlaps a better box by more than this part of their union is suppressed, 0 to 1.
     iou_threshold: Option<f32>,
+    /// Of detectors: at most so many boxes, the best.
     max_boxes: Option<usize>,
+    /// Of detectors: what becomes of boxes that overlap a better one.
     nms: Option<WrittenNms>,
+    /// Of `nms = "gaussian"`: the larger, the milder.
     nms_sigma: Option<f32>,
+    /// Of detectors: whether boxes suppress each other whatever their classes.
     class_agnostic: Option<bool>,
+    /// Of boxes-scores: the class that stands for nothing.
     background: Option<u32>,
+    /// Of detectors: which output is what, where shapes do not tell: names of outputs by their roles.
     #[serde(default)]
     tensors: BTreeMap<String, String>,
-    // Of classifiers.
+    /// Of classifiers: which output.
     tensor: Option<String>,
+    /// Of classes and multi-label: what makes the scores probabilities.
     activation: Option<WrittenActivation>,
+    /// Of expectation: the number that each bin stands for.
     weights: Option<Vec<f32>>,
+    /// Of regression: what the number is multiplied by.
     scale: Option<f32>,
+    /// Of regression: what is added then.
     offset: Option<f32>,
+    /// Of embedding: whether the vector is divided by its length.
     normalize: Option<bool>,
+    /// Of classifiers: several answers, instead of all these keys.
     #[serde(default)]
     heads: Vec<WrittenHead>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenNms {
     Hard,
@@ -88,26 +108,40 @@ enum WrittenNms {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum WrittenActivation {
     None,
     Softmax,
     Sigmoid,
+    Bytes,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct WrittenHead {
+    /// The attribute: the key in the JSON.
     name: Option<String>,
+    /// How the output is read: classes, multi-label, expectation, regression, embedding, custom, or one that the application registered.
     decoder: Option<String>,
+    /// What is less sure is left out, 0 to 1.
     threshold: Option<f32>,
+    /// The names of the classes, in their order.
     labels: Option<Vec<String>>,
+    /// A text file with the names of the classes, one per line, beside this file.
     labels_file: Option<PathBuf>,
+    /// Which output.
     tensor: Option<String>,
+    /// Of classes and multi-label: what makes the scores probabilities.
     activation: Option<WrittenActivation>,
+    /// Of expectation: the number that each bin stands for.
     weights: Option<Vec<f32>>,
+    /// Of regression: what the number is multiplied by.
     scale: Option<f32>,
+    /// Of regression: what is added then.
     offset: Option<f32>,
+    /// Of embedding: whether the vector is divided by its length.
     normalize: Option<bool>,
 }
 
@@ -115,7 +149,7 @@ struct WrittenHead {
 pub(super) struct Context<'a> {
     pub(super) options: &'a StageOptions,
     /// Of the description.
-    pub(super) path: &'a Path,
+    pub(super) source: &'a Source,
     pub(super) info: &'a ModelInfo,
     pub(super) input_size: Size,
     /// What the model is called in results.
@@ -349,6 +383,7 @@ impl WrittenHead {
         let activation = match self.activation {
             Some(WrittenActivation::Softmax) => Some(Activation::Softmax),
             Some(WrittenActivation::Sigmoid) => Some(Activation::Sigmoid),
+            Some(WrittenActivation::Bytes) => Some(Activation::Bytes),
             Some(WrittenActivation::None) => Some(Activation::None),
             None => None,
         };
@@ -416,7 +451,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, labels: Opti
     match (labels, file) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
         (Some(labels), None) => Ok(Labels::new(labels)),
-        (None, Some(file)) => Labels::read(&context.path.parent().unwrap_or(Path::new("")).join(file)),
+        (None, Some(file)) => context.source.labels(file),
         (None, None) => Ok(Labels::default()),
     }
 }
@@ -439,7 +474,8 @@ fn output_names(info: &ModelInfo) -> String {
     info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ")
 }
 
-fn extents(port: &Port) -> Vec<usize> {
+/// The extents of a port, `usize::MAX` where they are not known.
+pub(super) fn extents(port: &Port) -> Vec<usize> {
     port.shape
         .dims()
         .iter()

@@ -6,7 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Output, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd, ultraface, yolov5, yolov8, yolov10, yolox, yunet};
+use super::{
+    Output, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd, ultraface, yolov5, yolov8, yolov10, yolox,
+    yunet,
+};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 use crate::vision::nms::{self, NmsMethod, NmsOptions};
@@ -107,12 +110,13 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
 type Make = fn(&BoxOptions) -> Arc<dyn BoxScheme>;
 
 /// The schemes that are built in, in the order in which messages name them.
-const BUILT_IN: [(&str, Make); 15] = [
+const BUILT_IN: [(&str, Make); 16] = [
     ("yolov5", |_| Arc::new(yolov5::YoloV5)),
     ("yolov8", |_| Arc::new(yolov8::YoloV8)),
     ("yolov10", |_| Arc::new(yolov10::YoloV10)),
     ("yolox", |_| Arc::new(yolox::Yolox)),
     ("ssd", |_| Arc::new(ssd::Ssd)),
+    ("boxes-labels", |_| Arc::new(boxes_labels::BoxesLabels)),
     ("boxes-scores", |options| Arc::new(boxes_scores::BoxesScores { background: options.background })),
     ("tf-ssd", |_| Arc::new(tf_ssd::TfSsd)),
     ("nanodet", |_| Arc::new(nanodet::NANODET)),

@@ -16,6 +16,8 @@ pub enum Activation {
     Softmax,
     /// `1 / (1 + exp(-x[i]))`, each for itself.
     Sigmoid,
+    /// `x / 256`: of quantized models, whose bytes stand for 0 to 1.
+    Bytes,
 }
 
 impl fmt::Display for Activation {
@@ -24,6 +26,7 @@ impl fmt::Display for Activation {
             Self::None => "none",
             Self::Softmax => "softmax",
             Self::Sigmoid => "sigmoid",
+            Self::Bytes => "bytes",
         })
     }
 }
@@ -96,6 +99,7 @@ enum Normalizer {
         sum: f32,
     },
     Sigmoid,
+    Bytes,
 }
 
 impl Normalizer {
@@ -114,6 +118,7 @@ impl Normalizer {
                 Self::Softmax { max, sum }
             }
             Activation::Sigmoid => Self::Sigmoid,
+            Activation::Bytes => Self::Bytes,
         })
     }
 
@@ -123,6 +128,7 @@ impl Normalizer {
             Self::Softmax { max, sum } => (value - max).exp() / sum,
             // Of large negative values the power is infinite, and the result 0.
             Self::Sigmoid => 1.0 / (1.0 + (-value).exp()),
+            Self::Bytes => value / 256.0,
         }
     }
 }

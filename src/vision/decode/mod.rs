@@ -7,6 +7,7 @@
 //! `docs/model-descriptions.md`, and golden data.
 
 pub mod boxes;
+mod boxes_labels;
 mod boxes_scores;
 mod centerface;
 mod classes;
@@ -52,9 +53,9 @@ impl Output<'_> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
-    /// As [`Output::check`], for tables that may lack the axis of the batch: `[1, n, columns]` or `[n, columns]`.
+    /// As [`Output::check`], also for tables and columns that lack the axis of the batch: `[n, columns]` or `[n]`.
     fn check_table(&self) -> Result<()> {
-        let is_table = matches!(self.shape, [1, _, _] | [_, _]);
+        let is_table = matches!(self.shape, [1, ..] | [_, _] | [_]);
         if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 

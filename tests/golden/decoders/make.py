@@ -16,6 +16,11 @@ and, as an old torch without CUDA is all that is needed and Debian 12 has one:
     pip install opencv-python-headless==4.10.0.84 pyyaml && pip install --no-deps ultralytics==8.4.190 yolov5==7.0.14
     python3 make.py yolov5 yolov8 yolov10 boxes-scores
 
+and, as its packages want others of those above:
+
+    python3 -m venv model-api-env && . model-api-env/bin/activate && pip install openvino-model-api==0.4.7
+    python3 make.py boxes-labels
+
 Packages under licenses of their own (ultralytics and yolov5: AGPL) are executed here, and nothing of them is copied.
 
 A tensor is written as the value that most of it has, and runs of others: [first flat index, [values]]. A box is [x, y, width,
@@ -404,6 +409,28 @@ def make_ssd():
     return cases(1, draw)
 
 
+def make_boxes_labels():
+    from model_api.models.ssd import BoxesLabelsParser
+
+    size = (320, 240)
+
+    def draw(rng):
+        n_rows = 30
+        corner, extent = rng.uniform(0.05, 0.6, (n_rows, 2)) * size, rng.uniform(0.05, 0.3, (n_rows, 2)) * size
+        rows = rounded(np.hstack([corner, corner + extent, rng.uniform(0.2, 0.99, (n_rows, 1))])[None])
+        outputs = {"boxes": rows, "labels": rng.integers(0, 4, (1, n_rows)).astype(np.float32)}
+        layers = {name: types.SimpleNamespace(shape=array.shape) for name, array in outputs.items()}
+
+        def answer(score, _iou):
+            found = BoxesLabelsParser(layers, size)({name: array.copy() for name, array in outputs.items()})
+            corners = found.bboxes * [size[0], size[1], size[0], size[1]]
+            return [box(*one, found.scores[row], found.labels[row]) for row, one in enumerate(corners) if found.scores[row] > score]
+
+        return case("boxes-labels", version("openvino-model-api", "BoxesLabelsParser"), size, outputs, 0.5, 0.5, answer)
+
+    return cases(1, draw)
+
+
 def make_scrfd():
     # Only this file: its package compiles what has nothing to do with it.
     for unused in ("onnx", "onnxruntime"):
@@ -653,6 +680,7 @@ MAKERS = {
     "yolox": make_yolox,
     "ultraface": make_ultraface,
     "ssd": make_ssd,
+    "boxes-labels": make_boxes_labels,
     "scrfd": make_scrfd,
     "centerface": make_centerface,
     "tf-ssd": make_tf_ssd,

@@ -1,0 +1,106 @@
+//! What a model says of itself: metadata that exporters leave in or beside its file, and ports that only one family of models has.
+//!
+//! Nothing is guessed: what nobody said is taken only where the authors of the family have one way to do it, and said as assumed.
+//! Where that is not so, the description that is made has an open place, and the model can't be used without one.
+
+mod family;
+mod model_info;
+mod ultralytics;
+
+use std::path::Path;
+
+use super::draft::Draft;
+use super::output;
+use crate::frame::Size;
+use crate::runtime::{Dim, ModelInfo, Port, Result};
+use crate::vision::decode::{BoxDecoder, BoxOptions};
+
+/// What was found out.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// What said it.
+    pub(super) from: &'static str,
+    /// The description, as far as it is known.
+    pub(super) draft: Draft,
+    /// What is missing in it, one sentence each.
+    pub(super) open: Vec<String>,
+}
+
+/// What is known of a model with these ports and metadata.
+///
+/// # Errors
+/// `Config` if the model says that it is of a kind that can't be read, or its metadata contradict its ports or each other.
+pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
+    if let Some(exported) = ultralytics::Exported::read(model, info)? {
+        let draft = exported.draft(info)?;
+        return Ok(Found { from: "the metadata of an Ultralytics export", draft, open: Vec::new() });
+    }
+    if let Some(found) = model_info::read(info)? {
+        return Ok(found);
+    }
+    Ok(family::of_ports(info, None))
+}
+
+/// What is known of a model whose outputs the decoder of this name reads, as somebody says: what its authors do with pictures.
+pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
+    family::of_ports(info, Some(decoder))
+}
+
+/// The layout of a picture's port, by its three channels, or its one: nothing where both ends could be them.
+pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
+    let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
+    match port.shape.dims() {
+        [_, first, _, last] => match (is_channels(first), is_channels(last)) {
+            (true, false) => Some("nchw"),
+            (false, true) => Some("nhwc"),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// How many channels the picture has, in that layout.
+fn n_channels(port: &Port, layout: &str) -> Option<usize> {
+    let axis = if layout == "nchw" { 1 } else { 3 };
+    match port.shape.dims().get(axis) {
+        Some(Dim::Fixed(extent)) => Some(*extent),
+        _ => None,
+    }
+}
+
+/// Whether the port leaves width or height open, in that layout.
+fn leaves_size_open(port: &Port, layout: &str) -> bool {
+    let axes = if layout == "nchw" { [2, 3] } else { [1, 2] };
+    axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
+}
+
+/// The extents of a port, where they are known.
+fn extents(port: &Port) -> Vec<Option<usize>> {
+    let extent = |dim: &Dim| match dim {
+        Dim::Fixed(extent) => Some(*extent),
+        Dim::Range { .. } | Dim::Dynamic => None,
+    };
+    port.shape.dims().iter().map(extent).collect()
+}
+
+/// Width and height of the picture, in that layout, where they are known.
+fn size_of(port: &Port, layout: &str) -> Option<Size> {
+    let (height, width) = if layout == "nchw" { (2, 3) } else { (1, 2) };
+    let extents = extents(port);
+    let extent = |axis: usize| extents.get(axis).copied().flatten().and_then(|extent| u32::try_from(extent).ok());
+    Some(Size::new(extent(width)?, extent(height)?))
+}
+
+/// Whether the decoder of this name reads outputs such as the model's, for pictures of this size.
+fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
+    let shapes: Vec<Vec<usize>> = info.outputs.iter().map(output::extents).collect();
+    let outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
+    BoxDecoder::from_name(decoder, &BoxOptions::default()).is_some_and(|decoder| decoder.check(&outputs, size).is_ok())
+}
+
+/// The first of these decoders that reads outputs such as the model's.
+pub(super) fn fitting(info: &ModelInfo, decoders: &[&'static str]) -> Option<&'static str> {
+    let port = info.inputs.first()?;
+    let size = layout_of(port).and_then(|layout| size_of(port, layout)).unwrap_or(Size::new(640, 640));
+    decoders.iter().copied().find(|decoder| fits(decoder, info, size))
+}

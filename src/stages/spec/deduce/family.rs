@@ -1,0 +1,298 @@
+//! Models whose ports only one family has, of which the authors' own code feeds pictures in one way: what pictures must look like is
+//! then known, too. Of all others, ports tell at most how outputs are read, and the rest is left to say.
+
+use super::super::draft::{Draft, Value};
+use super::{Found, extents, fits, layout_of, leaves_size_open, n_channels, size_of};
+use crate::frame::Size;
+use crate::runtime::ModelInfo;
+use crate::vision::decode::BoxDecoder;
+
+/// A family of detectors.
+struct Family {
+    decoder: &'static str,
+    /// Whose they are.
+    name: &'static str,
+    color: &'static str,
+    resize: &'static str,
+    pad: f32,
+    mean: &'static [f32],
+    scale: &'static [f32],
+    labels: &'static [&'static str],
+    /// Whether shapes that the decoder reads are those of this family alone.
+    is_certain: fn(&ModelInfo, Size) -> bool,
+}
+
+const FACE: &[&str] = &["face"];
+
+static FAMILIES: [Family; 12] = [
+    Family {
+        decoder: "ultraface",
+        name: "Ultra-Light-Fast-Generic-Face-Detector-1MB",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[127.0],
+        scale: &[128.0],
+        labels: FACE,
+        is_certain: has_ultraface_priors,
+    },
+    Family {
+        decoder: "yunet",
+        name: "YuNet",
+        color: "bgr",
+        resize: "letterbox-top-left",
+        pad: 0.0,
+        mean: &[],
+        scale: &[],
+        labels: FACE,
+        is_certain: is_only_one,
+    },
+    Family {
+        decoder: "scrfd",
+        name: "SCRFD",
+        color: "rgb",
+        resize: "letterbox-top-left",
+        pad: 0.0,
+        mean: &[127.5],
+        scale: &[128.0],
+        labels: FACE,
+        is_certain: is_only_one,
+    },
+    Family {
+        decoder: "retinaface",
+        name: "RetinaFace (PyTorch, biubug6)",
+        color: "bgr",
+        resize: "letterbox-top-left",
+        pad: 0.0,
+        mean: &[104.0, 117.0, 123.0],
+        scale: &[],
+        labels: FACE,
+        is_certain: is_only_one,
+    },
+    Family {
+        decoder: "centerface",
+        name: "CenterFace",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[],
+        labels: FACE,
+        is_certain: is_only_one,
+    },
+    Family {
+        decoder: "nanodet",
+        name: "NanoDet",
+        color: "bgr",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[103.53, 116.28, 123.675],
+        scale: &[57.375, 57.12, 58.395],
+        labels: &[],
+        is_certain: is_only_one,
+    },
+    Family {
+        decoder: "nanodet-plus",
+        name: "NanoDet-Plus",
+        color: "bgr",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[103.53, 116.28, 123.675],
+        scale: &[57.375, 57.12, 58.395],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "picodet",
+        name: "PicoDet",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[123.675, 116.28, 103.53],
+        scale: &[58.395, 57.12, 57.375],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolox",
+        name: "YOLOX",
+        color: "bgr",
+        resize: "letterbox-top-left",
+        pad: 114.0,
+        mean: &[],
+        scale: &[],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov5",
+        name: "YOLOv5",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov8",
+        name: "YOLOv8",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov10",
+        name: "YOLOv10",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+];
+
+/// Other families have such ports, too: only who knows the family can say so.
+fn is_never(_: &ModelInfo, _: Size) -> bool {
+    false
+}
+
+/// Decoders that look at one or two outputs and pass over others: what they would read is no sign.
+const PASSES_OVER: [&str; 7] = ["yolov5", "yolov8", "yolov10", "yolox", "ssd", "ultraface", "boxes-labels"];
+
+/// There are several outputs, and no other decoder has a use for them.
+fn is_only_one(info: &ModelInfo, size: Size) -> bool {
+    info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
+}
+
+/// The table has as many rows as the family has priors at this size, which lists of boxes have not.
+fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
+    let cells = |stride: u32| (size.width.div_ceil(stride) * size.height.div_ceil(stride)) as usize;
+    let n_priors = 3 * cells(8) + 2 * cells(16) + 2 * cells(32) + 3 * cells(64);
+    info.outputs.iter().all(|port| extents(port).get(1) == Some(&Some(n_priors)))
+}
+
+/// The decoders that read such outputs.
+fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
+    BoxDecoder::names().filter(|name| fits(name, info, size)).collect()
+}
+
+/// What ports tell; and, if somebody knows how outputs are read, what the authors of such models do with pictures.
+pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
+    let mut draft = Draft::default();
+    let mut open = Vec::new();
+    let from = "its ports";
+    let [port] = &*info.inputs else {
+        open.push(format!("it has {} inputs: expected one, the picture", info.inputs.len()));
+        leave_all(&mut draft, &[]);
+        return Found { from, draft, open };
+    };
+    let Some(layout) = layout_of(port) else {
+        open.push(format!("its input {port} is no picture of one or three channels"));
+        leave_all(&mut draft, &[]);
+        return Found { from, draft, open };
+    };
+    let size = size_of(port, layout).unwrap_or(Size::new(640, 640));
+    let readers = readers(info, size);
+    let is_it = |family: &&Family| match decoder {
+        Some(decoder) => family.decoder == decoder,
+        None => readers.contains(&family.decoder) && (family.is_certain)(info, size),
+    };
+    let family = FAMILIES.iter().find(is_it);
+    if let Some(family) = family.filter(|_| n_channels(port, layout) == Some(3)) {
+        let why = match decoder {
+            Some(_) => format!("the authors of {} do so", family.name),
+            None => format!("its ports are those of {}, whose authors do so", family.name),
+        };
+        draft.top.set("task", "detection");
+        let input = &mut draft.input;
+        input.assume("color", family.color, &*why);
+        input.set("layout", layout);
+        input.assume("resize", family.resize, &*why);
+        if family.resize.starts_with("letterbox") {
+            input.assume("pad", family.pad, &*why);
+        }
+        if !family.mean.is_empty() {
+            input.assume("mean", Value::Numbers(family.mean.to_vec()), &*why);
+        }
+        if !family.scale.is_empty() {
+            input.assume("scale", Value::Numbers(family.scale.to_vec()), &*why);
+        }
+        if leaves_size_open(port, layout) {
+            open.push(format!("its input {port} leaves its size open, so `size` in [input] must say it"));
+            input.leave("size", Value::Wholes(vec![640, 640]), "The model takes any size: width and height of what it gets.");
+        }
+        match decoder {
+            Some(decoder) => draft.output.set("decoder", decoder),
+            None => draft.output.assume("decoder", family.decoder, "its outputs are those of this family alone"),
+        }
+        if !family.labels.is_empty() {
+            draft.output.assume(
+                "labels",
+                Value::Texts(family.labels.iter().map(|&label| label.to_owned()).collect()),
+                "the family finds faces",
+            );
+        }
+        return Found { from, draft, open };
+    }
+    draft.input.set("layout", layout);
+    match &*readers {
+        [] => open.push(
+            "no decoder of detectors reads its outputs, and whether it is a classifier, and of what, its ports do not say".to_owned(),
+        ),
+        [one] => open.push(format!("its outputs may be those that `{one}` reads, but what a picture must look like its ports do not say")),
+        several => open.push(format!(
+            "its outputs may be those that one of {} reads, and what a picture must look like its ports do not say",
+            several.join(", ")
+        )),
+    }
+    if leaves_size_open(port, layout) {
+        draft.input.leave("size", Value::Wholes(vec![640, 640]), "The model leaves its size open: width and height of what it gets.");
+    }
+    leave_all(&mut draft, &readers);
+    if let Some(decoder) = decoder {
+        draft.output.set("decoder", decoder);
+    }
+    Found { from, draft, open }
+}
+
+/// Leaves to be said what nobody can know.
+fn leave_all(draft: &mut Draft, readers: &[&'static str]) {
+    draft.about.push("What could be known of the model. What is commented out is left to say.".to_owned());
+    draft.top.leave("task", "detection", "What it does: detection or classification.");
+    let input = &mut draft.input;
+    input.leave("color", "rgb", "The order of its channels: rgb, bgr or gray.");
+    if input.get("layout").is_none() {
+        input.leave("layout", "nchw", "The order of its axes: nchw or nhwc.");
+    }
+    input.leave(
+        "resize",
+        "stretch",
+        "How a picture is made to fit: stretch, letterbox (borders on both sides), letterbox-top-left, or crop.",
+    );
+    input.leave("pad", 114.0, "The value of the borders, 0 to 255.");
+    input.leave("mean", Value::Numbers(vec![0.0, 0.0, 0.0]), "Subtracted from pixels of 0 to 255: one number, or one for each channel.");
+    input.leave("scale", Value::Numbers(vec![255.0, 255.0, 255.0]), "Divides what is left: 255 for inputs of 0 to 1.");
+    let output = &mut draft.output;
+    let classifiers = "of a classifier classes, multi-label, expectation, regression, embedding; of any custom";
+    match readers {
+        [] => output.leave("decoder", "classes", format!("How outputs are read. No decoder of detectors fits them; {classifiers}.")),
+        [first, ..] => {
+            output.leave("decoder", *first, format!("How outputs are read. Of detectors these fit: {}; {classifiers}.", readers.join(", ")))
+        }
+    }
+    output.leave("activation", "softmax", "Of a classifier: none if the model ends in one of its own, softmax, or sigmoid.");
+    output.leave("threshold", 0.5, "What is less sure is left out, 0 to 1.");
+    output.leave(
+        "labels",
+        Value::Texts(vec!["first class".to_owned(), "second class".to_owned()]),
+        "The names of its classes in their order; or labels-file, one per line.",
+    );
+}

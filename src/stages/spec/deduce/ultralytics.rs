@@ -1,0 +1,349 @@
+//! The metadata that Ultralytics writes into ONNX files (of YOLOv5 to YOLO26), and as `metadata.yaml` beside OpenVINO's.
+//!
+//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and among `args` `nms`; those of the YOLOv5
+//! repository are `stride` and `names` alone. Values are texts of Python's literals, in the YAML file those of its plain style. What
+//! pictures must look like is not among them: it is the same for all models of a task.
+
+use std::path::Path;
+
+use super::super::config;
+use super::super::draft::{Draft, Value};
+use super::{extents, layout_of, leaves_size_open, n_channels};
+use crate::runtime::{ModelInfo, Result};
+
+/// What stands in the metadata.
+#[derive(Debug, PartialEq, Default)]
+pub(super) struct Exported {
+    /// `None` in files of the YOLOv5 repository.
+    task: Option<String>,
+    names: Vec<String>,
+    /// Height and width.
+    size: Option<[u64; 2]>,
+    n_channels: Option<u64>,
+    /// Boxes are final: the model needs no suppression, or has its own.
+    is_final: bool,
+    head: Option<String>,
+}
+
+impl Exported {
+    /// What an exporter of Ultralytics left; `None` if it was none.
+    ///
+    /// # Errors
+    /// `Config` if it was one, and what it left is not what it writes.
+    pub(super) fn read(model: &Path, info: &ModelInfo) -> Result<Option<Self>> {
+        let of = |key: &str| info.metadata.get(key).map(String::as_str);
+        let is_of_yolo = of("author").is_some_and(|author| author.contains("Ultralytics")) && of("task").is_some();
+        let is_of_yolov5 = of("stride").is_some() && of("names").is_some() && of("task").is_none();
+        if is_of_yolo || is_of_yolov5 {
+            return Self::of_keys(of).map(Some);
+        }
+        // An export for OpenVINO has a folder of its own.
+        let beside = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
+        if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
+            && let Ok(text) = std::fs::read_to_string(&beside)
+        {
+            let keys = Yaml::read(&text);
+            if keys.get("author").is_some_and(|author| author.contains("Ultralytics")) {
+                let exported = Self::of_keys(|key| keys.get(key));
+                return exported.map(Some).map_err(|error| error.context(format!("`{}`", beside.display())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn of_keys<'a>(of: impl Fn(&str) -> Option<&'a str>) -> Result<Self> {
+        let wrong = |key: &str, expected: &str, got: &str| config(format!("metadata `{key}`: expected {expected}, got `{got}`"));
+        let names = of("names").unwrap_or_default();
+        let names = Literal::read(names)
+            .and_then(Literal::into_names)
+            .ok_or_else(|| wrong("names", "the names of classes 0, 1, 2 and so on", names))?;
+        let flag = |key: &str| of(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let size = match of("imgsz").map(|text| (text, Literal::read(text).and_then(Literal::into_numbers))) {
+            None => None,
+            Some((_, Some(numbers))) if matches!(*numbers, [_] | [_, _]) => Some([numbers[0], numbers[numbers.len() - 1]]),
+            Some((text, _)) => return Err(wrong("imgsz", "height and width", text)),
+        };
+        let n_channels = match of("channels").map(|text| (text, text.parse().ok())) {
+            None => None,
+            Some((_, Some(n_channels))) => Some(n_channels),
+            Some((text, None)) => return Err(wrong("channels", "a number", text)),
+        };
+        let args = of("args").unwrap_or_default().replace(['\'', '"'], "");
+        let is_final = flag("end2end") || flag("nms") || args.contains("nms: True") || args.contains("nms: true");
+        Ok(Self { task: of("task").map(str::to_owned), names, size, n_channels, is_final, head: of("head").map(str::to_owned) })
+    }
+
+    /// # Errors
+    /// `Config` if the model is of a kind that can't be read, or its ports are not those of what it says that it is.
+    pub(super) fn draft(&self, info: &ModelInfo) -> Result<Draft> {
+        let task = match self.task.as_deref() {
+            None | Some("detect") => "detection",
+            Some("classify") => "classification",
+            Some(task) => {
+                return Err(config(format!(
+                    "it is a model for the task `{task}` of Ultralytics, of which nothing can be read: expected `detect` or `classify`"
+                )));
+            }
+        };
+        if self.head.as_deref() == Some("RTDETRDecoder") {
+            return Err(config("it is an RT-DETR of Ultralytics, of which there is no decoder: expected a YOLO".to_owned()));
+        }
+        let mut draft = Draft::default();
+        let n_classes = self.names.len();
+        draft.about.push(format!("A model for {task} with {n_classes} classes, as Ultralytics exported it."));
+        draft.top.set("task", task);
+        let Some(port) = info.inputs.first() else { return Err(config("the model has no input".to_owned())) };
+        let layout = layout_of(port).unwrap_or("nchw");
+        let is_gray = match self.n_channels.map(|n| n as usize).or_else(|| n_channels(port, layout)) {
+            Some(1) => true,
+            Some(3) | None => false,
+            Some(n) => return Err(config(format!("it takes pictures of {n} channels: expected 1 or 3"))),
+        };
+        let why = "Ultralytics feeds its models so";
+        let input = &mut draft.input;
+        input.assume("color", if is_gray { "gray" } else { "rgb" }, why);
+        input.set("layout", layout);
+        match task {
+            "detection" => {
+                input.assume("resize", "letterbox", why);
+                input.assume("pad", 114.0, why);
+            }
+            _ => input.assume("resize", "crop", "Ultralytics feeds its classifiers the middle of the picture"),
+        }
+        input.assume("scale", Value::Numbers(vec![255.0]), why);
+        if leaves_size_open(port, layout)
+            && let Some([height, width]) = self.size
+        {
+            input.set("size", Value::Wholes(vec![width, height]));
+        }
+        let output = &mut draft.output;
+        if task == "classification" {
+            output.set("decoder", "classes");
+            output.assume("activation", "none", "the classifiers of Ultralytics end in a softmax of their own");
+        } else {
+            output.set("decoder", self.decoder(info)?);
+            let why = "Ultralytics predicts with it by default";
+            output.assume("threshold", 0.25, why);
+            if !output_is(output, "yolov10") {
+                output.assume("iou-threshold", if self.task.is_none() { 0.45 } else { 0.7 }, why);
+            }
+        }
+        output.set("labels", Value::Texts(self.names.clone()));
+        Ok(draft)
+    }
+
+    /// The decoder of the one output that a detector has.
+    fn decoder(&self, info: &ModelInfo) -> Result<&'static str> {
+        let n_classes = self.names.len();
+        let unexpected = || {
+            let outputs = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let expected = match self.task {
+                None => format!("[1, N, {}]", 5 + n_classes),
+                Some(_) => format!("[1, {}, N], or [1, N, 6] of final boxes", 4 + n_classes),
+            };
+            config(format!("its metadata say that it is a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
+        };
+        // YOLOv5 may give the maps of its strides besides.
+        let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
+        let [table] = &*tables else { return Err(unexpected()) };
+        let fits = |axis: usize, expected: usize| table[axis].is_none_or(|extent| extent == expected);
+        match self.task {
+            None if fits(2, 5 + n_classes) => Ok("yolov5"),
+            None => Err(unexpected()),
+            Some(_) if self.is_final || (table[2] == Some(6) && table[1].is_some_and(|extent| extent != 4 + n_classes)) => {
+                if fits(2, 6) {
+                    Ok("yolov10")
+                } else {
+                    Err(unexpected())
+                }
+            }
+            Some(_) if fits(1, 4 + n_classes) => Ok("yolov8"),
+            Some(_) => Err(unexpected()),
+        }
+    }
+}
+
+fn output_is(output: &super::super::draft::Section, decoder: &str) -> bool {
+    output.get("decoder") == Some(&Value::from(decoder))
+}
+
+/// A literal of Python, as far as metadata have them.
+#[derive(Debug, Clone, PartialEq)]
+enum Literal {
+    Whole(u64),
+    Text(String),
+    List(Vec<Literal>),
+    Pairs(Vec<(Literal, Literal)>),
+}
+
+impl Literal {
+    /// The most literals in one another.
+    const MAX_DEPTH: usize = 4;
+
+    fn read(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let literal = Self::next(&mut rest, 0)?;
+        rest.trim().is_empty().then_some(literal)
+    }
+
+    /// A list of texts, or pairs of 0, 1, 2 and so on with texts.
+    fn into_names(self) -> Option<Vec<String>> {
+        let name = |literal: Self| match literal {
+            Self::Text(text) => Some(text),
+            Self::Whole(number) => Some(number.to_string()),
+            _ => None,
+        };
+        match self {
+            Self::List(list) => list.into_iter().map(name).collect(),
+            Self::Pairs(pairs) => {
+                let mut by_class: Vec<(u64, String)> = Vec::new();
+                for (key, value) in pairs {
+                    let Self::Whole(class) = key else { return None };
+                    by_class.push((class, name(value)?));
+                }
+                by_class.sort_by_key(|(class, _)| *class);
+                let is_complete = (0..).zip(&by_class).all(|(class_idx, (class, _))| class_idx == *class);
+                is_complete.then(|| by_class.into_iter().map(|(_, name)| name).collect())
+            }
+            _ => None,
+        }
+    }
+
+    fn into_numbers(self) -> Option<Vec<u64>> {
+        match self {
+            Self::Whole(number) => Some(vec![number]),
+            Self::List(list) => list.into_iter().map(|item| if let Self::Whole(number) = item { Some(number) } else { None }).collect(),
+            _ => None,
+        }
+    }
+
+    fn next(rest: &mut &str, depth: usize) -> Option<Self> {
+        *rest = rest.trim_start();
+        match rest.chars().next()? {
+            quote @ ('\'' | '"') => Self::text(rest, quote),
+            open @ ('[' | '(' | '{') if depth < Self::MAX_DEPTH => {
+                *rest = &rest[1..];
+                let close = if open == '[' {
+                    ']'
+                } else if open == '(' {
+                    ')'
+                } else {
+                    '}'
+                };
+                let (mut list, mut pairs) = (Vec::new(), Vec::new());
+                loop {
+                    *rest = rest.trim_start();
+                    if let Some(behind) = rest.strip_prefix(close) {
+                        *rest = behind;
+                        break;
+                    }
+                    let item = Self::next(rest, depth + 1)?;
+                    *rest = rest.trim_start();
+                    if open == '{' {
+                        *rest = rest.strip_prefix(':')?;
+                        pairs.push((item, Self::next(rest, depth + 1)?));
+                        *rest = rest.trim_start();
+                    } else {
+                        list.push(item);
+                    }
+                    match rest.strip_prefix(',') {
+                        Some(behind) => *rest = behind,
+                        None if rest.starts_with(close) => {}
+                        None => return None,
+                    }
+                }
+                Some(if open == '{' { Self::Pairs(pairs) } else { Self::List(list) })
+            }
+            digit if digit.is_ascii_digit() => {
+                let n_digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                let (digits, behind) = rest.split_at(n_digits);
+                *rest = behind;
+                digits.parse().ok().map(Self::Whole)
+            }
+            _ => None,
+        }
+    }
+
+    /// A text in quotes, with Python's escapes.
+    fn text(rest: &mut &str, quote: char) -> Option<Self> {
+        let mut text = String::new();
+        let mut characters = rest[1..].chars();
+        loop {
+            match characters.next()? {
+                end if end == quote => break,
+                '\\' => text.push(match characters.next()? {
+                    'n' => '\n',
+                    't' => '\t',
+                    'r' => '\r',
+                    kind @ ('x' | 'u' | 'U') => {
+                        let n_digits = match kind {
+                            'x' => 2,
+                            'u' => 4,
+                            _ => 8,
+                        };
+                        let digits: String = characters.by_ref().take(n_digits).collect();
+                        u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32)?
+                    }
+                    other => other,
+                }),
+                other => text.push(other),
+            }
+        }
+        *rest = characters.as_str();
+        Some(Self::Text(text))
+    }
+}
+
+/// The first level of a YAML file in the style that Ultralytics writes; lists and maps as literals of Python. Lines that are of no
+/// such style are passed over.
+struct Yaml(Vec<(String, String)>);
+
+impl Yaml {
+    fn read(text: &str) -> Self {
+        let mut keys: Vec<(String, String)> = Vec::new();
+        let mut items: Vec<String> = Vec::new();
+        let (mut is_list, mut lines) = (false, text.lines().peekable());
+        while let Some(line) = lines.next() {
+            let Some((key, value)) = line.split_once(':').filter(|_| !line.starts_with([' ', '-', '#'])) else { continue };
+            let value = value.trim();
+            items.clear();
+            if value.is_empty() {
+                while let Some(item) = lines.next_if(|next| next.starts_with([' ', '-'])) {
+                    let item = item.trim();
+                    match item.strip_prefix("- ") {
+                        Some(item) => {
+                            is_list = true;
+                            items.push(Self::scalar(item));
+                        }
+                        None => {
+                            is_list = false;
+                            if let Some((key, value)) = item.split_once(':') {
+                                items.push(format!("{}: {}", Self::scalar(key), Self::scalar(value.trim())));
+                            }
+                        }
+                    }
+                }
+                let all = items.join(", ");
+                keys.push((key.to_owned(), if is_list { format!("[{all}]") } else { format!("{{{all}}}") }));
+            } else {
+                keys.push((key.to_owned(), value.trim_matches(['\'', '"']).to_owned()));
+            }
+        }
+        Self(keys)
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+
+    /// A number as it is, all else as a text in quotes.
+    fn scalar(text: &str) -> String {
+        let inner = match text.chars().next() {
+            Some('\'') => text.trim_matches('\'').replace("''", "'"),
+            Some('"') => return text.to_owned(),
+            _ if text.parse::<u64>().is_ok() => return text.to_owned(),
+            _ => text.to_owned(),
+        };
+        format!("\"{}\"", inner.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}

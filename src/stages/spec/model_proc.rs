@@ -1,0 +1,337 @@
+//! DL Streamer's model-proc files (`json_schema_version` 2.0 to 2.2): read, and written anew as a description of ours.
+//!
+//! What they mean is DL Streamer's documentation, "Model-proc file". What pictures or outputs can't be brought to here is an error.
+
+use serde::Deserialize;
+
+use super::config;
+use super::deduce;
+use super::draft::{Draft, Section, Value};
+use crate::runtime::{ModelInfo, Result};
+
+/// Whether a JSON file is one of these.
+pub(super) fn is_one(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(text)
+        .is_ok_and(|file| file.get("output_postproc").is_some() || file.get("input_preproc").is_some())
+}
+
+#[derive(Deserialize)]
+struct File {
+    json_schema_version: Option<String>,
+    #[serde(default)]
+    input_preproc: Vec<Input>,
+    #[serde(default)]
+    output_postproc: Vec<Output>,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    format: Option<String>,
+    #[serde(default)]
+    params: Params,
+}
+
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    resize: Option<String>,
+    crop: Option<String>,
+    color_space: Option<String>,
+    range: Option<[f32; 2]>,
+    mean: Option<Vec<f32>>,
+    std: Option<Vec<f32>>,
+    padding: Option<Padding>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Padding {
+    #[serde(default)]
+    stride: u32,
+    #[serde(default)]
+    stride_x: u32,
+    #[serde(default)]
+    stride_y: u32,
+    #[serde(default)]
+    fill_value: Vec<f32>,
+}
+
+/// Of the keys of converters those that say something here; those of YOLO's anchors are in the models that can be read.
+#[derive(Deserialize)]
+struct Output {
+    converter: Option<String>,
+    method: Option<String>,
+    attribute_name: Option<String>,
+    layer_name: Option<String>,
+    #[serde(default)]
+    layer_names: Vec<String>,
+    labels: Option<Labels>,
+    #[serde(alias = "confidence_threshold")]
+    threshold: Option<f32>,
+    iou_threshold: Option<f32>,
+    text_scale: Option<f32>,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(untagged)]
+enum Labels {
+    List(Vec<String>),
+    File(String),
+}
+
+/// The converters that can be read, in the order in which messages name them.
+const CONVERTERS: &str = "detection_output, boxes_labels, boxes, yolo_v5, yolo_v7, yolo_v8, yolo_v10, yolo_v11, yolo_v26, yolo_x, centerface, label, text, raw_data_copy";
+
+/// The description that such a file stands for.
+///
+/// # Errors
+/// `Config` if it is no such file, or asks for what can't be done here.
+pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
+    let file: File = serde_json::from_str(text).map_err(|error| config(error.to_string()))?;
+    match file.json_schema_version.as_deref() {
+        None => {}
+        Some(version) if ["2.0", "2.1", "2.2"].iter().any(|known| version == *known || version.starts_with(&format!("{known}."))) => {}
+        Some(version) => return Err(config(format!("`json_schema_version`: expected 2.0.0 to 2.2.0, got `{version}`"))),
+    }
+    let mut draft = Draft::default();
+    draft.about.push("Made from a model-proc file of DL Streamer.".to_owned());
+    draft.top.set("task", "detection");
+    input(&file.input_preproc, info, &mut draft.input)?;
+    match &*file.output_postproc {
+        [] => by_ports(info, &mut draft),
+        [only] => {
+            let tensor = if info.outputs.len() > 1 { only.tensor(info)? } else { None };
+            let is_detection = converted(only, info, &mut draft.output, tensor)?;
+            draft.top.set("task", if is_detection { "detection" } else { "classification" });
+            if let Some(name) = only.attribute_name.as_deref().filter(|_| !is_detection) {
+                draft.top.set("name", name);
+            }
+        }
+        several => {
+            draft.top.set("task", "classification");
+            for (output_idx, output) in several.iter().enumerate() {
+                let mut head = Section::default();
+                let name =
+                    output.attribute_name.clone().or_else(|| output.layer_name.clone()).unwrap_or_else(|| format!("output{output_idx}"));
+                head.set("name", &*name);
+                let tensor = output.tensor(info)?;
+                if tensor.is_none() {
+                    return Err(config(format!("`output_postproc`: expected a `layer_name` in each, as there are {}", several.len())));
+                }
+                let is_detection = converted(output, info, &mut head, tensor).map_err(|error| error.context(format!("`{name}`")))?;
+                if is_detection {
+                    return Err(config("`output_postproc`: expected one converter of a detector, or several of classifiers".to_owned()));
+                }
+                draft.heads.push(head);
+            }
+        }
+    }
+    Ok(draft)
+}
+
+fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()> {
+    let is_picture = |input: &&Input| input.format.as_deref().is_none_or(|format| format == "image");
+    if let Some(other) = inputs.iter().find(|input| !is_picture(input)) {
+        let format = other.format.as_deref().unwrap_or_default();
+        return Err(config(format!("`input_preproc` has an input of format `{format}`: expected pictures alone")));
+    }
+    let none = Params::default();
+    let params = match inputs {
+        [] => &none,
+        [input] => &input.params,
+        several => return Err(config(format!("`input_preproc`: expected one input, got {}", several.len()))),
+    };
+    let wrong = |key: &str, expected: &str, got: &str| config(format!("`input_preproc` `{key}`: expected {expected}, got `{got}`"));
+    match params.color_space.as_deref() {
+        None => section.assume("color", "bgr", "the default of DL Streamer"),
+        Some("RGB") => section.set("color", "rgb"),
+        Some("BGR") => section.set("color", "bgr"),
+        Some("GRAYSCALE" | "GRAY") => section.set("color", "gray"),
+        Some(other) => return Err(wrong("color_space", "RGB, BGR or GRAYSCALE", other)),
+    }
+    if let Some(layout) = info.inputs.first().and_then(deduce::layout_of) {
+        section.set("layout", layout);
+    }
+    let crops = match params.crop.as_deref() {
+        None => false,
+        Some("central" | "central-resize") => true,
+        Some(other) => return Err(wrong("crop", "central or central-resize: pictures are cut around their middle alone", other)),
+    };
+    let resize = match (params.resize.as_deref(), crops) {
+        (None | Some("no-aspect-ratio"), false) => "stretch",
+        (Some("aspect-ratio"), false) => "letterbox",
+        (Some("aspect-ratio-pad"), false) => "letterbox-top-left",
+        (Some("aspect-ratio"), true) => "crop",
+        (Some("no"), _) => {
+            return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio: pictures are always resized", "no"));
+        }
+        (None | Some("no-aspect-ratio" | "aspect-ratio-pad"), true) => {
+            return Err(wrong("crop", "it with `resize` aspect-ratio alone", params.crop.as_deref().unwrap_or_default()));
+        }
+        (Some(other), _) => return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio", other)),
+    };
+    match resize {
+        "crop" => section.assume(
+            "resize",
+            resize,
+            "DL Streamer crops less: it enlarges a picture that fits by an eighth, and cuts what is too wide",
+        ),
+        _ => section.set("resize", resize),
+    }
+    if let Some(padding) = &params.padding {
+        if (padding.stride, padding.stride_x, padding.stride_y) != (0, 0, 0) {
+            return Err(config("`input_preproc` `padding`: borders of a given width can't be made: expected no `stride`".to_owned()));
+        }
+        let equal = padding.fill_value.windows(2).all(|pair| pair[0] == pair[1]);
+        match padding.fill_value.first() {
+            Some(value) if equal && (0.0..=255.0).contains(value) => section.set("pad", *value),
+            Some(_) => {
+                let got = format!("{:?}", padding.fill_value);
+                return Err(wrong("fill_value", "one value from 0 to 255 for all channels", &got));
+            }
+            None => {}
+        }
+    }
+    if resize.starts_with("letterbox") && section.get("pad").is_none() {
+        section.assume("pad", 0.0, "the default of DL Streamer");
+    }
+    normalization(params, section)
+}
+
+/// `range` maps 0 to 255 to itself, then `mean` and `std` say what is subtracted, and divides: both together as one mean and scale.
+fn normalization(params: &Params, section: &mut Section) -> Result<()> {
+    let [low, high] = params.range.unwrap_or([0.0, 255.0]).map(f64::from);
+    let unit = (high - low) / 255.0;
+    if !(unit.is_finite() && unit != 0.0) {
+        return Err(config(format!("`input_preproc` `range`: expected two numbers that differ, got {low} and {high}")));
+    }
+    let (mean, std) = match (&params.mean, &params.std) {
+        (None, None) => (vec![0.0], vec![1.0]),
+        (Some(mean), Some(std)) if mean.len() == std.len() && [1, 3].contains(&mean.len()) && !std.contains(&0.0) => {
+            (mean.clone(), std.clone())
+        }
+        _ => {
+            return Err(config(
+                "`input_preproc`: expected `mean` and `std` together, one number for each channel, and no `std` of 0".to_owned(),
+            ));
+        }
+    };
+    let mean: Vec<f32> = mean.iter().map(|&mean| ((f64::from(mean) - low) / unit) as f32).collect();
+    let scale: Vec<f32> = std.iter().map(|&std| (f64::from(std) / unit) as f32).collect();
+    if mean.iter().any(|&mean| mean != 0.0) {
+        section.set("mean", Value::Numbers(mean));
+    }
+    if scale.iter().any(|&scale| scale != 1.0) {
+        section.set("scale", Value::Numbers(scale));
+    }
+    Ok(())
+}
+
+/// Without converters DL Streamer's elements have a default one each: a detector's, if its outputs are so, or the bare outputs.
+fn by_ports(info: &ModelInfo, draft: &mut Draft) {
+    let why = "`output_postproc` is empty: the default of DL Streamer for such outputs";
+    match deduce::fitting(info, &["ssd", "boxes-labels"]) {
+        Some(decoder) => draft.output.assume("decoder", decoder, why),
+        None => {
+            draft.top.set("task", "classification");
+            draft.output.assume("decoder", "custom", why);
+        }
+    }
+}
+
+impl Output {
+    /// The output that the converter is for.
+    fn tensor(&self, info: &ModelInfo) -> Result<Option<String>> {
+        let name = match (&self.layer_name, &*self.layer_names) {
+            (Some(name), []) => name,
+            (None, [name]) => name,
+            _ => return Ok(None),
+        };
+        // A model that was converted again may call the port after the layer, with its number behind.
+        let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
+        let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
+        let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
+        found.map(|name| Some(name.to_string())).ok_or_else(|| config(format!("there is no output `{name}`: the model has {}", names())))
+    }
+}
+
+/// Writes down what a converter does; whether it is one of a detector.
+fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: Option<String>) -> Result<bool> {
+    let Some(converter) = output.converter.as_deref() else {
+        return Err(config(format!("`output_postproc`: expected a `converter`, one of {CONVERTERS}")));
+    };
+    let decoder = match converter {
+        "detection_output" | "tensor_to_bbox_ssd" => Some("ssd"),
+        "boxes_labels" | "boxes" | "tensor_to_bbox_atss" => Some("boxes-labels"),
+        // Of maps with anchors there is no decoder; an export with the last layer inside has the table.
+        "yolo_v5" => deduce::fitting(info, &["yolov5"]),
+        "yolo_v7" => Some("yolov5"),
+        "yolo_v8" | "yolo_v11" => Some("yolov8"),
+        "yolo_v10" | "yolo_v26" => Some("yolov10"),
+        "yolo_x" => Some("yolox"),
+        "centerface" => Some("centerface"),
+        _ => None,
+    };
+    let mut labels = output.labels.clone();
+    if let Some(decoder) = decoder {
+        section.set("decoder", decoder);
+        match output.threshold {
+            Some(threshold) => section.set("threshold", threshold),
+            None => section.assume("threshold", 0.5, "the default of gvadetect"),
+        }
+        let is_listed = ["ssd", "boxes-labels", "yolov10"].contains(&decoder);
+        if let Some(threshold) = output.iou_threshold.filter(|_| !is_listed) {
+            section.set("iou-threshold", threshold);
+        }
+    } else {
+        if let Some(tensor) = tensor {
+            section.set("tensor", &*tensor);
+        }
+        match (converter, output.method.as_deref()) {
+            ("label" | "tensor_to_label", None | Some("max")) => {
+                section.set("decoder", "classes");
+                section.set("activation", "none");
+            }
+            ("label" | "tensor_to_label", Some("softmax")) => {
+                section.set("decoder", "classes");
+                section.set("activation", "softmax");
+            }
+            ("label" | "tensor_to_label", Some(method @ ("multi" | "compound"))) => {
+                section.set("decoder", "multi-label");
+                section.set("activation", "none");
+                match output.threshold {
+                    Some(threshold) => section.set("threshold", threshold),
+                    None => section.assume("threshold", 0.5, "the default of DL Streamer"),
+                }
+                if let (Some(Labels::List(pairs)), "compound") = (&labels, method) {
+                    let present: Vec<String> = pairs.iter().step_by(2).cloned().collect();
+                    section.assume(
+                        "labels",
+                        Value::Texts(present),
+                        "of each pair of labels the first is said where it holds, and nothing where it does not",
+                    );
+                    labels = None;
+                }
+            }
+            ("label" | "tensor_to_label", Some(method)) => {
+                return Err(config(format!("converter `label`: expected the method max, softmax, multi or compound, got `{method}`")));
+            }
+            ("text" | "tensor_to_text", _) => {
+                section.set("decoder", "regression");
+                section.set("scale", output.text_scale.unwrap_or(1.0));
+                labels = None;
+            }
+            ("raw_data_copy", _) => {
+                section.set("decoder", "custom");
+                labels = None;
+            }
+            _ => return Err(config(format!("there is no converter `{converter}` here for such outputs: expected one of {CONVERTERS}"))),
+        }
+    }
+    match labels {
+        Some(Labels::List(labels)) => section.set("labels", Value::Texts(labels)),
+        Some(Labels::File(file)) => section.set("labels-file", &*file),
+        None => {}
+    }
+    Ok(decoder.is_some())
+}

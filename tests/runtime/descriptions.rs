@@ -1,0 +1,436 @@
+//! Where the description of a model comes from when nobody names one: a known model, what a model says of itself, its ports; and files
+//! of DL Streamer. What is not known is an error that names the file to write.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use roiflow::devices;
+use roiflow::frame::{Frame, PixelFormat, Rect, Size};
+use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
+use roiflow::stages::{Description, Detector, ModelSpec, Source, StageOptions, Task};
+use roiflow::tensor::ElementType;
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
+use serde_json::Value;
+
+use crate::support::{Scratch, description, is_here, real};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/descriptions").join(name)
+}
+
+fn port(name: &str, shape: &[Option<usize>]) -> Port {
+    let dims = shape.iter().map(|extent| extent.map_or(Dim::Dynamic, Dim::Fixed));
+    Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
+}
+
+/// A model of ports: names and shapes, 0 for what is open.
+fn ports(inputs: &[(&str, &[usize])], outputs: &[(&str, &[usize])]) -> ModelInfo {
+    let all = |list: &[(&str, &[usize])]| {
+        let shape = |shape: &[usize]| shape.iter().map(|&extent| (extent > 0).then_some(extent)).collect::<Vec<_>>();
+        list.iter().map(|(name, extents)| port(name, &shape(extents))).collect()
+    };
+    ModelInfo { inputs: all(inputs), outputs: all(outputs), metadata: BTreeMap::new() }
+}
+
+fn with_metadata(info: ModelInfo, entries: &[(&str, &str)]) -> ModelInfo {
+    ModelInfo { metadata: entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(), ..info }
+}
+
+/// A model that is nowhere.
+fn options() -> StageOptions {
+    StageOptions { model: "/no/such/model.onnx".into(), ..StageOptions::default() }
+}
+
+fn load(info: &ModelInfo) -> ModelSpec {
+    ModelSpec::load(&options(), info).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(info: &ModelInfo) -> String {
+    let error = ModelSpec::load(&options(), info).map(|spec| spec.source).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    error.to_string()
+}
+
+fn decoder(spec: &ModelSpec) -> &str {
+    match &spec.task {
+        Task::Detection { decoder, .. } => decoder.name(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The score and the overlap.
+fn thresholds(spec: &ModelSpec) -> (f32, f32) {
+    match &spec.task {
+        Task::Detection { thresholds, .. } => (thresholds.score, thresholds.iou),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn labels(spec: &ModelSpec) -> Vec<String> {
+    (0..spec.labels.len() as u32).map(|class_id| spec.labels.get(class_id).unwrap().to_string()).collect()
+}
+
+/// What a description says, without where it comes from.
+fn content(spec: &ModelSpec) -> String {
+    let ModelSpec { name, task, preprocess, input_size, input_shape, labels, .. } = spec;
+    format!("{name} {task:?} {preprocess:?} {input_size} {input_shape} {labels:?}")
+}
+
+#[test]
+fn a_known_model_is_found_by_its_checksum_then_by_its_name() {
+    let models = [
+        ("age-v1.onnx", "age"),
+        ("gender-v1.onnx", "gender"),
+        ("emotion_mini_xception.onnx", "emotion-mini-xception"),
+        ("nanodet_m_320.onnx", "nanodet-m"),
+        ("person-reidentification-retail-0288.onnx", "person-reidentification-retail-0288"),
+        ("ultraface_rfb_320_nhwc.onnx", "ultraface-rfb-320"),
+        ("version-RFB-320.onnx", "ultraface-rfb-320-nchw"),
+        ("vehicle-attributes-recognition-barrier-0039.onnx", "vehicle-attributes"),
+        ("yolox_nano_416x416.onnx", "yolox-nano"),
+    ];
+    let scratch = Scratch::new("known-models");
+    for (file, name) in models {
+        let Some(model) = real(&format!("models/{file}")) else { return };
+        let info = devices::core().read_model(&model).unwrap().info().clone();
+        let spec = |options: &StageOptions| ModelSpec::load(options, &info).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let options = StageOptions { model: model.clone(), ..StageOptions::default() };
+        let by_checksum = spec(&options);
+        assert!(
+            matches!(by_checksum.source, Source::Known { name: known, by_checksum: true } if known == name),
+            "{file}: {}",
+            by_checksum.source
+        );
+        let named = spec(&StageOptions { description: Some(description(&format!("{name}.toml"))), ..options.clone() });
+        assert_eq!(content(&by_checksum), content(&named), "{file}");
+        assert_eq!(by_checksum.assumed, named.assumed, "{file}");
+        // Another name does not matter, other bytes do; then its name counts, and that is said.
+        let renamed = scratch.file("other.onnx", std::fs::read(&model).unwrap());
+        assert_eq!(spec(&StageOptions { model: renamed, ..StageOptions::default() }).source, by_checksum.source, "{file}");
+        let changed = scratch.file(file, b"other bytes");
+        let by_name = spec(&StageOptions { model: changed, ..StageOptions::default() });
+        assert!(matches!(by_name.source, Source::Known { name: known, by_checksum: false } if known == name), "{file}: {}", by_name.source);
+        assert!(by_name.assumed[0].contains(name) && by_name.assumed[0].contains("checksum is not known"), "{:?}", by_name.assumed);
+    }
+}
+
+/// What `roiflow describe` writes of a model that is known is read as it was, wherever it lies.
+#[test]
+fn what_is_written_down_says_the_same() {
+    let scratch = Scratch::new("written-down");
+    let files =
+        ["age-v1", "gender-v1", "emotion_mini_xception", "nanodet_m_320", "person-reidentification-retail-0288", "ultraface_rfb_320_nhwc"];
+    let files = files.into_iter().chain(["version-RFB-320", "vehicle-attributes-recognition-barrier-0039", "yolox_nano_416x416"]);
+    for file in files.map(|file| format!("models/{file}.onnx")).filter_map(|file| real(&file)).chain([golden("yolo.onnx")]) {
+        let info = devices::core().read_model(&file).unwrap().info().clone();
+        let options = StageOptions { model: file.clone(), ..StageOptions::default() };
+        let (begun, open) = Description::begin(&options, &info).unwrap();
+        assert!(open.is_empty(), "{open:?}");
+        let path = scratch.file("written.toml", begun.with_own_labels().unwrap().text);
+        let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
+        assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
+        // With other labels it differs in these alone.
+        if written.labels.is_empty() || matches!(&written.task, Task::Classification { heads } if heads.len() > 1) {
+            continue;
+        }
+        let names: Vec<String> = (0..written.labels.len()).map(|n| format!("name {n}")).collect();
+        let labels_file = scratch.file("names.txt", names.join("\n"));
+        let path = scratch.file("relabeled.toml", begun.with_labels(&labels_file).unwrap().text);
+        let relabeled = ModelSpec::load(&StageOptions { description: Some(path), ..options }, &info).unwrap();
+        assert_eq!(labels(&relabeled), names, "{}", file.display());
+        assert_eq!(relabeled.preprocess, written.preprocess);
+    }
+}
+
+#[test]
+fn a_name_alone_makes_no_known_model_of_another() {
+    let info = ports(&[("image", &[1, 3, 32, 32])], &[("scores", &[1, 5])]);
+    let error = ModelSpec::load(&StageOptions { model: "/no/such/gender-v1.onnx".into(), ..options() }, &info).unwrap_err().to_string();
+    assert!(error.contains("has no description") && error.contains("roiflow describe /no/such/gender-v1.onnx"), "{error}");
+}
+
+#[test]
+fn what_lies_beside_the_model_comes_before_what_is_known_of_it() {
+    let Some(model) = real("models/gender-v1.onnx") else { return };
+    let scratch = Scratch::new("beside-known");
+    let info = devices::core().read_model(&model).unwrap().info().clone();
+    let model = scratch.file("gender-v1.onnx", std::fs::read(&model).unwrap());
+    let load = |options: &StageOptions| ModelSpec::load(options, &info).unwrap();
+    let options = StageOptions { model, ..StageOptions::default() };
+    // A file of that ending that is no model-proc file is another tool's.
+    scratch.file("gender-v1.json", r#"{"accuracy": 0.5}"#);
+    assert!(matches!(load(&options).source, Source::Known { .. }));
+    let json = r#"{"json_schema_version": "2.2.0", "output_postproc": [{"converter": "label", "labels": ["a", "b"]}]}"#;
+    let json = scratch.file("gender-v1.json", json);
+    assert_eq!((load(&options).source, labels(&load(&options))), (Source::Beside(json.clone()), vec!["a".to_owned(), "b".to_owned()]));
+    let toml = std::fs::read_to_string(description("gender.toml")).unwrap().replace("female", "one");
+    let toml = scratch.file("gender-v1.toml", toml);
+    assert_eq!((load(&options).source, labels(&load(&options))[0].as_str()), (Source::Beside(toml.clone()), "one"));
+    let named = StageOptions { model_proc: Some(json.clone()), ..options.clone() };
+    assert_eq!(load(&named).source, Source::Named(json.clone()));
+    // The property `description` takes either.
+    assert_eq!(content(&load(&StageOptions { description: Some(json), ..options.clone() })), content(&load(&named)));
+    let both = StageOptions { description: Some(toml), ..named };
+    let error = ModelSpec::load(&both, &info).unwrap_err().to_string();
+    assert!(error.contains("both `description` and `model-proc`"), "{error}");
+}
+
+/// What Ultralytics itself wrote: `tests/golden/descriptions/make.py` has the versions.
+#[test]
+fn an_export_of_ultralytics_needs_no_description() {
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
+    let names: Vec<&str> = golden["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let expected = [
+        ("yolov8n", "yolov8", Size::new(96, 64)),
+        ("yolo11n", "yolov8", Size::new(96, 64)),
+        ("yolov8n", "yolov10", Size::new(64, 64)),
+        ("yolov10n", "yolov8", Size::new(64, 64)),
+        ("yolo26n", "yolov8", Size::new(64, 64)),
+        ("yolov8n-cls", "classes", Size::new(64, 64)),
+        ("yolov8n-seg", "task `segment`", Size::new(64, 64)),
+        ("yolov8n-pose", "task `pose`", Size::new(64, 64)),
+        ("yolov8n-obb", "task `obb`", Size::new(64, 64)),
+        ("rtdetr-l", "RT-DETR", Size::new(64, 64)),
+    ];
+    for (case, (network, reader, size)) in golden["cases"].as_array().unwrap().iter().zip(expected) {
+        assert_eq!(case["network"], network);
+        let list = |key: &str| {
+            let ports = case[key].as_array().unwrap().iter();
+            let shape =
+                |shape: &Value| shape.as_array().unwrap().iter().map(|extent| extent.as_u64().map(|n| n as usize)).collect::<Vec<_>>();
+            ports.map(|one| port(one["name"].as_str().unwrap(), &shape(&one["shape"]))).collect::<Vec<_>>()
+        };
+        let metadata = case["metadata"].as_object().unwrap().iter().map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()));
+        let info = ModelInfo { inputs: list("inputs"), outputs: list("outputs"), metadata: metadata.collect() };
+        if reader.contains(['`', '-']) {
+            let said = refused(&info);
+            assert!(said.contains(reader) && said.contains("expected"), "{network}: {said}");
+            continue;
+        }
+        let spec = load(&info);
+        assert_eq!(spec.source.to_string(), "of the metadata of an Ultralytics export");
+        assert_eq!((spec.input_size, labels(&spec)), (size, names.iter().map(|name| (*name).to_owned()).collect()), "{network}");
+        let is_classifier = reader == "classes";
+        let resize = if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } };
+        let preprocess =
+            Preprocess { color: ChannelOrder::Rgb, layout: InputLayout::Nchw, resize, scale: [255.0; 3], ..Preprocess::default() };
+        let preprocess = Preprocess { pad: if is_classifier { preprocess.pad } else { 114.0 }, ..preprocess };
+        assert_eq!(spec.preprocess, preprocess, "{network}");
+        if !is_classifier {
+            assert_eq!((decoder(&spec), thresholds(&spec).0), (reader, 0.25), "{network}");
+            assert!(reader == "yolov10" || thresholds(&spec).1 == 0.7, "{network}");
+        }
+        assert!(
+            spec.assumed.iter().any(|said| said.contains("[input] `color` is rgb: Ultralytics feeds its models so")),
+            "{:?}",
+            spec.assumed
+        );
+    }
+}
+
+#[test]
+fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_sides() {
+    let image: &[(&str, &[usize])] = &[("images", &[1, 3, 64, 64])];
+    let entries = |names: &'static str| [("author", "Ultralytics"), ("task", "detect"), ("names", names), ("imgsz", "[64, 64]")];
+    let three = "{0: 'a', 1: 'b', 2: 'c'}";
+    for (outputs, names, parts) in [
+        (&[("output0", &[1, 84, 84][..])][..], three, ["a YOLO of 3 classes", "[1, 84, 84]"]),
+        (&[("output0", &[1, 300, 7])], three, ["expected one output [1, 7, N]", "[1, 300, 7]"]),
+        (&[("a", &[1, 7, 84]), ("b", &[1, 7, 84])], three, ["expected one output", "`b`"]),
+        (&[("output0", &[1, 7, 84])], "{0: 'a', 2: 'c'}", ["metadata `names`", "{0: 'a', 2: 'c'}"]),
+        (&[("output0", &[1, 7, 84])], "{0: 'a', 1: 'b', 2: __import__('os')}", ["metadata `names`", "__import__"]),
+    ] {
+        let said = refused(&with_metadata(ports(image, outputs), &entries(names)));
+        assert!(parts.iter().all(|part| said.contains(part)), "{outputs:?}: {said}");
+    }
+    // Boxes that are final have no columns of classes, whatever the exporter's flag is called.
+    for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
+        let outputs: &[(&str, &[usize])] = &[("output0", &[1, 300, 6])];
+        let entries = [&entries(three)[..], &[flag]].concat();
+        assert_eq!(decoder(&load(&with_metadata(ports(image, outputs), &entries))), "yolov10");
+    }
+    // The YOLOv5 repository leaves these two alone.
+    let yolov5 = [("stride", "32"), ("names", "['a', 'b', 'c']")];
+    let spec = load(&with_metadata(ports(image, &[("output0", &[1, 252, 8])]), &yolov5));
+    assert_eq!((decoder(&spec), thresholds(&spec)), ("yolov5", (0.25, 0.45)));
+}
+
+#[test]
+fn an_ultralytics_export_finds_its_boxes_on_the_embedded_engine() {
+    let detector =
+        Detector::new(&StageOptions { model: golden("yolo.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap();
+    // Twice the input's size, and borders of a quarter of the height above and below.
+    let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(192, 64), &[0; 192 * 64]).unwrap();
+    let found = detector.detect(&frame).unwrap();
+    let [found] = &*found else { panic!("{found:?}") };
+    assert_eq!(found.label.as_deref(), Some("a \"quoted\" \\ name"));
+    let Rect { x, y, width, height } = found.rect;
+    let near = |value: f32, expected: f32| (value - expected).abs() < 0.01;
+    assert!(near(x, 76.8) && near(width, 38.4) && near(y, 19.2) && near(height, 25.6), "{:?}", found.rect);
+}
+
+#[test]
+fn model_info_in_an_ir_says_what_the_model_wants() {
+    if !is_here("OPENVINO.CPU") {
+        return;
+    }
+    let options = StageOptions { model: golden("ssd.xml"), device: Some("OPENVINO.CPU".to_owned()), ..StageOptions::default() };
+    let (_, spec) = roiflow::stages::spec::load_model(&options).unwrap();
+    assert_eq!(spec.source.to_string(), "of model_info in its file");
+    assert_eq!((decoder(&spec), thresholds(&spec).0, labels(&spec).join(" ").as_str()), ("ssd", 0.25, "one two three four"));
+    let preprocess = Preprocess {
+        color: ChannelOrder::Rgb,
+        layout: InputLayout::Nchw,
+        resize: Resize::Letterbox { anchor: Anchor::Center },
+        pad: 114.0,
+        mean: [123.675, 116.28, 103.53],
+        scale: [58.395, 57.12, 57.375],
+        ..Preprocess::default()
+    };
+    assert_eq!(spec.preprocess, preprocess);
+    let found = Detector::new(&options).unwrap().detect(&Frame::from_packed(PixelFormat::Gray8, Size::new(96, 64), &[0; 96 * 64]).unwrap());
+    assert_eq!(found.unwrap()[0].label.as_deref(), Some("three"));
+}
+
+/// Its `metadata.yaml` says more than `model_info`, which calls all of its models YOLO.
+#[test]
+fn an_openvino_export_of_ultralytics_has_its_metadata_beside_it() {
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
+    let names: Vec<&str> = golden["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let scratch = Scratch::new("ultralytics-openvino");
+    for case in golden["cases"].as_array().unwrap().iter().filter(|case| case["yaml"].is_string()) {
+        let entries: Vec<(&str, &str)> =
+            case["metadata"].as_object().unwrap().iter().map(|(key, value)| (&**key, value.as_str().unwrap())).collect();
+        let is_classifier = case["network"] == "yolov8n-cls";
+        let output: &[usize] = if is_classifier { &[1, 4] } else { &[1, 8, 84] };
+        let info = with_metadata(ports(&[("x", &[1, 3, 64, 64])], &[("output0", output)]), &entries);
+        let options = StageOptions { model: scratch.path().join("model.xml"), ..StageOptions::default() };
+        let yaml = scratch.file("metadata.yaml", case["yaml"].as_str().unwrap());
+        let spec = ModelSpec::load(&options, &info).unwrap();
+        assert_eq!(
+            (spec.source.to_string().as_str(), labels(&spec)),
+            ("of the metadata of an Ultralytics export", names.iter().map(|name| (*name).to_owned()).collect())
+        );
+        assert_eq!(spec.preprocess.resize, if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } });
+        // Without it, model_info is enough for a detector, but that names lose their spaces.
+        std::fs::remove_file(yaml).unwrap();
+        match ModelSpec::load(&options, &info) {
+            Ok(spec) => {
+                assert!(!is_classifier && spec.source.to_string() == "of model_info in its file");
+                assert_eq!((decoder(&spec), labels(&spec)[2].as_str(), thresholds(&spec)), ("yolov8", "a_\"quoted\"_\\_name", (0.25, 0.7)));
+            }
+            Err(error) => assert!(is_classifier && error.to_string().contains("`YOLO`"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_model_info_leaves_open_is_model_apis_default_and_said() {
+    let image: &[(&str, &[usize])] = &[("image", &[1, 3, 64, 64])];
+    let ssd = with_metadata(ports(image, &[("boxes", &[1, 1, 100, 7])]), &[("model_info model_type", "ssd")]);
+    let spec = load(&ssd);
+    assert_eq!(
+        (decoder(&spec), thresholds(&spec).0, spec.preprocess.color, spec.preprocess.resize),
+        ("ssd", 0.5, ChannelOrder::Bgr, Resize::Stretch)
+    );
+    assert!(spec.assumed.iter().any(|said| said.contains("`resize` is stretch: the default of Model API")), "{:?}", spec.assumed);
+    for (key, value, resize) in [
+        ("resize_type", "crop", Resize::Crop),
+        ("resize_type", "standard", Resize::Stretch),
+        ("resize_type", "fit_to_window", Resize::Letterbox { anchor: Anchor::TopLeft }),
+        ("resize_type", "fit_to_window_letterbox", Resize::Letterbox { anchor: Anchor::Center }),
+    ] {
+        let mut info = ssd.clone();
+        info.metadata.insert(format!("model_info {key}"), value.to_owned());
+        assert_eq!(load(&info).preprocess.resize, resize, "{value}");
+    }
+    let classifier = |more: &[(&str, &str)]| {
+        let entries = [&[("model_info model_type", "Classification"), ("model_info labels", "a b c")], more].concat();
+        let answers = [("logits", &[1, 3][..]), ("saliency_map", &[1, 3, 7, 7]), ("feature_vector", &[1, 64])];
+        with_metadata(ports(image, &answers), &entries)
+    };
+    for (more, text) in
+        [(&[][..], "Classes { activation: Softmax"), (&[("model_info multilabel", "True")], "MultiLabel { activation: Sigmoid")]
+    {
+        let Task::Classification { heads } = load(&classifier(more)).task else { panic!("a classifier") };
+        assert!(format!("{:?}", heads[0].decoder).starts_with(text) && heads[0].output_idx == 0 && heads[0].labels.len() == 3, "{heads:?}");
+    }
+    for (entries, parts) in [
+        (&[("model_info model_type", "MaskRCNN")][..], ["`MaskRCNN`", "expected one of SSD"]),
+        (&[("model_info model_type", "YOLOv8")], ["no decoder of that kind", "[1, 1, 100, 7]"]),
+        (&[("model_info model_type", "ssd"), ("model_info resize_type", "zoom")], ["`resize_type`", "`zoom`"]),
+        (&[("model_info model_type", "ssd"), ("model_info pad_value", "x")], ["", ""]),
+        (&[("model_info model_type", "ssd"), ("model_info mean_values", "1 2")], ["`mean_values`: expected 1 or 3 numbers", "`1 2`"]),
+        (&[("model_info model_type", "ssd"), ("model_info embedded_processing", "True")], ["embedded_processing", "export it without"]),
+    ] {
+        let info = with_metadata(ssd.clone(), entries);
+        if parts == ["", ""] {
+            load(&info); // Without borders their value says nothing.
+        } else {
+            let said = refused(&info);
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        }
+    }
+}
+
+#[test]
+fn ports_that_only_one_family_has_are_enough() {
+    let image = |height, width| ("input", [1, 3, height, width]);
+    let cases: [(_, &[(&str, &[usize])], _, _, _); 3] = [
+        (image(240, 320), &[("scores", &[1, 4420, 2]), ("boxes", &[1, 4420, 4])], "ultraface", ChannelOrder::Rgb, [127.0; 3]),
+        (image(240, 320), &[("both", &[1, 4420, 6])], "ultraface", ChannelOrder::Rgb, [127.0; 3]),
+        (
+            image(640, 640),
+            &[("a", &[1, 16800, 4]), ("b", &[1, 16800, 2]), ("c", &[1, 16800, 10])],
+            "retinaface",
+            ChannelOrder::Bgr,
+            [104.0, 117.0, 123.0],
+        ),
+    ];
+    for ((name, shape), outputs, expected, color, mean) in cases {
+        let spec = load(&ports(&[(name, &shape)], outputs));
+        assert_eq!(
+            (decoder(&spec), spec.preprocess.color, spec.preprocess.mean, labels(&spec)),
+            (expected, color, mean, vec!["face".to_owned()])
+        );
+        assert!(spec.assumed.iter().any(|said| said.contains("`color`") && said.contains("whose authors do so")), "{:?}", spec.assumed);
+    }
+}
+
+#[test]
+fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
+    let image: &[(&str, &[usize])] = &[("image", &[1, 3, 640, 640])];
+    for (info, parts) in [
+        // A pose model of one class looks like a detector of 52.
+        (ports(image, &[("output0", &[1, 56, 8400])]), &["one of yolov5, yolov8 reads", "what a picture must look like"][..]),
+        (ports(image, &[("output0", &[1, 25200, 85])]), &["yolov5", "what a picture must look like"]),
+        (ports(image, &[("list", &[1, 300, 6])]), &["one of yolov5, yolov10, ultraface reads"]),
+        (ports(image, &[("scores", &[1, 1000])]), &["no decoder of detectors", "classifier"]),
+        (ports(&[("a", &[1, 3, 8, 8]), ("b", &[1, 4])], &[("scores", &[1, 10])]), &["it has 2 inputs"]),
+        (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "no picture"]),
+        (ports(&[], &[]), &["it has 0 inputs"]),
+    ] {
+        let said = refused(&info);
+        let all = ["has no description", "/no/such/model.toml", "`roiflow describe /no/such/model.onnx` begins", "not guessed"];
+        assert!(all.iter().chain(parts).all(|part| said.contains(part)), "{parts:?}: {said}");
+        // What is begun is a description but for what is left to say.
+        let (begun, open) = Description::begin(&options(), &info).unwrap();
+        assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
+        begun.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{error}\n{}", begun.text));
+    }
+}
+
+#[test]
+fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
+    let info = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 6])]);
+    assert!(refused(&info).contains("yolox"));
+    let (begun, open) = Description::begin_with("yolox", &info);
+    assert!(open.is_empty(), "{open:?}");
+    let spec = ModelSpec::of_description(&begun, &options(), &info).unwrap();
+    let expected =
+        Preprocess { color: ChannelOrder::Bgr, resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 114.0, ..Preprocess::default() };
+    assert_eq!((decoder(&spec), spec.preprocess.clone()), ("yolox", Preprocess { layout: InputLayout::Nchw, ..expected }));
+    // Of these there is more than one way, so that it is left to say.
+    let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])]));
+    assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
+}

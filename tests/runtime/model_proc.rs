@@ -1,0 +1,184 @@
+//! Files of DL Streamer in place of descriptions: what they mean, and what of them can't be done. The small files here are made up
+//! after its documentation; each says what one of its keys does.
+
+use std::collections::BTreeMap;
+
+use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
+use roiflow::stages::{Description, ModelSpec, StageOptions, Task};
+use roiflow::tensor::ElementType;
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
+
+use crate::support::Scratch;
+
+fn info(outputs: &[(&str, &[usize])]) -> ModelInfo {
+    let port = |name: &str, shape: &[usize]| {
+        let dims = shape.iter().map(|&extent| Dim::Fixed(extent)).collect();
+        Port::new(name, ElementType::F32, PartialShape::new(dims).unwrap())
+    };
+    let outputs = outputs.iter().map(|(name, shape)| port(name, shape)).collect();
+    ModelInfo { inputs: vec![port("data", &[1, 3, 64, 96])], outputs, metadata: BTreeMap::new() }
+}
+
+/// What a file with this text makes of a model; its labels file lies beside it.
+fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
+    let scratch = Scratch::new("model-proc");
+    scratch.file("two.txt", "one\ntwo\n");
+    let path = scratch.file("model-proc.json", text);
+    let options = StageOptions { model: "/no/such/model.onnx".into(), model_proc: Some(path), ..StageOptions::default() };
+    let spec = ModelSpec::load(&options, info).map_err(|error| {
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        error.to_string()
+    })?;
+    // What is written down is the same description.
+    let written = Description::find(&options, info).and_then(|found| found.with_own_labels()).unwrap();
+    let path = scratch.file("written.toml", &written.text);
+    let named = StageOptions { description: Some(path), model_proc: None, ..options };
+    let again = ModelSpec::load(&named, info).unwrap_or_else(|error| panic!("{error}\n{}", written.text));
+    let content = |spec: &ModelSpec| format!("{} {:?} {:?} {:?}", spec.name, spec.task, spec.preprocess, spec.labels);
+    assert_eq!(content(&again), content(&spec), "{}", written.text);
+    Ok(spec)
+}
+
+const SSD: &[(&str, &[usize])] = &[("detection_out", &[1, 1, 200, 7])];
+
+fn ssd_with(params: &str) -> Result<ModelSpec, String> {
+    let input = if params.is_empty() { String::new() } else { format!(r#"{{"format": "image", "params": {{{params}}}}}"#) };
+    let text = format!(
+        r#"{{"json_schema_version": "2.2.0", "input_preproc": [{input}], "output_postproc": [{{"converter": "detection_output", "labels": ["", "face"]}}]}}"#
+    );
+    read(&text, &info(SSD))
+}
+
+#[test]
+fn pictures_are_prepared_as_the_file_says() {
+    let plain = || Preprocess { color: ChannelOrder::Bgr, layout: InputLayout::Nchw, ..Preprocess::default() };
+    let letterbox = Resize::Letterbox { anchor: Anchor::Center };
+    for (params, expected) in [
+        ("", plain()),
+        (r#""color_space": "RGB""#, Preprocess { color: ChannelOrder::Rgb, ..plain() }),
+        (r#""resize": "no-aspect-ratio""#, plain()),
+        (r#""resize": "aspect-ratio""#, Preprocess { resize: letterbox, pad: 0.0, ..plain() }),
+        (r#""resize": "aspect-ratio-pad""#, Preprocess { resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 0.0, ..plain() }),
+        (
+            r#""resize": "aspect-ratio", "padding": {"stride_x": 0, "stride_y": 0, "fill_value": [114.0, 114.0, 114.0]}"#,
+            Preprocess { resize: letterbox, pad: 114.0, ..plain() },
+        ),
+        (r#""resize": "aspect-ratio", "crop": "central""#, Preprocess { resize: Resize::Crop, ..plain() }),
+        (r#""range": [0.0, 1.0]"#, Preprocess { scale: [255.0; 3], ..plain() }),
+        (r#""range": [-1.0, 1.0]"#, Preprocess { mean: [127.5; 3], scale: [127.5; 3], ..plain() }),
+        (r#""mean": [1, 2, 3], "std": [4, 5, 6]"#, Preprocess { mean: [1.0, 2.0, 3.0], scale: [4.0, 5.0, 6.0], ..plain() }),
+    ] {
+        let spec = ssd_with(params).unwrap_or_else(|error| panic!("{params}: {error}"));
+        assert_eq!(spec.preprocess, expected, "{params}");
+    }
+    // To a range first, then mean and standard deviation, as ImageNet's are published.
+    let spec =
+        ssd_with(r#""color_space": "RGB", "range": [0.0, 1.0], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]"#).unwrap();
+    for (found, expected) in spec.preprocess.mean.iter().chain(&spec.preprocess.scale).zip([123.675, 116.28, 103.53, 58.395, 57.12, 57.375])
+    {
+        assert!((found - expected).abs() < 1e-3, "{:?}", spec.preprocess);
+    }
+    assert!(ssd_with("").unwrap().assumed.iter().any(|said| said.contains("`color` is bgr: the default of DL Streamer")));
+}
+
+#[test]
+fn what_can_not_be_done_with_a_picture_is_an_error() {
+    for (params, parts) in [
+        (r#""resize": "no""#, ["`resize`", "`no`"]),
+        (r#""crop": "top_left""#, ["`crop`", "`top_left`"]),
+        (r#""crop": "central""#, ["`crop`", "aspect-ratio"]),
+        (r#""color_space": "YUV""#, ["`color_space`", "`YUV`"]),
+        (r#""padding": {"stride_x": 8, "stride_y": 8}"#, ["`padding`", "no `stride`"]),
+        (r#""resize": "aspect-ratio", "padding": {"fill_value": [0, 1, 2]}"#, ["`fill_value`", "[0.0, 1.0, 2.0]"]),
+        (r#""range": [1.0, 1.0]"#, ["`range`", "1 and 1"]),
+        (r#""mean": [1, 2, 3]"#, ["`mean`", "`std`"]),
+        (r#""mean": [1], "std": [0]"#, ["`std` of 0", "together"]),
+        (r#""rotate": true"#, ["unknown field `rotate`", "model-proc.json"]),
+    ] {
+        let said = ssd_with(params).map(|spec| spec.preprocess).unwrap_err();
+        assert!(parts.iter().all(|part| said.contains(part)), "{params}: {said}");
+    }
+}
+
+#[test]
+fn each_converter_of_a_detector_is_a_decoder() {
+    let boxes: &[(&str, &[usize])] = &[("boxes", &[100, 5]), ("labels", &[100])];
+    for (converter, outputs, expected) in [
+        ("detection_output", SSD, "ssd"),
+        ("boxes_labels", boxes, "boxes-labels"),
+        ("yolo_v7", &[("output", &[1, 378, 7][..])][..], "yolov5"),
+        ("yolo_v5", &[("output", &[1, 378, 7])], "yolov5"),
+        ("yolo_v8", &[("output", &[1, 6, 126])], "yolov8"),
+        ("yolo_v10", &[("output", &[1, 300, 6])], "yolov10"),
+        ("yolo_x", &[("output", &[1, 126, 7])], "yolox"),
+    ] {
+        let text =
+            format!(r#"{{"output_postproc": [{{"converter": "{converter}", "labels": "two.txt", "classes": 2, "anchors": [1.0]}}]}}"#);
+        let spec = read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{converter}: {error}"));
+        let Task::Detection { decoder, thresholds, .. } = &spec.task else { panic!("{converter}") };
+        assert_eq!((decoder.name(), thresholds.score, spec.labels.len()), (expected, 0.5, 2), "{converter}");
+    }
+    let text = r#"{"output_postproc": [{"converter": "yolo_v8", "iou_threshold": 0.25}]}"#;
+    let Task::Detection { thresholds, .. } = read(text, &info(&[("output", &[1, 6, 126])])).unwrap().task else { panic!("a detector") };
+    assert_eq!(thresholds.iou, 0.25);
+    for empty in ["[]", r#"[{"converter": "detection_output"}]"#] {
+        let spec = read(&format!(r#"{{"output_postproc": {empty}, "input_preproc": []}}"#), &info(SSD)).unwrap();
+        assert!(matches!(&spec.task, Task::Detection { decoder, .. } if decoder.name() == "ssd"), "{empty}");
+    }
+}
+
+#[test]
+fn each_converter_of_a_classifier_is_a_decoder() {
+    type Heads = Vec<(String, String, usize)>;
+    let heads = |converters: &str, outputs: &[(&str, &[usize])]| -> Heads {
+        let text = format!(r#"{{"json_schema_version": "2.0.0", "input_preproc": [], "output_postproc": [{converters}]}}"#);
+        match read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{converters}: {error}")).task {
+            Task::Classification { heads } => {
+                heads.into_iter().map(|head| (head.name.to_string(), head.decoder.to_string(), head.labels.len())).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let one = |name: &str, decoder: &str, n_labels| -> Heads { vec![(name.to_owned(), decoder.to_owned(), n_labels)] };
+    let two: &[(&str, &[usize])] = &[("prob", &[1, 2, 1, 1])];
+    let label = |more: &str| format!(r#"{{"attribute_name": "a", "converter": "label", "labels": ["x", "y"]{more}}}"#);
+    assert_eq!(heads(&label(""), two), one("a", "classes, activation none", 2));
+    assert_eq!(heads(&label(r#", "method": "max""#), two), one("a", "classes, activation none", 2));
+    assert_eq!(heads(&label(r#", "method": "softmax""#), two), one("a", "classes, activation softmax", 2));
+    assert_eq!(heads(&label(r#", "method": "multi", "threshold": 0.25"#), two), one("a", "multi-label, activation none", 2));
+    let compound = r#"{"attribute_name": "a", "converter": "label", "method": "compound", "labels": ["hat", "", "bag", "no bag"]}"#;
+    assert_eq!(heads(compound, two), one("a", "multi-label, activation none", 2));
+    assert_eq!(heads(r#"{"converter": "raw_data_copy"}"#, two), one("model", "custom, as it is", 0));
+    // Age and gender, as OpenVINO numbers outputs where a layer has several.
+    let both = r#"{"attribute_name": "age", "layer_name": "age_conv3", "converter": "text", "text_scale": 100.0, "text_precision": 0},
+        {"attribute_name": "gender", "layer_name": "prob", "converter": "label", "labels": ["Female", "Male"], "method": "max"}"#;
+    let expected = [one("age", "regression, value * 100 + 0", 0), one("gender", "classes, activation none", 2)].concat();
+    assert_eq!(heads(both, &[("prob:0", &[1, 2, 1, 1]), ("age_conv3", &[1, 1, 1, 1])]), expected);
+}
+
+#[test]
+fn what_the_file_asks_for_and_is_not_there_is_an_error_with_the_choices() {
+    let two: &[(&str, &[usize])] = &[("prob", &[1, 2]), ("other", &[1, 2])];
+    for (text, outputs, parts) in [
+        ("{", SSD, ["model-proc.json", "EOF"]),
+        (r#"{"json_schema_version": "1.0.0", "output_postproc": []}"#, SSD, ["2.0.0 to 2.2.0", "`1.0.0`"]),
+        (r#"{"output_postproc": [{"labels": ["a"]}]}"#, SSD, ["a `converter`", "detection_output, boxes_labels"]),
+        (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolo_v8"]),
+        (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`yolo_v3`", "expected one of"]),
+        // Of maps with anchors there is none.
+        (r#"{"output_postproc": [{"converter": "yolo_v5"}]}"#, &[("a", &[1, 21, 8, 12][..])], ["`yolo_v5`", "expected one of"]),
+        (r#"{"output_postproc": [{"converter": "label", "method": "index"}]}"#, SSD, ["softmax, multi or compound", "`index`"]),
+        (r#"{"output_postproc": [{"converter": "label"}, {"converter": "label"}]}"#, two, ["a `layer_name` in each", "2"]),
+        (r#"{"output_postproc": [{"converter": "label", "layer_name": "none"}]}"#, two, ["no output `none`", "`prob`, `other`"]),
+        (
+            r#"{"output_postproc": [{"converter": "label", "layer_name": "prob"}, {"converter": "detection_output", "layer_name": "other"}]}"#,
+            two,
+            ["one converter of a detector", "several"],
+        ),
+        (r#"{"input_preproc": [{"format": "image_info"}], "output_postproc": []}"#, SSD, ["`image_info`", "pictures alone"]),
+        (r#"{"output_postproc": [{"converter": "label", "labels": ["a"]}]}"#, &[("prob", &[1, 2])], ["expected 2 labels", "got 1"]),
+    ] {
+        let said = read(text, &info(outputs)).map(|spec| spec.task).unwrap_err();
+        assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
+    }
+}
