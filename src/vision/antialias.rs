@@ -249,8 +249,7 @@ mod tests {
         let mut taps = Taps::default();
         taps.set(5, 5, 0..5, 0);
         for pixel_idx in 0..5 {
-            let of_itself: f32 =
-                taps.window(pixel_idx as usize).zip(weights(&taps, pixel_idx)).map(|(sample, weight)| sample as f32 * weight).sum();
+            let of_itself: f32 = taps.window(pixel_idx).zip(weights(&taps, pixel_idx)).map(|(sample, weight)| sample as f32 * weight).sum();
             assert_eq!(of_itself, pixel_idx as f32);
         }
         taps.set(2, 4, 0..4, 0);

@@ -92,10 +92,10 @@ impl FilteredRows {
         let (row_len, n_lines) = (self.row_len, self.lines.n_filled());
         let target = &mut *self.line;
         if self.is_whole {
-            let rows = RingRows { ring: &*self.whole, row_len, first, n_rows, weights: &*self.lines.whole, line: line_idx, n_lines };
+            let rows = RingRows { ring: &self.whole, row_len, first, n_rows, weights: &self.lines.whole, line: line_idx, n_lines };
             instructions.run(WeighRowsWhole { rows, target });
         } else {
-            let rows = RingRows { ring: &*self.exact, row_len, first, n_rows, weights: &*self.lines.weights, line: line_idx, n_lines };
+            let rows = RingRows { ring: &self.exact, row_len, first, n_rows, weights: &self.lines.weights, line: line_idx, n_lines };
             instructions.run(WeighRowsExact { rows, target });
         }
         Line {

@@ -5,6 +5,12 @@ pub mod devices;
 pub mod frame;
 #[path = "../../src/runtime/mod.rs"]
 pub mod runtime;
+/// Of the stages what needs no engine.
+pub mod stages {
+    #[path = "../../../src/stages/cut.rs"]
+    mod cut;
+    pub use cut::{Cut, Region};
+}
 #[path = "../../src/sync.rs"]
 mod sync;
 #[path = "../../src/tensor/mod.rs"]

@@ -2,6 +2,12 @@
 
 #[path = "../support/decoders.rs"]
 mod decoders;
+#[path = "../support/fill.rs"]
+mod fill;
+#[path = "../runtime/golden_align.rs"]
+mod golden_align;
+#[path = "../runtime/golden_antialias.rs"]
+mod golden_antialias;
 #[path = "../runtime/golden_decoders.rs"]
 mod golden_decoders;
 #[path = "../runtime/golden_fill.rs"]
@@ -10,6 +16,8 @@ mod golden_fill;
 mod instructions;
 #[path = "../runtime/random_decoders.rs"]
 mod random_decoders;
+#[path = "../runtime/random_fill.rs"]
+mod random_fill;
 #[path = "../runtime/request/mod.rs"]
 mod request;
 #[path = "../runtime/support.rs"]

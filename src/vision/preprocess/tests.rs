@@ -170,7 +170,7 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
 /// The samples of an axis that a pixel weighs where `step` of them become one, and how much.
 fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
-    let weighed = (0..extent as u32).map(|idx| f64::from(idx));
+    let weighed = (0..extent as u32).map(f64::from);
     let weighed = weighed.map(|idx| (idx, 1.0 - ((idx + 0.5 - center) / reach).abs())).filter(|(_, weight)| *weight > 0.0);
     let weighed: Vec<(f64, f64)> = weighed.collect();
     let sum: f64 = weighed.iter().map(|(_, weight)| weight).sum();
