@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Of `make demo`: `DEVICE=CPU make demo` needs no other engine.
 DEVICE ?= AUTO
-# Of `make soak`: seconds, and the seed of another run to repeat.
+# Of `make soak` and `make fuzz`: seconds; of the former also the seed of another run to repeat.
 DURATION ?= 60
 SEED ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -15,7 +15,7 @@ BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup demo test test-analytics soak bench install uninstall clean-demo
+.PHONY: build help setup demo test test-analytics soak fuzz bench install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -44,6 +44,9 @@ test-analytics: build ## GStreamer 1.26 in a Debian 13 root: its analytics eleme
 soak: setup ## Sixteen streams under flushes, seeks, failures: DURATION=seconds, SEED=number
 	@scripts/fetch-demo || echo "The soak goes on with a clip that it encodes itself." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
+
+fuzz: setup ## Arbitrary outputs, geometry and descriptions: DURATION=seconds for each of the four targets
+	@scripts/fuzz "$(DURATION)"
 
 bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \

@@ -184,6 +184,7 @@ fn a_wrong_description_says_both_sides() {
         detector("size that contradicts the input", "resize =", "size = [32, 64]\nresize =", &["`size = [32, 64]`", "[1, 64, 64, 3]"]),
         detector("a mean of two numbers", "resize =", "mean = [1.0, 2.0]\nresize =", &["mean", "3 numbers", "got 2"]),
         detector("a scale of zero", "resize =", "scale = [1.0, 0.0, 1.0]\nresize =", &["`scale`", "other than 0, got 0"]),
+        detector("a mean that is a word", "resize =", "mean = \"imagenet\"\nresize =", &["mean", "a number, or a list of one per channel"]),
         detector("a mean that is no number", "resize =", "mean = [nan, 0.0, 0.0]\nresize =", &["mean", "finite"]),
         detector("labels twice", "labels =", "labels-file = \"labels.txt\"\nlabels =", &["both `labels` and `labels-file`", "one of them"]),
         Case {

@@ -14,19 +14,49 @@ use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotat
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WrittenInput {
+    /// Which color each channel is. Default: rgb.
     color: Option<WrittenColor>,
+    /// The order of the axes. Default: nchw.
     layout: Option<WrittenLayout>,
+    /// How a picture of another shape fits. Default: stretch.
     resize: Option<WrittenResize>,
+    /// The pixel value of borders, 0 to 255. Default: 114.
     pad: Option<f32>,
-    mean: Option<Vec<f32>>,
-    scale: Option<Vec<f32>>,
+    /// Subtracted from pixels of 0 to 255: a number, or one per channel. Default: 0.
+    mean: Option<Numbers>,
+    /// Divides what is left: a number, or one per channel. Default: 1.
+    scale: Option<Numbers>,
+    /// Whether values are rounded to whole pixels after the conversion and after the resize. Default: exact.
     rounding: Option<WrittenRounding>,
+    /// Whether all pixels of a picture that is made smaller count. Default: false.
     antialias: Option<bool>,
+    /// By how many degrees the picture is turned clockwise first: 0, 90, 180 or 270. Default: 0.
     rotate: Option<i64>,
+    /// Of classifiers: the part of a box that is added on each side. Default: 0.
     margin: Option<f32>,
+    /// Of classifiers: whether a box grows to a square. Default: false.
     square: Option<bool>,
+    /// Of classifiers: where a detection's keypoints are brought, in parts of the input's width and height.
     align: Option<Vec<[f32; 2]>>,
+    /// Width and height, where the model leaves them open.
     size: Option<[usize; 2]>,
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "expected a number, or a list of one per channel")]
+enum Numbers {
+    One(f32),
+    Each(Vec<f32>),
+}
+
+impl Numbers {
+    fn as_slice(&self) -> &[f32] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Each(values) => values,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -86,7 +116,7 @@ impl WrittenInput {
             WrittenColor::Bgr => ChannelOrder::Bgr,
             WrittenColor::Gray => ChannelOrder::Gray,
         };
-        let scale = per_channel("scale", self.scale.as_deref(), color, defaults.scale)?;
+        let scale = per_channel("scale", self.scale.as_ref().map(Numbers::as_slice), color, defaults.scale)?;
         if scale.contains(&0.0) {
             return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
         }
@@ -111,7 +141,7 @@ impl WrittenInput {
                 WrittenResize::Crop => Resize::Crop,
             },
             pad: self.pad.unwrap_or(defaults.pad),
-            mean: per_channel("mean", self.mean.as_deref(), color, defaults.mean)?,
+            mean: per_channel("mean", self.mean.as_ref().map(Numbers::as_slice), color, defaults.mean)?,
             scale,
             rounding: match self.rounding {
                 Some(WrittenRounding::U8) => Rounding::U8,
