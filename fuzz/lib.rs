@@ -2,11 +2,11 @@
 
 #[path = "../src/frame/mod.rs"]
 pub mod frame;
+#[path = "../src/stages/cut.rs"]
+mod cut;
 /// Of the stages what needs no requests.
 pub mod stages {
-    #[path = "../../src/stages/cut.rs"]
-    mod cut;
-    pub use cut::{Cut, Region};
+    pub use crate::cut::{Cut, Region};
 }
 #[path = "../src/sync.rs"]
 #[allow(dead_code, unused_imports, reason = "most of it is for requests")]
