@@ -4,6 +4,8 @@
 
 #[path = "../../tests/support/decoders.rs"]
 mod decoders;
+#[path = "../../tests/support/source.rs"]
+mod source;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     decoders::try_decoder(bytes);

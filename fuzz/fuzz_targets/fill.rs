@@ -5,6 +5,8 @@
 
 #[path = "../../tests/support/fill.rs"]
 mod fill;
+#[path = "../../tests/support/source.rs"]
+mod source;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     fill::try_fill(bytes);

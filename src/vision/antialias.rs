@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::aligned::Aligned;
 use super::color::Colors;
-use super::resize::{LANES, blocks, n_blocks, split_rows, store_block};
-use super::sample::{GROUP, Sample};
+use super::resize::{blocks, n_blocks, split_rows, store_block};
+use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::Kernel;
 
 /// Bits after the point of weights in whole numbers, as in Pillow: so the sums of eight bits fit into 32.
@@ -86,8 +86,7 @@ impl Taps {
 /// Weighs samples of one source row to `C` rows, one per color and as long as the lists.
 pub(super) struct WeighExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
-    /// Of each component the samples of the first tap, then of the second one, and so on.
-    pub(super) samples: [&'a [S]; 3],
+    pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [f32],
     /// The rows, one after the other.
     pub(super) rows: &'a mut [f32],
@@ -96,13 +95,13 @@ pub(super) struct WeighExact<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        let Self { colors, samples, weights, rows } = self;
-        let (samples, weights, mut rows) = (samples.map(blocks), blocks(weights), split_rows::<_, C>(rows));
+        let Self { colors, picked, weights, rows } = self;
+        let (weights, mut rows) = (blocks(weights), split_rows::<_, C>(rows));
         let n_blocks = n_blocks(&rows);
         for block_idx in 0..n_blocks {
             let mut block = [[0.0; LANES]; C];
-            for tap in (block_idx..weights.len()).step_by(n_blocks) {
-                let (samples, weights) = (samples.map(|samples| &samples[tap]), &weights[tap]);
+            for (tap_idx, weights) in weights.chunks_exact(n_blocks).enumerate() {
+                let (samples, weights) = (picked.block(tap_idx, block_idx), &weights[block_idx]);
                 for lane in 0..LANES {
                     let color = colors.exact(samples.map(|samples| samples[lane]));
                     for color_idx in 0..C {
@@ -118,7 +117,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C>
 /// As [`WeighExact`] in whole numbers: pixels of eight bits.
 pub(super) struct WeighWhole<'a, S, T, const C: usize> {
     pub(super) colors: T,
-    pub(super) samples: [&'a [S]; 3],
+    pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [i32],
     pub(super) rows: &'a mut [u16],
 }
@@ -126,13 +125,13 @@ pub(super) struct WeighWhole<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        let Self { colors, samples, weights, rows } = self;
-        let (samples, weights, mut rows) = (samples.map(blocks), blocks(weights), split_rows::<_, C>(rows));
+        let Self { colors, picked, weights, rows } = self;
+        let (weights, mut rows) = (blocks(weights), split_rows::<_, C>(rows));
         let n_blocks = n_blocks(&rows);
         for block_idx in 0..n_blocks {
             let mut block = [[0; LANES]; C];
-            for tap in (block_idx..weights.len()).step_by(n_blocks) {
-                let (samples, weights) = (samples.map(|samples| &samples[tap]), &weights[tap]);
+            for (tap_idx, weights) in weights.chunks_exact(n_blocks).enumerate() {
+                let (samples, weights) = (picked.block(tap_idx, block_idx), &weights[block_idx]);
                 for lane in 0..LANES {
                     let color = colors.whole(samples.map(|samples| samples[lane]));
                     for color_idx in 0..C {

@@ -9,7 +9,8 @@ use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
 use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::sample::{Grid, Sample};
+use super::sample::{Picked, Sample};
+use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
 
@@ -18,10 +19,8 @@ use super::store::{Blend, Line, Normalizer};
 pub(super) struct FilteredRows {
     columns: Taps,
     lines: Taps,
-    /// Where components find the samples of two taps each: that of the first, and another one if it is not good for all.
-    grids: Vec<[Grid; 2]>,
-    /// Of each component a list for each tap, one after the other.
-    samples: Aligned<u8>,
+    /// Two taps are a pair.
+    samples: Samples,
     /// As many rows as a line needs, each of one list per channel; row `n` lies at `n` modulo their number. In one of the two ways.
     exact: Aligned<f32>,
     whole: Aligned<u16>,
@@ -51,22 +50,12 @@ impl FilteredRows {
         self.color_of_channel = preprocess.color_of_channel();
         self.columns.set(picture.size().width, placement.scaled.width, columns, placement.offset.0);
         self.lines.set(picture.size().height, placement.scaled.height, lines, placement.offset.1);
-        let n_pairs = self.columns.n_taps.div_ceil(2);
-        if self.grids.len() < n_pairs {
-            self.grids.resize_with(n_pairs, Default::default);
-        }
-        for (pair_idx, grids) in self.grids.iter_mut().enumerate().take(n_pairs) {
-            for (component_idx, grid) in grids.iter_mut().enumerate() {
-                let spacing = picture.spacing(component_idx);
-                if component_idx == 0 || spacing != picture.spacing(0) {
-                    let taps = self.columns.samples(2 * pair_idx).zip(self.columns.samples(2 * pair_idx + 1));
-                    let positions = taps.map(|(first, second)| [first, second].map(|column| spacing.position(column)));
-                    grid.set(positions, picture.sample().n_bytes(), instructions);
-                }
-            }
-        }
+        let taps = |pair_idx: usize| {
+            let (firsts, seconds) = (self.columns.samples(2 * pair_idx), self.columns.samples(2 * pair_idx + 1));
+            firsts.zip(seconds).map(|(first, second)| [first, second])
+        };
+        self.samples.begin(picture, self.columns.n_taps.div_ceil(2), taps, instructions);
         let n_columns = self.columns.n_filled();
-        self.samples.resize(3 * 2 * n_pairs * n_columns * picture.sample().n_bytes());
         self.row_len = self.n_channels * n_columns;
         self.line.resize(self.row_len);
         if self.is_whole {
@@ -110,37 +99,23 @@ impl FilteredRows {
     where
         [u8; N]: Sample,
     {
-        let (picture, n_columns) = (source.picture, self.columns.n_filled());
-        let n_pairs = self.columns.n_taps.div_ceil(2);
-        let mut components = self.samples.as_chunks_mut::<N>().0.chunks_exact_mut(2 * n_pairs * n_columns);
-        for component_idx in 0..picture.n_components() {
-            let grid_idx = usize::from(picture.spacing(component_idx) != picture.spacing(0));
-            let row = source.row(component_idx, source_row);
-            let Some(taps) = components.next() else { unreachable!("there are three components") };
-            for (grids, pair) in self.grids.iter_mut().zip(taps.chunks_exact_mut(2 * n_columns)) {
-                let (firsts, seconds) = pair.split_at_mut(n_columns);
-                grids[grid_idx].pick(row, firsts, seconds, instructions);
-            }
-        }
-        let lists = self.samples.as_chunks::<N>().0;
-        let component = |idx: usize| &lists[idx * 2 * n_pairs * n_columns..][..self.columns.n_taps * n_columns];
         let slot = source_row as usize % self.lines.n_taps * self.row_len;
         let is_whole = self.is_whole;
         let weigh = Weigh {
-            samples: [component(0), component(1), component(2)],
+            picked: self.samples.pick::<N>(source, source_row, instructions),
             columns: &self.columns,
             exact: if is_whole { &mut [] } else { &mut self.exact[slot..][..self.row_len] },
             whole: if is_whole { &mut self.whole[slot..][..self.row_len] } else { &mut [] },
             is_whole,
             instructions,
         };
-        with_colors(picture.meaning(), self.n_channels, weigh);
+        with_colors(source.picture.meaning(), self.n_channels, weigh);
     }
 }
 
 /// The weighing of a row whose samples were picked.
 struct Weigh<'a, S> {
-    samples: [&'a [S]; 3],
+    picked: Picked<'a, S>,
     columns: &'a Taps,
     exact: &'a mut [f32],
     whole: &'a mut [u16],
@@ -150,11 +125,11 @@ struct Weigh<'a, S> {
 
 impl<S: Sample> WithColors for Weigh<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { samples, columns, exact, whole, is_whole, instructions } = self;
+        let Self { picked, columns, exact, whole, is_whole, instructions } = self;
         if is_whole {
-            instructions.run(WeighWhole { colors, samples, weights: &columns.whole, rows: whole });
+            instructions.run(WeighWhole { colors, picked, weights: &columns.whole, rows: whole });
         } else {
-            instructions.run(WeighExact { colors, samples, weights: &columns.weights, rows: exact });
+            instructions.run(WeighExact { colors, picked, weights: &columns.weights, rows: exact });
         }
     }
 }

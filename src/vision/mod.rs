@@ -9,7 +9,7 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `color`, `resize`, `rows`, for pictures that are made smaller without
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`, for pictures that are made smaller without
 //! moire `antialias` and `filtered` instead of these two, for pictures that are brought into a pose `warp`, `store`, and `simd` and `aligned` under them;
 //! [`decode`], [`nms`].
 //!
@@ -29,6 +29,7 @@ pub mod preprocess;
 mod resize;
 mod rows;
 mod sample;
+mod samples;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
 mod simd;
 mod store;

@@ -76,6 +76,27 @@ impl Spacing {
     }
 }
 
+/// Components whose samples lie side by side, so that they are picked together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Group {
+    /// The one that comes first in memory.
+    pub(super) first_component: usize,
+    n_components: usize,
+    offsets: [usize; 3],
+}
+
+impl Group {
+    /// From the first one to each of them, in bytes.
+    pub(super) fn offsets(&self) -> &[usize] {
+        &self.offsets[..self.n_components]
+    }
+
+    /// Pieces of a block: two of each component, filled up to a power of two so that blocks end where registers do.
+    pub(super) fn n_pieces(&self) -> usize {
+        (2 * self.n_components).next_power_of_two()
+    }
+}
+
 impl Picture {
     /// Leases the planes of a frame.
     ///
@@ -177,6 +198,28 @@ impl Picture {
         }
     }
 
+    /// Its components, in groups of one, two or three.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
+        let mut begin = 0;
+        std::iter::from_fn(move || {
+            let components = &self.components[..self.n_components()];
+            let [first, ..] = components.get(begin..)? else { return None };
+            let lies_beside = |other: &Component| {
+                let is_near = other.offset_bytes.abs_diff(first.offset_bytes) < first.spacing.stride_bytes;
+                other.plane_idx == first.plane_idx && other.spacing == first.spacing && is_near
+            };
+            let n_components = components[begin..].iter().take_while(|component| lies_beside(component)).count();
+            // Of several they are as far from each other as from the first.
+            let members = &components[begin..begin + n_components.max(1)];
+            let (first_idx, lowest) = members.iter().enumerate().min_by_key(|(_, member)| member.offset_bytes)?;
+            let mut offsets = [0; 3];
+            offsets.iter_mut().zip(members).for_each(|(offset, member)| *offset = member.offset_bytes - lowest.offset_bytes);
+            let group = Group { first_component: begin + first_idx, n_components: members.len(), offsets };
+            begin += members.len();
+            Some(group)
+        })
+    }
+
     pub(super) fn spacing(&self, component_idx: usize) -> Spacing {
         self.components[component_idx].spacing
     }
@@ -202,12 +245,16 @@ pub(super) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// The samples of a component in row `y`, from the first one to the end of the plane.
     pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
-        let component = &self.picture.components[component_idx];
-        let row_idx = match component.spacing.subsampled {
+        let row_stride_bytes = self.picture.components[component_idx].row_stride_bytes;
+        &self.planes[component_idx][self.row_idx(component_idx, y) * row_stride_bytes..]
+    }
+
+    /// Which row of its plane has the samples of a component for row `y`.
+    pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
+        match self.picture.components[component_idx].spacing.subsampled {
             Some(_) => (y as usize + self.picture.phase.1) / 2,
             None => y as usize,
-        };
-        &self.planes[component_idx][row_idx * component.row_stride_bytes..]
+        }
     }
 
     /// The sample of a component at column `x` of row `y`.

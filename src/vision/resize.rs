@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::aligned::Aligned;
 use super::color::Colors;
 use super::preprocess::Rounding;
-use super::sample::{GROUP, Sample};
+use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::Kernel;
 
 /// Two samples and how much of the second one: `first + (second - first) * weight`.
@@ -97,8 +97,7 @@ impl Columns {
 /// Mixes samples of one source row to `C` rows, one per color and as long as the lists.
 pub(super) struct MixExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
-    pub(super) firsts: [&'a [S]; 3],
-    pub(super) seconds: [&'a [S]; 3],
+    pub(super) picked: Picked<'a, S>,
     /// Of the columns; none if the second samples do not count.
     pub(super) weights: Option<&'a [f32]>,
     /// The rows, one after the other.
@@ -108,12 +107,11 @@ pub(super) struct MixExact<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        let Self { colors, firsts, seconds, weights, rows } = self;
-        let (firsts, seconds) = (firsts.map(blocks), seconds.map(blocks));
+        let Self { colors, picked, weights, rows } = self;
         let mut rows = split_rows::<_, C>(rows);
         let Some(weights) = weights.map(blocks) else {
             for block_idx in 0..n_blocks(&rows) {
-                let samples = firsts.map(|samples| &samples[block_idx]);
+                let samples = picked.block(0, block_idx);
                 let mut block = [[0.0; LANES]; C];
                 for lane in 0..LANES {
                     let color = colors.exact(samples.map(|samples| samples[lane]));
@@ -126,7 +124,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
             return;
         };
         for block_idx in 0..n_blocks(&rows) {
-            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let (firsts, seconds) = (picked.block(0, block_idx), picked.block(1, block_idx));
             let weights = &weights[block_idx];
             let mut block = [[0.0; LANES]; C];
             for lane in 0..LANES {
@@ -144,8 +142,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
 /// As [`MixExact`] in whole numbers: sums with seven bits after the point.
 pub(super) struct MixWhole<'a, S, T, const C: usize> {
     pub(super) colors: T,
-    pub(super) firsts: [&'a [S]; 3],
-    pub(super) seconds: [&'a [S]; 3],
+    pub(super) picked: Picked<'a, S>,
     pub(super) steps: &'a [u16],
     pub(super) rows: &'a mut [u16],
 }
@@ -153,11 +150,11 @@ pub(super) struct MixWhole<'a, S, T, const C: usize> {
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
     #[inline(always)]
     fn run(self) {
-        let Self { colors, firsts, seconds, steps, rows } = self;
-        let (firsts, seconds, steps) = (firsts.map(blocks), seconds.map(blocks), blocks(steps));
+        let Self { colors, picked, steps, rows } = self;
+        let steps = blocks(steps);
         let mut rows = split_rows::<_, C>(rows);
         for block_idx in 0..n_blocks(&rows) {
-            let (firsts, seconds) = (firsts.map(|samples| &samples[block_idx]), seconds.map(|samples| &samples[block_idx]));
+            let (firsts, seconds) = (picked.block(0, block_idx), picked.block(1, block_idx));
             let steps = &steps[block_idx];
             let mut block = [[0; LANES]; C];
             for lane in 0..LANES {
@@ -174,9 +171,6 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
 
 // The kernels compute block by block, each into an array of its own: so the compiler knows how many columns there are, and that what is
 // written is nothing that is read.
-
-/// Columns of a block: as many as the widest register has numbers.
-pub(super) const LANES: usize = 16;
 
 #[inline(always)]
 pub(super) fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
@@ -298,16 +292,14 @@ mod tests {
 
     #[test]
     fn rows_are_mixed_by_weight_and_split_by_color() {
-        let mut of_first_two = |samples: [u8; 2]| std::array::from_fn::<[u8; 1], LANES, _>(|idx| [if idx < 2 { samples[idx] } else { 0 }]);
-        let firsts = [[0, 8], [10, 30], [20, 20]].map(&mut of_first_two);
-        let seconds = [[8, 8], [30, 30], [20, 20]].map(&mut of_first_two);
+        let of_first_two = |samples: [u8; 2]| std::array::from_fn::<[u8; 1], LANES, _>(|idx| [if idx < 2 { samples[idx] } else { 0 }]);
+        let pieces = [[0, 8], [8, 8], [10, 30], [30, 30], [20, 20], [20, 20]].map(of_first_two);
         let mut weights = [0.0; LANES];
         weights[0] = 0.25;
         let mut rows = [0.0; 3 * LANES];
         let mix = MixExact {
             colors: Rgb,
-            firsts: firsts.each_ref().map(|samples| &samples[..]),
-            seconds: seconds.each_ref().map(|samples| &samples[..]),
+            picked: Picked { pieces: &pieces, begins: [0, 2, 4], steps: [6; 3], pair_steps: [0; 3] },
             weights: Some(&weights),
             rows: &mut rows,
         };

@@ -9,7 +9,8 @@ use super::letterbox::Placement;
 use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{Axis, Columns, MixExact, MixWhole, Tap, steps};
-use super::sample::{Grid, Sample};
+use super::sample::{Picked, Sample};
+use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
 
@@ -17,10 +18,7 @@ use super::store::{Blend, Line, Normalizer};
 #[derive(Debug, Default)]
 pub(super) struct ScaledRows {
     columns: Columns,
-    /// Where components find their samples: that of the first, and another one if it is not good for all.
-    grids: [Grid; 2],
-    /// The first and the second samples of each component, one list after the other.
-    samples: Aligned<u8>,
+    samples: Samples,
     slots: [Slot; 2],
     /// Of the channels.
     normalizers: [Normalizer; 3],
@@ -54,16 +52,8 @@ impl ScaledRows {
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(picture.size().width, placement.scaled.width, preprocess.rounding);
         self.columns.set(&axis, visible, placement.offset.0);
-        // The third component lies like the second one in all formats.
-        for (component_idx, grid) in self.grids.iter_mut().enumerate() {
-            let spacing = picture.spacing(component_idx);
-            if component_idx == 0 || spacing != picture.spacing(0) {
-                let positions = self.columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column)));
-                grid.set(positions, picture.sample().n_bytes(), instructions);
-            }
-        }
+        self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
         let n_columns = self.columns.pairs.len();
-        self.samples.resize(6 * n_columns * picture.sample().n_bytes());
         for slot in &mut self.slots {
             slot.source_row = None;
             if self.is_whole {
@@ -109,32 +99,20 @@ impl ScaledRows {
     where
         [u8; N]: Sample,
     {
-        let (picture, n_columns) = (source.picture, self.columns.pairs.len());
-        let mut lists = self.samples.as_chunks_mut::<N>().0.chunks_exact_mut(n_columns);
-        for component_idx in 0..picture.n_components() {
-            let grid_idx = usize::from(picture.spacing(component_idx) != picture.spacing(0));
-            let (Some(firsts), Some(seconds)) = (lists.next(), lists.next()) else { unreachable!("there are six lists") };
-            self.grids[grid_idx].pick(source.row(component_idx, source_row), firsts, seconds, instructions);
-        }
-        let lists = self.samples.as_chunks::<N>().0;
-        // Where there is only one component, the others are not looked at.
-        let list = |idx: usize| &lists[idx * n_columns..][..n_columns];
         let mix = Mix {
-            firsts: [list(0), list(2), list(4)],
-            seconds: [list(1), list(3), list(5)],
+            picked: self.samples.pick::<N>(source, source_row, instructions),
             columns: &self.columns,
             slot: &mut self.slots[slot_idx],
             is_whole: self.is_whole,
             instructions,
         };
-        with_colors(picture.meaning(), self.n_channels, mix);
+        with_colors(source.picture.meaning(), self.n_channels, mix);
     }
 }
 
 /// The mixing of a row whose samples were picked.
 struct Mix<'a, S> {
-    firsts: [&'a [S]; 3],
-    seconds: [&'a [S]; 3],
+    picked: Picked<'a, S>,
     columns: &'a Columns,
     slot: &'a mut Slot,
     is_whole: bool,
@@ -143,12 +121,12 @@ struct Mix<'a, S> {
 
 impl<S: Sample> WithColors for Mix<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { firsts, seconds, columns, slot, is_whole, instructions } = self;
+        let Self { picked, columns, slot, is_whole, instructions } = self;
         if is_whole {
-            instructions.run(MixWhole { colors, firsts, seconds, steps: &columns.steps, rows: &mut slot.whole });
+            instructions.run(MixWhole { colors, picked, steps: &columns.steps, rows: &mut slot.whole });
         } else {
             let weights = columns.is_mixed.then_some(&*columns.weights);
-            instructions.run(MixExact { colors, firsts, seconds, weights, rows: &mut slot.exact });
+            instructions.run(MixExact { colors, picked, weights, rows: &mut slot.exact });
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Picking the samples of a row: for each column of the input the two that it mixes, side by side with those of its neighbors, as
-//! they are. Owns where in a row they lie, and how they are found fast. Knows no colors and no weights.
+//! they are. Owns where in a row they lie, how they are found fast, and in which order they are kept. Knows no colors and no weights.
 
+use super::picture::Group;
 use super::simd::{InstructionSet, Instructions};
 
 /// Columns are sampled in groups of this many, the last one filled up: whole registers, and no remainder to care about.
 pub(super) const GROUP: usize = 32;
+
+/// Columns of a block: as many as the widest register has numbers.
+pub(super) const LANES: usize = 16;
 
 /// A sample as it lies in memory.
 pub(super) trait Sample: Copy {
@@ -37,12 +41,16 @@ impl Sample for [u8; 4] {
     }
 }
 
-/// Where the columns of an input find their samples in a row of a component.
+/// Where the columns of an input find the samples of components that lie side by side.
+///
+/// They are kept block by block, each of [`LANES`] columns: the first samples of a component, its second ones, then those of the next
+/// component. So those that lie together are picked together, and written as they are.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// For each column the first bytes of its two samples, counted from the first sample of the row. They never decrease from one column
     /// to the next.
     positions: Vec<[usize; 2]>,
+    group: Group,
     windows: Windows,
     /// Whether the windows are in use: not where samples are too far apart.
     is_windowed: bool,
@@ -51,25 +59,42 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Plans for samples of `sample_bytes` at these positions, as many as whole groups.
-    pub(super) fn set(&mut self, positions: impl Iterator<Item = [usize; 2]>, sample_bytes: usize, instructions: Instructions) {
+    /// Plans for samples of `sample_bytes` at these positions, as many as whole groups of columns.
+    pub(super) fn set(
+        &mut self,
+        group: Group,
+        positions: impl Iterator<Item = [usize; 2]>,
+        sample_bytes: usize,
+        instructions: Instructions,
+    ) {
+        self.group = group;
         self.positions.clear();
         self.positions.extend(positions);
         debug_assert!(self.positions.len().is_multiple_of(GROUP));
         debug_assert!(self.positions.is_sorted_by(|left, right| left[0] <= right[0] && left[1] <= right[1]));
         self.is_windowed = match instructions.set() {
             InstructionSet::Portable => false,
-            InstructionSet::Avx2 => self.windows.set::<16, 16>(&self.positions, sample_bytes),
-            InstructionSet::Avx512 => self.windows.set::<64, 128>(&self.positions, sample_bytes),
+            InstructionSet::Avx2 => self.windows.set_for_columns(&self.positions, &group, sample_bytes),
+            InstructionSet::Avx512 => self.windows.set_for_pieces(&self.positions, &group, sample_bytes),
         };
     }
 
-    /// Picks from a row that begins with its first sample and ends with its last, or later.
-    pub(super) fn pick<const N: usize>(&mut self, row: &[u8], firsts: &mut [[u8; N]], seconds: &mut [[u8; N]], instructions: Instructions) {
+    /// How many blocks it fills, of [`LANES`] samples each.
+    pub(super) fn n_pieces(&self) -> usize {
+        self.positions.len() / LANES * self.group.n_pieces()
+    }
+
+    /// Picks from a row that begins with the first sample of the group and ends with its last, or later.
+    pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], instructions: Instructions) {
+        let group = &self.group;
         if !self.is_windowed {
             let sample = |position: usize| *row[position..].first_chunk().expect("a sample lies in its row");
-            for (([first, second], to_first), to_second) in self.positions.iter().zip(firsts).zip(seconds) {
-                (*to_first, *to_second) = (sample(*first), sample(*second));
+            for (positions, pieces) in self.positions.as_chunks::<LANES>().0.iter().zip(target.chunks_exact_mut(group.n_pieces())) {
+                for (offset, pair) in group.offsets().iter().zip(pieces.as_chunks_mut::<2>().0) {
+                    for (lane, positions) in positions.iter().enumerate() {
+                        (pair[0][lane], pair[1][lane]) = (sample(positions[0] + offset), sample(positions[1] + offset));
+                    }
+                }
             }
             return;
         }
@@ -81,19 +106,42 @@ impl Grid {
             self.padded[..row.len()].copy_from_slice(row);
             &self.padded
         };
-        instructions.pick_windows(&self.windows, row, firsts.as_flattened_mut(), seconds.as_flattened_mut());
+        let block_bytes = group.n_pieces() * LANES * N;
+        instructions.pick_windows(&self.windows, group.offsets(), row, target.as_flattened_mut().as_flattened_mut(), block_bytes);
     }
 }
 
-/// Picking with instructions that permute the bytes of registers: a block of columns, whose samples fill a register, looks into one or
-/// more windows of bytes, one after the other in the row, and takes from each what lies in it.
+/// Samples that were picked, as [`Grid`] keeps them, of each component.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Picked<'a, S> {
+    pub(super) pieces: &'a [[S; LANES]],
+    /// The first samples of the first block, of each component.
+    pub(super) begins: [usize; 3],
+    /// From one block to the next.
+    pub(super) steps: [usize; 3],
+    /// From one pair of samples to the next, where a column has more than one.
+    pub(super) pair_steps: [usize; 3],
+}
+
+impl<'a, S> Picked<'a, S> {
+    /// The samples of a block, which are the first of a pair, the second, the first of the next pair and so on.
+    #[inline(always)]
+    pub(super) fn block(&self, tap_idx: usize, block_idx: usize) -> [&'a [S; LANES]; 3] {
+        std::array::from_fn(|component| {
+            let pair = self.begins[component] + tap_idx / 2 * self.pair_steps[component];
+            &self.pieces[pair + block_idx * self.steps[component] + tap_idx % 2]
+        })
+    }
+}
+
+/// Picking with instructions that permute the bytes of registers: what fills a register looks into one or more windows of bytes, one after
+/// the other in the row, and takes from each what lies in it.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    n_per_block: usize,
-    /// Of each block the first byte of its first window.
+    n_per_register: usize,
+    /// Of each register the first byte of its first window.
     begins: Vec<usize>,
-    /// For each window, and each byte of the register (the first samples of the block, then the second ones), which byte of the window
-    /// it is, or [`Windows::ELSEWHERE`].
+    /// For each window, and each byte of the register, which byte of the window it is, or [`Windows::ELSEWHERE`].
     controls: Vec<u8>,
     /// The end of the last window.
     reach_bytes: usize,
@@ -102,29 +150,32 @@ pub(super) struct Windows {
 impl Windows {
     /// The byte lies in another window.
     const ELSEWHERE: u8 = 0x80;
-    /// With more windows for a block, it is faster to pick its bytes one by one.
-    const PER_BLOCK_MAX: usize = 8;
+    /// With more windows for a register, it is faster to pick its bytes one by one.
+    const PER_REGISTER_MAX: usize = 8;
 
-    /// Plans blocks of `N` bytes and windows of `W`; false if it is better to have none.
-    fn set<const N: usize, const W: usize>(&mut self, positions: &[[usize; 2]], sample_bytes: usize) -> bool {
+    /// Plans registers and windows of 16 bytes, for one component at a time: the first samples of some columns, then the second ones.
+    /// False if it is better to have none.
+    fn set_for_columns(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
+        const N: usize = 16;
         let n_columns = N / 2 / sample_bytes;
         let blocks = positions.chunks_exact(n_columns);
         let span = |block: &[[usize; 2]]| block[n_columns - 1][1] + sample_bytes - block[0][0];
-        self.n_per_block = blocks.clone().map(span).max().unwrap_or(0).div_ceil(W);
-        if self.n_per_block > Self::PER_BLOCK_MAX {
+        self.n_per_register = blocks.clone().map(span).max().unwrap_or(0).div_ceil(N);
+        if self.n_per_register > Self::PER_REGISTER_MAX {
             return false;
         }
         self.begins.clear();
         self.begins.extend(blocks.clone().map(|block| block[0][0]));
-        self.reach_bytes = self.begins.last().map_or(0, |begin| begin + self.n_per_block * W);
+        let last = self.begins.last().copied().unwrap_or(0) + group.offsets().iter().max().unwrap_or(&0);
+        self.reach_bytes = last + self.n_per_register * N;
         self.controls.clear();
-        self.controls.resize(self.begins.len() * self.n_per_block * N, Self::ELSEWHERE);
-        for (block, controls) in blocks.zip(self.controls.chunks_exact_mut(self.n_per_block * N)) {
+        self.controls.resize(self.begins.len() * self.n_per_register * N, Self::ELSEWHERE);
+        for (block, controls) in blocks.zip(self.controls.chunks_exact_mut(self.n_per_register * N)) {
             for (column_idx, pair) in block.iter().enumerate() {
                 for (half, position) in pair.iter().enumerate() {
                     for byte_idx in 0..sample_bytes {
                         let offset = position + byte_idx - block[0][0];
-                        controls[offset / W * N + half * (N / 2) + column_idx * sample_bytes + byte_idx] = (offset % W) as u8;
+                        controls[offset / N * N + half * (N / 2) + column_idx * sample_bytes + byte_idx] = (offset % N) as u8;
                     }
                 }
             }
@@ -132,17 +183,66 @@ impl Windows {
         true
     }
 
-    /// Where each block begins, and its one control; `None` if blocks have more.
+    /// Plans registers of 64 bytes and windows of 128, for the samples in the order in which they are kept. False if it is better to have
+    /// none.
+    fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
+        const N: usize = 64;
+        const W: usize = 128;
+        let piece_bytes = LANES * sample_bytes;
+        // Of each register the columns of its first piece; a register is within a block, or has pieces of the next one.
+        let n_pieces = positions.len() / LANES * group.n_pieces();
+        let per_register = N / piece_bytes;
+        let piece = |piece_idx: usize| {
+            let (block_idx, slot) = (piece_idx / group.n_pieces(), piece_idx % group.n_pieces());
+            let offset = *group.offsets().get(slot / 2)?;
+            Some((&positions[block_idx * LANES..][..LANES], slot % 2, offset))
+        };
+        self.begins.clear();
+        let mut span_max = 0;
+        for register_idx in 0..n_pieces / per_register {
+            let (mut begin, mut end) = (usize::MAX, 0);
+            for (columns, half, offset) in (0..per_register).filter_map(|idx| piece(register_idx * per_register + idx)) {
+                begin = begin.min(columns[0][half] + offset);
+                end = end.max(columns[LANES - 1][half] + offset + sample_bytes);
+            }
+            // There may be registers of nothing.
+            let begin = begin.min(end);
+            self.begins.push(begin);
+            span_max = span_max.max(end - begin);
+        }
+        self.n_per_register = span_max.div_ceil(W);
+        if self.n_per_register > Self::PER_REGISTER_MAX {
+            return false;
+        }
+        self.reach_bytes = self.begins.iter().max().map_or(0, |begin| begin + self.n_per_register * W);
+        self.controls.clear();
+        self.controls.resize(self.begins.len() * self.n_per_register * N, Self::ELSEWHERE);
+        for (register_idx, controls) in self.controls.chunks_exact_mut(self.n_per_register * N).enumerate() {
+            let begin = self.begins[register_idx];
+            for idx in 0..per_register {
+                let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
+                for (lane, pair) in columns.iter().enumerate() {
+                    for byte_idx in 0..sample_bytes {
+                        let at = pair[half] + offset + byte_idx - begin;
+                        controls[at / W * N + idx * piece_bytes + lane * sample_bytes + byte_idx] = (at % W) as u8;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Where each register begins, and its one control; `None` if registers have more.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn single<const N: usize>(&self) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
-        (self.n_per_block == 1).then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
+        (self.n_per_register == 1).then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
-    /// Where each block's windows begin, and the control of each.
+    /// Where each register's windows begin, and the control of each.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn blocks<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
-        self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_block))
+    pub(super) fn registers<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
+        self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_register))
     }
 }

@@ -5,8 +5,8 @@ use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
 use super::picture::{Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{LANES, MixExact, blocks};
-use super::sample::{GROUP, Sample};
+use super::resize::{MixExact, blocks};
+use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Instructions, Kernel};
 use super::store::{Blend, Line, Normalizer};
 use crate::frame::Similarity;
@@ -20,7 +20,7 @@ pub(super) struct WarpedLine {
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
-    /// For each component four lists, one after the other: left and right above, left and right below.
+    /// For each component the blocks of samples above, left and right in turn, then those below.
     samples: Aligned<u8>,
     above: Aligned<f32>,
     lower: Aligned<f32>,
@@ -95,21 +95,24 @@ impl WarpedLine {
     where
         [u8; N]: Sample,
     {
-        let n_columns = self.taps.len();
-        let mut components = self.samples.as_chunks_mut::<N>().0.chunks_exact_mut(4 * n_columns);
+        let n_pieces = 2 * self.taps.len() / LANES;
+        let mut components = self.samples.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0.chunks_exact_mut(2 * n_pieces);
         for component_idx in 0..source.picture.n_components() {
-            let Some(lists) = components.next() else { unreachable!("there are three components") };
+            let Some(pieces) = components.next() else { unreachable!("there are three components") };
             for (column, taps) in self.taps.iter().enumerate() {
-                for (place, (row, column_idx)) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
-                    lists[place * n_columns + column] = source.sample(component_idx, taps.columns[column_idx], taps.rows[row]);
+                for (row_idx, row) in taps.rows.into_iter().enumerate() {
+                    let pieces = &mut pieces[row_idx * n_pieces + column / LANES * 2..][..2];
+                    for (piece, column_of_picture) in pieces.iter_mut().zip(taps.columns) {
+                        piece[column % LANES] = source.sample(component_idx, column_of_picture, row);
+                    }
                 }
             }
         }
-        let lists = self.samples.as_chunks::<N>().0;
-        let list = |component_idx: usize, place: usize| &lists[(4 * component_idx + place) * n_columns..][..n_columns];
-        let places = |place: usize| std::array::from_fn(|component_idx| list(component_idx, place));
-        for (first, rows) in [(0, &mut self.above), (2, &mut self.lower)] {
-            let mix = Mix { firsts: places(first), seconds: places(first + 1), weights: &self.right, rows, is_whole: self.is_whole, on };
+        let pieces = self.samples.as_chunks::<N>().0.as_chunks().0;
+        for (row_idx, rows) in [&mut self.above, &mut self.lower].into_iter().enumerate() {
+            let begins = std::array::from_fn(|component_idx| (2 * component_idx + row_idx) * n_pieces);
+            let picked = Picked { pieces, begins, steps: [2; 3], pair_steps: [0; 3] };
+            let mix = Mix { picked, weights: &self.right, rows, is_whole: self.is_whole, on };
             with_colors(source.picture.meaning(), self.n_channels, mix);
         }
     }
@@ -130,8 +133,7 @@ fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
 
 /// The mixing of left and right.
 struct Mix<'a, S> {
-    firsts: [&'a [S]; 3],
-    seconds: [&'a [S]; 3],
+    picked: Picked<'a, S>,
     weights: &'a [f32],
     rows: &'a mut [f32],
     is_whole: bool,
@@ -140,12 +142,12 @@ struct Mix<'a, S> {
 
 impl<S: Sample> WithColors for Mix<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { firsts, seconds, weights, rows, is_whole, on } = self;
+        let Self { picked, weights, rows, is_whole, on } = self;
         let weights = Some(weights);
         if is_whole {
-            on.run(MixExact { colors: Rounded(colors), firsts, seconds, weights, rows });
+            on.run(MixExact { colors: Rounded(colors), picked, weights, rows });
         } else {
-            on.run(MixExact { colors, firsts, seconds, weights, rows });
+            on.run(MixExact { colors, picked, weights, rows });
         }
     }
 }

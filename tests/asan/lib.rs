@@ -5,11 +5,11 @@ pub mod devices;
 pub mod frame;
 #[path = "../../src/runtime/mod.rs"]
 pub mod runtime;
+#[path = "../../src/stages/cut.rs"]
+mod cut;
 /// Of the stages what needs no engine.
 pub mod stages {
-    #[path = "../../../src/stages/cut.rs"]
-    mod cut;
-    pub use cut::{Cut, Region};
+    pub use crate::cut::{Cut, Region};
 }
 #[path = "../../src/sync.rs"]
 mod sync;

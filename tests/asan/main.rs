@@ -20,6 +20,8 @@ mod random_decoders;
 mod random_fill;
 #[path = "../runtime/request/mod.rs"]
 mod request;
+#[path = "../support/source.rs"]
+mod source;
 #[path = "../runtime/support.rs"]
 #[allow(dead_code, reason = "some of it is for the tests with engines")]
 mod support;

@@ -31,6 +31,8 @@ mod request;
 #[cfg(target_os = "linux")]
 mod shared;
 mod sharing;
+#[path = "../support/source.rs"]
+mod source;
 mod stages;
 mod streaming;
 mod support;

@@ -1,14 +1,11 @@
 //! One case for the output decoders, read from bytes: any decoder, outputs of right and wrong shapes, values that are good, bad and
 //! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
 
-#[path = "source.rs"]
-mod source;
-
 use roiflow::frame::{Rect, Size};
 use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
 use roiflow::vision::nms::NmsMethod;
 
-use source::Source;
+use super::source::Source;
 
 /// Runs the case; true if the decoder took the outputs.
 pub fn try_decoder(bytes: &[u8]) -> bool {

@@ -1,15 +1,12 @@
 //! One case for the fill of a model's input, read from bytes: any format, size, strides, region, options and input, right and wrong. What
 //! must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
 
-#[path = "source.rs"]
-mod source;
-
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
 use roiflow::stages::Cut;
 use roiflow::tensor::{ElementType, Memory, Result, Tensor};
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, InstructionSet, Preprocess, Resize, Rotation, Rounding, Scratch};
 
-use source::Source;
+use super::source::Source;
 
 /// What a byte of an input is before it is filled.
 const UNTOUCHED: u8 = 0x55;
@@ -75,6 +72,7 @@ fn without_nan(mut bytes: Vec<u8>, element: ElementType) -> Vec<u8> {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Picture {
     Frame(Frame),
     Values(Tensor, InputLayout),

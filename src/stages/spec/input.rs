@@ -219,3 +219,38 @@ fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: 
         Some(values) => Err(config(format!("[input] `{key}`: expected 1 or {n_channels} numbers, got {}", values.len()))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/model-descriptions.md");
+
+    #[derive(Deserialize)]
+    struct Example {
+        input: Option<WrittenInput>,
+    }
+
+    #[test]
+    fn the_keys_and_examples_of_the_documentation_are_understood() {
+        let (_, section) = PAGE.split_once("## Keys of `[input]`").expect("a section of these keys");
+        let rows: Vec<&str> =
+            section.lines().skip(2).skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|')).collect();
+        assert!(rows.len() >= 13, "{rows:?}");
+        for row in rows {
+            let key = row.split('`').nth(1).unwrap();
+            let example = row.trim_end_matches(" |").rsplit_once("| ").unwrap().1.trim_matches('`');
+            // What needs more than a line is below the table.
+            if example != "see below" {
+                assert!(example.starts_with(&format!("{key} = ")), "{row}");
+                let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));
+                input.preprocess(&mut Vec::new()).unwrap();
+                input.cut(true).unwrap();
+            }
+        }
+        let examples = section.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
+        let inputs: Vec<WrittenInput> = examples.filter_map(|example| toml::from_str::<Example>(example).unwrap().input).collect();
+        assert!(inputs.iter().any(|input| input.cut(true).unwrap().align.len() == 5));
+        assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
+    }
+}

@@ -88,16 +88,16 @@ impl Instructions {
         self.0
     }
 
-    /// Picks bytes of `row` to `firsts` and `seconds` as `windows` says, which was made for this set.
+    /// Picks bytes of `row` as `windows` says, which was made for this set, for components at these offsets, into blocks of `block_bytes`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors has windows"))]
-    pub(super) fn pick_windows(self, windows: &Windows, row: &[u8], firsts: &mut [u8], seconds: &mut [u8]) {
+    pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx2 => unsafe { x86::pick_avx2(windows, row, firsts, seconds) },
+            InstructionSet::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            InstructionSet::Avx512 => unsafe { x86::pick_avx512(windows, row, firsts, seconds) },
+            InstructionSet::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
             _ => unreachable!("a set without windows is never asked for them"),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_setzero_si128, _mm_shuffle_epi8,
-    _mm256_storeu_si256, _mm512_castsi512_si256, _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_maskz_permutex2var_epi8,
-    _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8, _mm512_setzero_si512,
+    _mm512_loadu_si512, _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
+    _mm512_setzero_si512, _mm512_storeu_si512,
 };
 
 use super::Kernel;
@@ -21,46 +21,61 @@ pub(super) fn run_avx512(kernel: impl Kernel) {
     kernel.run();
 }
 
-/// Blocks and windows of 16 bytes, by `pshufb`, which gives zero where the highest bit of its control is set.
+/// Registers and windows of 16 bytes, by `pshufb`, which gives zero where the highest bit of its control is set. `offsets` are those of the
+/// components; each has two pieces in a block of `block_bytes`.
 #[target_feature(enable = "avx2")]
-pub(super) fn pick_avx2(windows: &Windows, row: &[u8], firsts: &mut [u8], seconds: &mut [u8]) {
-    let targets = firsts.as_chunks_mut::<8>().0.iter_mut().zip(seconds.as_chunks_mut::<8>().0);
-    if let Some(blocks) = windows.single() {
-        for ((begin, control), (firsts, seconds)) in blocks.zip(targets) {
-            let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
-            store_halves_16(_mm_shuffle_epi8(load_16(window), load_16(control)), firsts, seconds);
+pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
+    let n_slots = if offsets.len() == 3 { 8 } else { 2 * offsets.len() };
+    let piece_bytes = block_bytes / n_slots;
+    for (component, offset) in offsets.iter().enumerate() {
+        let row = &row[*offset..];
+        let place = 2 * component * piece_bytes..2 * (component + 1) * piece_bytes;
+        if let Some(mut registers) = windows.single() {
+            for block in target.chunks_exact_mut(block_bytes) {
+                let (firsts, seconds) = block[place.clone()].split_at_mut(piece_bytes);
+                let halves = firsts.as_chunks_mut().0.iter_mut().zip(seconds.as_chunks_mut().0);
+                for ((firsts, seconds), (begin, control)) in halves.zip(&mut registers) {
+                    let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
+                    store_halves_16(_mm_shuffle_epi8(load_16(window), load_16(control)), firsts, seconds);
+                }
+            }
+            continue;
         }
-        return;
-    }
-    for ((begin, controls), (firsts, seconds)) in windows.blocks().zip(targets) {
-        let mut picked = _mm_setzero_si128();
-        for (window, control) in row[begin..].as_chunks().0.iter().zip(controls) {
-            picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(window), load_16(control)));
+        let mut registers = windows.registers();
+        for block in target.chunks_exact_mut(block_bytes) {
+            let (firsts, seconds) = block[place.clone()].split_at_mut(piece_bytes);
+            let halves = firsts.as_chunks_mut().0.iter_mut().zip(seconds.as_chunks_mut().0);
+            for ((firsts, seconds), (begin, controls)) in halves.zip(&mut registers) {
+                let mut picked = _mm_setzero_si128();
+                for (window, control) in row[begin..].as_chunks().0.iter().zip(controls) {
+                    picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(window), load_16(control)));
+                }
+                store_halves_16(picked, firsts, seconds);
+            }
         }
-        store_halves_16(picked, firsts, seconds);
     }
 }
 
-/// Blocks of 64 bytes and windows of 128, by `vpermi2b`, with the highest bits of its control as a mask.
+/// Registers of 64 bytes and windows of 128, by `vpermi2b`, with the highest bits of its control as a mask.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(super) fn pick_avx512(windows: &Windows, row: &[u8], firsts: &mut [u8], seconds: &mut [u8]) {
-    let targets = firsts.as_chunks_mut::<32>().0.iter_mut().zip(seconds.as_chunks_mut::<32>().0);
-    if let Some(blocks) = windows.single() {
-        for ((begin, control), (firsts, seconds)) in blocks.zip(targets) {
+pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
+    let targets = target.as_chunks_mut::<64>().0.iter_mut();
+    if let Some(registers) = windows.single() {
+        for ((begin, control), target) in registers.zip(targets) {
             let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
             let [left, right] = load_128(window);
-            store_halves_64(_mm512_permutex2var_epi8(left, load_64(control), right), firsts, seconds);
+            store_64(_mm512_permutex2var_epi8(left, load_64(control), right), target);
         }
         return;
     }
-    for ((begin, controls), (firsts, seconds)) in windows.blocks().zip(targets) {
+    for ((begin, controls), target) in windows.registers().zip(targets) {
         let mut picked = _mm512_setzero_si512();
         for (window, control) in row[begin..].as_chunks().0.iter().zip(controls) {
             let ([left, right], control) = (load_128(window), load_64(control));
             let is_inside = !_mm512_movepi8_mask(control);
             picked = _mm512_or_si512(picked, _mm512_maskz_permutex2var_epi8(is_inside, left, control, right));
         }
-        store_halves_64(picked, firsts, seconds);
+        store_64(picked, target);
     }
 }
 
@@ -94,10 +109,7 @@ fn load_128(bytes: &[u8; 128]) -> [__m512i; 2] {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store_halves_64(bytes: __m512i, low: &mut [u8; 32], high: &mut [u8; 32]) {
-    // SAFETY: both are 32 bytes, and the stores need no alignment.
-    unsafe {
-        _mm256_storeu_si256(low.as_mut_ptr().cast(), _mm512_castsi512_si256(bytes));
-        _mm256_storeu_si256(high.as_mut_ptr().cast(), _mm512_extracti64x4_epi64::<1>(bytes));
-    }
+fn store_64(bytes: __m512i, target: &mut [u8; 64]) {
+    // SAFETY: there are 64 bytes, and the store needs no alignment.
+    unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), bytes) }
 }

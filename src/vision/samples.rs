@@ -1,0 +1,101 @@
+//! The samples of one source row that the columns of an input need, of all components; what the row before has in common with it stays.
+//! Owns their buffer. Knows no colors and no weights.
+
+use super::aligned::Aligned;
+use super::picture::{Group, Picture, Rows};
+use super::sample::{Grid, LANES, Picked};
+use super::simd::Instructions;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    /// Of the groups of components, for each pair of samples that a column has.
+    grids: Vec<[Grid; 3]>,
+    groups: [Group; 3],
+    n_groups: usize,
+    /// Which grid is each group's: those that lie alike have one.
+    grid_of_group: [usize; 3],
+    /// Which row of its plane the samples of each group are of.
+    rows: [Option<usize>; 3],
+    n_pairs: usize,
+    /// Blocks of samples, those of a group together.
+    bytes: Aligned<u8>,
+    group_begins: [usize; 3],
+    /// Of each group, and pair.
+    n_pieces: [usize; 3],
+    /// See [`Picked`].
+    begins: [usize; 3],
+    steps: [usize; 3],
+    pair_steps: [usize; 3],
+}
+
+impl Samples {
+    /// Plans for columns of which each has `n_pairs` pairs of samples, and forgets the row. `columns` gives the columns of the picture for
+    /// a pair, as many as whole groups.
+    pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(
+        &mut self,
+        picture: &Picture,
+        n_pairs: usize,
+        columns: impl Fn(usize) -> I,
+        instructions: Instructions,
+    ) {
+        let sample_bytes = picture.sample().n_bytes();
+        self.n_pairs = n_pairs;
+        self.rows = [None; 3];
+        if self.grids.len() < n_pairs {
+            self.grids.resize_with(n_pairs, Default::default);
+        }
+        let (mut end, mut component_idx) = (0, 0);
+        self.n_groups = 0;
+        for (group_idx, group) in picture.groups().enumerate() {
+            let spacing = picture.spacing(group.first_component);
+            let is_like_the_last = group_idx > 0
+                && spacing == picture.spacing(self.groups[group_idx - 1].first_component)
+                && group.offsets() == self.groups[group_idx - 1].offsets();
+            self.grid_of_group[group_idx] = if is_like_the_last { self.grid_of_group[group_idx - 1] } else { group_idx };
+            let grid_idx = self.grid_of_group[group_idx];
+            if !is_like_the_last {
+                for (pair_idx, grids) in self.grids.iter_mut().enumerate().take(n_pairs) {
+                    let positions = columns(pair_idx).map(|pair| pair.map(|column| spacing.position(column)));
+                    grids[grid_idx].set(group, positions, sample_bytes, instructions);
+                }
+            }
+            let n_pieces = self.grids[0][grid_idx].n_pieces();
+            (self.groups[group_idx], self.group_begins[group_idx], self.n_pieces[group_idx]) = (group, end, n_pieces);
+            for slot in 0..group.offsets().len() {
+                self.begins[component_idx] = end + 2 * slot;
+                (self.steps[component_idx], self.pair_steps[component_idx]) = (group.n_pieces(), n_pieces);
+                component_idx += 1;
+            }
+            end += n_pairs * n_pieces;
+            self.n_groups += 1;
+        }
+        // Where there is only one component, the others are it.
+        for missing_idx in component_idx..3 {
+            self.begins[missing_idx] = self.begins[0];
+            (self.steps[missing_idx], self.pair_steps[missing_idx]) = (self.steps[0], self.pair_steps[0]);
+        }
+        self.bytes.resize(end * LANES * sample_bytes);
+    }
+
+    /// Those of row `y`, of `N` bytes each as the picture's are.
+    pub(super) fn pick<const N: usize>(&mut self, source: Rows<'_>, y: u32, instructions: Instructions) -> Picked<'_, [u8; N]> {
+        let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
+        for group_idx in 0..self.n_groups {
+            let component_idx = self.groups[group_idx].first_component;
+            let row_idx = Some(source.row_idx(component_idx, y));
+            // Rows share those of a subsampled plane.
+            if self.rows[group_idx] == row_idx {
+                continue;
+            }
+            self.rows[group_idx] = row_idx;
+            let (row, grid_idx) = (source.row(component_idx, y), self.grid_of_group[group_idx]);
+            let pieces = pieces[self.group_begins[group_idx]..].chunks_exact_mut(self.n_pieces[group_idx]);
+            for (grids, pieces) in self.grids.iter_mut().zip(pieces).take(self.n_pairs) {
+                grids[grid_idx].pick(row, pieces, instructions);
+            }
+        }
+        let pieces = self.bytes.as_chunks::<N>().0.as_chunks().0;
+        Picked { pieces, begins: self.begins, steps: self.steps, pair_steps: self.pair_steps }
+    }
+}
