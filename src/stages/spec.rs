@@ -173,6 +173,11 @@ impl ModelSpec {
             }
         };
         let input_shape = written.input.picture_shape(port, &preprocess)?;
+        if let Some(n_pictures @ 2..) = input_shape.first() {
+            return Err(config(format!(
+                "the model's input {port} takes {n_pictures} pictures at once: export it with a batch of 1, or an open one"
+            )));
+        }
         let input_size = preprocess
             .input_size(&input_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))

@@ -23,9 +23,12 @@ fn port(name: &str, shape: &[Option<usize>]) -> Port {
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
+/// Names and shapes.
+type Ports<'a> = &'a [(&'a str, &'a [usize])];
+
 /// A model of ports: names and shapes, 0 for what is open.
-fn ports(inputs: &[(&str, &[usize])], outputs: &[(&str, &[usize])]) -> ModelInfo {
-    let all = |list: &[(&str, &[usize])]| {
+fn ports(inputs: Ports<'_>, outputs: Ports<'_>) -> ModelInfo {
+    let all = |list: Ports<'_>| {
         let shape = |shape: &[usize]| shape.iter().map(|&extent| (extent > 0).then_some(extent)).collect::<Vec<_>>();
         list.iter().map(|(name, extents)| port(name, &shape(extents))).collect()
     };
@@ -230,7 +233,7 @@ fn an_export_of_ultralytics_needs_no_description() {
 
 #[test]
 fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_sides() {
-    let image: &[(&str, &[usize])] = &[("images", &[1, 3, 64, 64])];
+    let image: Ports<'_> = &[("images", &[1, 3, 64, 64])];
     let entries = |names: &'static str| [("author", "Ultralytics"), ("task", "detect"), ("names", names), ("imgsz", "[64, 64]")];
     let three = "{0: 'a', 1: 'b', 2: 'c'}";
     for (outputs, names, parts) in [
@@ -245,7 +248,7 @@ fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_side
     }
     // Boxes that are final have no columns of classes, whatever the exporter's flag is called.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
-        let outputs: &[(&str, &[usize])] = &[("output0", &[1, 300, 6])];
+        let outputs: Ports<'_> = &[("output0", &[1, 300, 6])];
         let entries = [&entries(three)[..], &[flag]].concat();
         assert_eq!(decoder(&load(&with_metadata(ports(image, outputs), &entries))), "yolov10");
     }
@@ -253,6 +256,9 @@ fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_side
     let yolov5 = [("stride", "32"), ("names", "['a', 'b', 'c']")];
     let spec = load(&with_metadata(ports(image, &[("output0", &[1, 252, 8])]), &yolov5));
     assert_eq!((decoder(&spec), thresholds(&spec)), ("yolov5", (0.25, 0.45)));
+    assert_eq!(decoder(&load(&with_metadata(ports(image, &[("output0", &[1, 7, 84])]), &yolov5))), "yolov8");
+    let said = refused(&with_metadata(ports(image, &[("output0", &[1, 252, 9])]), &yolov5));
+    assert!(said.contains("[1, N, 8] or [1, 7, N]") && said.contains("[1, 252, 9]"), "{said}");
 }
 
 #[test]
@@ -326,7 +332,7 @@ fn an_openvino_export_of_ultralytics_has_its_metadata_beside_it() {
 
 #[test]
 fn what_model_info_leaves_open_is_model_apis_default_and_said() {
-    let image: &[(&str, &[usize])] = &[("image", &[1, 3, 64, 64])];
+    let image: Ports<'_> = &[("image", &[1, 3, 64, 64])];
     let ssd = with_metadata(ports(image, &[("boxes", &[1, 1, 100, 7])]), &[("model_info model_type", "ssd")]);
     let spec = load(&ssd);
     assert_eq!(
@@ -376,7 +382,7 @@ fn what_model_info_leaves_open_is_model_apis_default_and_said() {
 #[test]
 fn ports_that_only_one_family_has_are_enough() {
     let image = |height, width| ("input", [1, 3, height, width]);
-    let cases: [(_, &[(&str, &[usize])], _, _, _); 3] = [
+    let cases: [(_, Ports<'_>, _, _, _); 3] = [
         (image(240, 320), &[("scores", &[1, 4420, 2]), ("boxes", &[1, 4420, 4])], "ultraface", ChannelOrder::Rgb, [127.0; 3]),
         (image(240, 320), &[("both", &[1, 4420, 6])], "ultraface", ChannelOrder::Rgb, [127.0; 3]),
         (
@@ -398,8 +404,15 @@ fn ports_that_only_one_family_has_are_enough() {
 }
 
 #[test]
+fn a_model_of_several_pictures_at_once_is_refused() {
+    let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
+    let said = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
+    assert!(said.contains("takes 10 pictures at once") && said.contains("a batch of 1"), "{said}");
+}
+
+#[test]
 fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
-    let image: &[(&str, &[usize])] = &[("image", &[1, 3, 640, 640])];
+    let image: Ports<'_> = &[("image", &[1, 3, 640, 640])];
     for (info, parts) in [
         // A pose model of one class looks like a detector of 52.
         (ports(image, &[("output0", &[1, 56, 8400])]), &["one of yolov5, yolov8 reads", "what a picture must look like"][..]),
@@ -430,6 +443,10 @@ fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
     let expected =
         Preprocess { color: ChannelOrder::Bgr, resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 114.0, ..Preprocess::default() };
     assert_eq!((decoder(&spec), spec.preprocess.clone()), ("yolox", Preprocess { layout: InputLayout::Nchw, ..expected }));
+    // Converters of Paddle's models leave the names of classes.
+    let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
+    let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
+    assert!(Description::begin(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
     // Of these there is more than one way, so that it is left to say.
     let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])]));
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);

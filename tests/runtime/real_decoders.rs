@@ -4,7 +4,7 @@ use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
 use roiflow::stages::{Classifier, StageOptions};
 
-use crate::support::{description, real};
+use crate::support::{description, is_here, real};
 
 fn options(model: &str, toml: &str) -> Option<StageOptions> {
     let (model, description) = (real(&format!("models/{model}"))?, Some(description(toml)));
@@ -14,6 +14,24 @@ fn options(model: &str, toml: &str) -> Option<StageOptions> {
 fn picture(name: &str) -> Option<Frame> {
     let picture = ImageReader::open(real(&format!("images/{name}"))?).unwrap().decode().unwrap().into_rgb8();
     Some(Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw()).unwrap())
+}
+
+/// What ONNX Runtime 1.32 says of the same pictures, resized by OpenCV: quantized scores are bytes that stand for 0 to 1.
+#[test]
+fn known_classifiers_say_of_pictures_what_their_engine_says() {
+    for (model, device, cases) in [
+        ("efficientnet_lite0_uint8.onnx", "ORT.CPU", &[("car_detection.png", "cellular telephone", 0.551)][..]),
+        ("emotion_mini_xception.onnx", "CPU", &[("multi_face.jpg", "sad", 0.507), ("dog_bike_car.jpg", "sad", 0.489)]),
+    ] {
+        let Some(model) = real(&format!("models/{model}")).filter(|_| is_here(device)) else { continue };
+        let classifier = Classifier::new(&StageOptions { model, device: Some(device.to_owned()), ..StageOptions::default() }).unwrap();
+        for &(name, expected, confidence) in cases {
+            let said = classifier.classify(&picture(name).unwrap()).unwrap().remove(0);
+            let Outcome::Label { label: Some(label), confidence: found, .. } = &said.outcome else { panic!("{said:?}") };
+            eprintln!("{name}: {label} {found:.3}, expected {expected} {confidence}");
+            assert!(**label == *expected && (found - confidence).abs() < 0.1, "{name}: {label} {found}");
+        }
+    }
 }
 
 #[test]

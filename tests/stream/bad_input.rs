@@ -79,6 +79,12 @@ fn descriptions() {
     check(&[
         case(source(&format!("roidetect model=\"{}\"", folder.file("alone.onnx"))), &["no description", "alone.toml", "write"]),
         case(source(&detect("rectangle", "description=/no/such.toml")), &["/no/such.toml", "No such file", "check the path"]),
+        case(source(&detect("rectangle", "model-proc=/no/such.json")), &["/no/such.json", "No such file", "check the path"]),
+        case(source(&detect("rectangle", "model-proc=a.json description=b.toml")), &["both `description` and `model-proc`"]),
+        case(
+            source(&format!("roidetect model={rectangle} model-proc=\"{}\"", folder.write("proc.json", "{}"))),
+            &["classification", "proc.json"],
+        ),
         case(with("layout.toml", "nhwc", "nchw"), &["layout.toml", "expected [N, C, H, W]", "got [1, 64, 64, 3]", "correct `layout`"]),
         case(with("decoder.toml", "ultraface", "yolox"), &["decoder.toml", "yolox", "[1, 1, 6]"]),
         case(with("nodecoder.toml", "ultraface", "ultrafase"), &["nodecoder.toml", "ultrafase", "ultraface"]),

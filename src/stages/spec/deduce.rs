@@ -9,7 +9,7 @@ mod ultralytics;
 
 use std::path::Path;
 
-use super::draft::Draft;
+use super::draft::{Draft, Value};
 use super::output;
 use crate::frame::Size;
 use crate::runtime::{Dim, ModelInfo, Port, Result};
@@ -38,12 +38,22 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     if let Some(found) = model_info::read(info)? {
         return Ok(found);
     }
-    Ok(family::of_ports(info, None))
+    Ok(with_characters(family::of_ports(info, None), info))
+}
+
+/// The converters of Paddle's models leave the names of classes, one per line.
+fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
+    if let Some(names) =
+        info.metadata.get("character").map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|names| !names.is_empty())
+    {
+        found.draft.output.set("labels", Value::Texts(names));
+    }
+    found
 }
 
 /// What is known of a model whose outputs the decoder of this name reads, as somebody says: what its authors do with pictures.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
-    family::of_ports(info, Some(decoder))
+    with_characters(family::of_ports(info, Some(decoder)), info)
 }
 
 /// The layout of a picture's port, by its three channels, or its one: nothing where both ends could be them.

@@ -176,6 +176,25 @@ mod tests {
         }
     }
 
+    /// `roiflow describe` writes labels into the file, whose place they do not know.
+    #[test]
+    fn a_description_with_its_own_labels_says_the_same() {
+        use super::super::{Description, Source};
+        for known in all() {
+            let source = Source::Known { name: known.name, by_checksum: true };
+            let as_it_is = Description { source, text: known.text.to_owned(), assumed: Vec::new() };
+            let mut expected: toml::Table = known.text.parse().unwrap();
+            let written: toml::Table =
+                as_it_is.with_own_labels().unwrap().text.parse().unwrap_or_else(|error| panic!("{}: {error}", known.name));
+            if let Some(file) = expected["output"].as_table_mut().and_then(|output| output.remove("labels-file")) {
+                let labels = labels(Path::new(file.as_str().unwrap())).unwrap();
+                let names = (0..labels.len() as u32).map(|class_id| toml::Value::String(labels.get(class_id).unwrap().to_string()));
+                expected["output"].as_table_mut().unwrap().insert("labels".to_owned(), toml::Value::Array(names.collect()));
+            }
+            assert_eq!(written, expected, "{}", known.name);
+        }
+    }
+
     #[test]
     fn checksums_are_those_of_the_standard() {
         let path = std::env::temp_dir().join(format!("roiflow-{}-checksum.xml", std::process::id()));

@@ -1,8 +1,8 @@
 //! The metadata that Ultralytics writes into ONNX files (of YOLOv5 to YOLO26), and as `metadata.yaml` beside OpenVINO's.
 //!
-//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and among `args` `nms`; those of the YOLOv5
-//! repository are `stride` and `names` alone. Values are texts of Python's literals, in the YAML file those of its plain style. What
-//! pictures must look like is not among them: it is the same for all models of a task.
+//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and among `args` `nms`; those of the repositories of
+//! YOLOv5 and YOLOv9 are `stride` and `names` alone. Values are texts of Python's literals, in the YAML file those of its plain style.
+//! What pictures must look like is not among them: it is the same for all models of a task.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::runtime::{ModelInfo, Result};
 /// What stands in the metadata.
 #[derive(Debug, PartialEq, Default)]
 pub(super) struct Exported {
-    /// `None` in files of the YOLOv5 repository.
+    /// `None` in files of the repositories of YOLOv5 and YOLOv9.
     task: Option<String>,
     names: Vec<String>,
     /// Height and width.
@@ -138,7 +138,7 @@ impl Exported {
         let unexpected = || {
             let outputs = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let expected = match self.task {
-                None => format!("[1, N, {}]", 5 + n_classes),
+                None => format!("[1, N, {}] or [1, {}, N]", 5 + n_classes, 4 + n_classes),
                 Some(_) => format!("[1, {}, N], or [1, N, 6] of final boxes", 4 + n_classes),
             };
             config(format!("its metadata say that it is a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
@@ -148,7 +148,9 @@ impl Exported {
         let [table] = &*tables else { return Err(unexpected()) };
         let fits = |axis: usize, expected: usize| table[axis].is_none_or(|extent| extent == expected);
         match self.task {
-            None if fits(2, 5 + n_classes) => Ok("yolov5"),
+            None if table[2] == Some(5 + n_classes) => Ok("yolov5"),
+            // The repository of YOLOv9 took the exporter over.
+            None if table[1] == Some(4 + n_classes) => Ok("yolov8"),
             None => Err(unexpected()),
             Some(_) if self.is_final || (table[2] == Some(6) && table[1].is_some_and(|extent| extent != 4 + n_classes)) => {
                 if fits(2, 6) {
