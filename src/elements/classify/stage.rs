@@ -140,10 +140,10 @@ impl ClassifyStage {
                 element,
                 gst::ResourceError::Settings,
                 (
-                    "`{}` aligns {} keypoints (`align` in `{}`), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
+                    "`{}` aligns {} keypoints (`align` in its description {}), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
                     spec.model_name,
                     spec.cut.align.len(),
-                    spec.description.display()
+                    spec.source
                 )
             );
         }
