@@ -75,8 +75,8 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
 
 /// What a description says, without where it comes from.
 fn content(spec: &ModelSpec) -> String {
-    let ModelSpec { name, task, preprocess, input_size, input_shape, labels, .. } = spec;
-    format!("{name} {task:?} {preprocess:?} {input_size} {input_shape} {labels:?}")
+    let ModelSpec { name, task, preprocess, cut, input_size, input_shape, labels, .. } = spec;
+    format!("{name} {task:?} {preprocess:?} {cut:?} {input_size} {input_shape} {labels:?}")
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn an_export_of_ultralytics_needs_no_description() {
         let resize = if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } };
         let preprocess =
             Preprocess { color: ChannelOrder::Rgb, layout: InputLayout::Nchw, resize, scale: [255.0; 3], ..Preprocess::default() };
-        let preprocess = Preprocess { pad: if is_classifier { preprocess.pad } else { 114.0 }, ..preprocess };
+        let preprocess = Preprocess { pad: if is_classifier { preprocess.pad } else { 114.0 }, antialias: is_classifier, ..preprocess };
         assert_eq!(spec.preprocess, preprocess, "{network}");
         if !is_classifier {
             assert_eq!((decoder(&spec), thresholds(&spec).0), (reader, 0.25), "{network}");

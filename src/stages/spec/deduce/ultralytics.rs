@@ -108,7 +108,10 @@ impl Exported {
                 input.assume("resize", "letterbox", why);
                 input.assume("pad", 114.0, why);
             }
-            _ => input.assume("resize", "crop", "Ultralytics feeds its classifiers the middle of the picture"),
+            _ => {
+                input.assume("resize", "crop", "Ultralytics feeds its classifiers the middle of the picture");
+                input.assume("antialias", true, "and lets Pillow resize it");
+            }
         }
         input.assume("scale", Value::Numbers(vec![255.0]), why);
         if leaves_size_open(port, layout)
