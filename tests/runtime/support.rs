@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
@@ -166,12 +167,14 @@ pub fn resident_bytes() -> Option<usize> {
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// A folder for files of one test; gone when dropped.
+/// A folder for files of one test, which others of the same name do not share; gone when dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("roiflow-{}-{name}", std::process::id()));
+        static N_MADE: AtomicUsize = AtomicUsize::new(0);
+        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("roiflow-{}-{n_made}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
