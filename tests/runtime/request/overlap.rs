@@ -101,10 +101,14 @@ fn the_models_of_one_instance_share_a_waiter() {
     assert_eq!(core.executors().n_named(), 1);
     let requests: Vec<_> = models.iter().map(|model| model.create_infer_request().unwrap()).collect();
     requests.iter().for_each(|request| request.start_async(()).unwrap());
-    for request in &requests {
-        gate.admit(1);
-        request.wait().unwrap();
-    }
+    // In which order they come to the waiter is open: they are filled by several workers.
+    in_time(move || {
+        for n_arrived in 1..=requests.len() {
+            gate.wait_for_arrivals(n_arrived);
+            gate.admit(1);
+        }
+        requests.iter().for_each(|request| request.wait().unwrap());
+    });
 }
 
 /// A request that is dropped while the device computes leaves the waiter free for the next one.
