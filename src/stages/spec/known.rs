@@ -41,7 +41,6 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
     "face-detection-retail-0004",
     "face-detection-retail-0005",
     "face-reidentification-retail-0095",
-    "facial-landmarks-35-adas-0002",
     "gender",
     "head-pose-estimation-adas-0001",
     "landmarks-regression-retail-0009",
