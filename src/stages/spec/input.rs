@@ -225,6 +225,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../docs/model-descriptions.md");
+    const README: &str = include_str!("../../../README.md");
 
     #[derive(Deserialize)]
     struct Example {
@@ -252,5 +253,17 @@ mod tests {
         let inputs: Vec<WrittenInput> = examples.filter_map(|example| toml::from_str::<Example>(example).unwrap().input).collect();
         assert!(inputs.iter().any(|input| input.cut(true).unwrap().align.len() == 5));
         assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
+    }
+
+    /// It is copied as a whole.
+    #[test]
+    fn the_example_of_the_readme_is_one_of_a_detector() {
+        let examples = README.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
+        let example = examples.into_iter().find(|example| example.starts_with("version = 1")).expect("a whole description");
+        assert!(example.contains("\ntask = \"detection\""), "{example}");
+        let Example { input } = toml::from_str(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+        let input = input.expect("it has an [input]");
+        input.preprocess(&mut Vec::new()).unwrap();
+        input.cut(false).unwrap();
     }
 }
