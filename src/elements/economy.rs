@@ -13,7 +13,7 @@ use gstreamer as gst;
 
 use crate::frame::{Detection, FrameResults, ObjectId};
 use crate::stages::classifier::Classified;
-use crate::stages::{AnswerCache, Region, ReuseOptions};
+use crate::stages::{AnswerCache, Cut, Region, ReuseOptions};
 
 /// So many objects in a row without a name are no chance: nobody tracks.
 const N_NAMELESS: u64 = 16;
@@ -175,10 +175,10 @@ impl Economy {
     }
 
     /// Decides which of these objects of a frame are classified. Called in the order of the stream.
-    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>) -> FramePlan {
+    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>, cut: &Cut) -> FramePlan {
         let mut plan = FramePlan::default();
         if !self.settings.are_used() {
-            plan.now.extend(objects.map(Region::from));
+            plan.now.extend(objects.map(|object| cut.region(object)));
             add(&self.counts.classified, plan.now.len());
             return plan;
         }
@@ -189,7 +189,7 @@ impl Economy {
         for object in objects {
             let Some(name) = object.track else {
                 n_nameless += 1;
-                plan.now.push(object.into());
+                plan.now.push(cut.region(object));
                 continue;
             };
             n_named += 1;
@@ -203,7 +203,7 @@ impl Economy {
             }
             plan.remembered.names.push((object.id, name));
             let classified = if self.settings.is_async { &mut plan.in_background } else { &mut plan.now };
-            classified.push(object.into());
+            classified.push(cut.region(object));
         }
         state.n_in_background += usize::from(!plan.in_background.is_empty());
         plan.failed = state.failed.take();

@@ -1,6 +1,8 @@
 //! Which part of a frame is the picture of a detection: its box, with a margin, as a square, or along its keypoints. Pure geometry. Knows
 //! no pixels and no requests.
 
+use std::fmt;
+
 use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size};
 
 /// What a classifier is asked about.
@@ -12,12 +14,6 @@ pub struct Region {
     pub rect: Rect,
     /// Its keypoints, likewise; may be empty.
     pub keypoints: Vec<Point>,
-}
-
-impl From<&Detection> for Region {
-    fn from(detection: &Detection) -> Self {
-        Self { id: detection.id, rect: detection.rect, keypoints: detection.keypoints.clone() }
-    }
 }
 
 impl From<(ObjectId, PixelRect)> for Region {
@@ -38,7 +34,22 @@ pub struct Cut {
     pub align: Vec<Point>,
 }
 
+/// With the keys of a description.
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { margin, square, align } = self;
+        write!(f, "margin {margin}, square {square}")?;
+        if align.is_empty() { Ok(()) } else { write!(f, ", align {} keypoints", align.len()) }
+    }
+}
+
 impl Cut {
+    /// What is asked about a detection; its keypoints go along where they matter.
+    pub fn region(&self, detection: &Detection) -> Region {
+        let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
+        Region { id: detection.id, rect: detection.rect, keypoints }
+    }
+
     /// The pixels of the picture: edges rounded half up, then cut at the frame's. `None` if none of them is in the frame.
     pub fn rect(&self, rect: Rect, frame: Size) -> Option<PixelRect> {
         if !self.square && self.margin == 0.0 {

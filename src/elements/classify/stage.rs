@@ -31,7 +31,8 @@ pub(super) struct ClassifyStage {
 impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
-        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, self.objects.objects(&results));
+        let (objects, cut) = (self.objects.objects(&results), &self.classifier.spec().cut);
+        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
         }
