@@ -7,7 +7,7 @@ use crate::devices;
 use crate::pipeline::Spec;
 use crate::runtime::{Error, Model, ModelInfo};
 use crate::stages::spec::DEFAULT_DEVICE;
-use crate::stages::{Head, ModelSpec, Source, StageOptions, Task};
+use crate::stages::{Cut, Head, ModelSpec, Source, StageOptions, Task};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -59,12 +59,10 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         writeln!(out, "  model {}", origin.join("; "))?;
     }
     writeln!(out, "  task {} `{}`", spec.task_name(), spec.name)?;
-    let preprocess = &spec.preprocess;
-    writeln!(
-        out,
-        "  picture {} {:?} {:?}, {:?}, (pixel - {:?}) / {:?}",
-        spec.input_size, preprocess.color, preprocess.layout, preprocess.resize, preprocess.mean, preprocess.scale
-    )?;
+    writeln!(out, "  picture {}: {}", spec.input_size, spec.preprocess)?;
+    if spec.cut != Cut::default() {
+        writeln!(out, "  of a detection: {}", spec.cut)?;
+    }
     match &spec.task {
         Task::Detection { decoder, thresholds, .. } => {
             write!(out, "  decoder {}, threshold {}", decoder.name(), thresholds.score)?;

@@ -195,7 +195,7 @@ fn buffer_of(frame: &Frame, caps: &gst::Caps) -> Result<gst::Buffer> {
             let stride = target.plane_stride()[plane_idx] as usize;
             let bytes = plane.bytes().map_err(|error| failed(&error.to_string()))?;
             let (shape, strides) = (bytes.layout().shape(), bytes.layout().stride_bytes());
-            let row_bytes = (shape[1] - 1) * strides[1] + strides[1];
+            let row_bytes = shape[1] * strides[1];
             let data = target.plane_data_mut(plane_idx as u32).map_err(|_| failed("it has too few planes"))?;
             for (row, line) in bytes.extent().chunks(strides[0]).zip(data.chunks_mut(stride)) {
                 let n_bytes = row_bytes.min(row.len()).min(line.len());

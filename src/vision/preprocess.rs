@@ -2,6 +2,8 @@
 //! over the pixels. Owns the definition of that pass; the other files are its steps, in the order that `mod.rs` names.
 //! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
 
+use std::fmt;
+
 use super::filtered::FilteredRows;
 use super::letterbox::Placement;
 use super::picture::Picture;
@@ -149,6 +151,45 @@ impl Default for Preprocess {
             rounding: Rounding::default(),
             antialias: false,
         }
+    }
+}
+
+/// With the keys and values of a description; what is as most models have it is left out.
+impl fmt::Display for Preprocess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { color, layout, rotation, resize, pad, mean, scale, rounding, antialias } = self;
+        let color = match color {
+            ChannelOrder::Rgb => "rgb",
+            ChannelOrder::Bgr => "bgr",
+            ChannelOrder::Gray => "gray",
+        };
+        let layout = match layout {
+            InputLayout::Nchw => "nchw",
+            InputLayout::Nhwc => "nhwc",
+        };
+        let (resize, has_border) = match resize {
+            Resize::Stretch => ("stretch", false),
+            Resize::Letterbox { anchor: Anchor::Center } => ("letterbox", true),
+            Resize::Letterbox { anchor: Anchor::TopLeft } => ("letterbox-top-left", true),
+            Resize::Crop => ("crop", false),
+        };
+        write!(f, "{color}, {layout}, {resize}")?;
+        if has_border {
+            write!(f, ", pad {pad}")?;
+        }
+        match rotation {
+            Rotation::None => {}
+            Rotation::Clockwise => f.write_str(", rotate 90")?,
+            Rotation::Half => f.write_str(", rotate 180")?,
+            Rotation::Counterclockwise => f.write_str(", rotate 270")?,
+        }
+        if *antialias {
+            f.write_str(", antialias")?;
+        }
+        if *rounding == Rounding::U8 {
+            f.write_str(", rounding u8")?;
+        }
+        write!(f, ", (pixel - {mean:?}) / {scale:?}")
     }
 }
 

@@ -432,6 +432,13 @@ fn inspect_and_devices_tell_what_is_there() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
     let text = said(&["inspect", model.to_str().unwrap()]);
     assert!(["input  `image` [?, 3, 8, 8] f32", "task classification", "description"].iter().all(|part| text.contains(part)), "{text}");
+    let beside = std::fs::read_to_string(model.with_extension("toml")).unwrap();
+    let own = folder.file("own.toml");
+    std::fs::write(&own, beside.replace("[input]\n", "[input]\nantialias = true\nrotate = 90\nsquare = true\nmargin = 0.1\n")).unwrap();
+    let text = said(&["inspect", model.to_str().unwrap(), "--description", &own]);
+    let parts =
+        ["picture 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel", "of a detection: margin 0.1, square true\n", "decoder classes"];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     let text = said(&["inspect", &folder.file("colors.toml")]);
     assert!(["Colors of rectangles.", "detector (path", "the detector"].iter().all(|part| text.contains(part)), "{text}");
     assert!(said(&["devices"]).contains("CPU"));
