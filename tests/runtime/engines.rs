@@ -635,6 +635,34 @@ fn a_model_with_variables_of_its_own_is_refused() {
     }
 }
 
+/// The C library tells one name of a tensor; users know a model by the names of its documentation.
+#[test]
+fn a_port_is_found_by_each_name_of_its_tensor() {
+    let device = "OPENVINO.CPU";
+    if !is_here(device) {
+        return;
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/descriptions");
+    let text = std::fs::read_to_string(golden.join("ssd.xml")).unwrap();
+    let (scratch, core) = (Scratch::new("two-names"), devices::core());
+    let path = scratch
+        .file("two.xml", text.replace("\"output0\"", "\"z_boxes,output0,boxes\"").replace("names=\"images\"", "names=\"images,data\""));
+    scratch.file("two.bin", std::fs::read(golden.join("ssd.bin")).unwrap());
+    let read = core.read_model(&path).unwrap();
+    let cache_folder = Some(scratch.path().join("kept"));
+    // Compiled, and found compiled.
+    for _ in 0..2 {
+        let model = core.compile_model(&read, device, &Config { cache_folder: cache_folder.clone(), ..Config::default() }).unwrap();
+        let request = model.create_infer_request().unwrap();
+        request.infer([("data", Tensor::new(ElementType::F32, [1, 3, 64, 96]).unwrap())]).unwrap();
+        for name in ["boxes", "output0", "z_boxes"] {
+            assert_eq!(*request.tensor(name).unwrap().shape(), [1, 1, 4, 7], "{name}");
+        }
+        let error = request.tensor("output1").unwrap_err().to_string();
+        assert!(error.contains("`boxes`"), "{error}");
+    }
+}
+
 /// On the way of accelerators a run that computes has no thread of ours.
 #[test]
 fn no_thread_waits_for_an_engine_that_calls_back() {

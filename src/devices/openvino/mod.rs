@@ -19,9 +19,9 @@
 
 mod api;
 mod completion;
+mod ir;
 mod model;
 mod request;
-mod rt_info;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

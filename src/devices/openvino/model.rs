@@ -7,8 +7,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
+use super::ir::Ir;
 use super::request::OpenVinoRequest;
-use super::rt_info;
 use crate::devices::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
 use crate::devices::exit;
 use crate::devices::kept::Kept;
@@ -38,7 +38,12 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let said = said();
     exit::guard();
     let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))?;
-    Ok(ModelInfo { metadata: rt_info::of_file(path), ..info })
+    let ir = Ir::of_file(path);
+    let complete = |mut ports: Vec<Port>| {
+        ports.iter_mut().for_each(|port| ir.complete(port));
+        ports
+    };
+    Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
 /// Where a model is to run, and how.
@@ -130,7 +135,9 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
     let _inside = exit::try_enter()?;
     let compiled = compile();
     exit::guard();
-    let (compiled, info) = compiled.map_err(|why| refused(name, path, &why))?;
+    let (compiled, mut info) = compiled.map_err(|why| refused(name, path, &why))?;
+    take_names(&mut info.inputs, &read.inputs);
+    take_names(&mut info.outputs, &read.outputs);
     let ignored = ignored(&compiled, config, on_processor);
     let n_requests = match on_processor {
         true => n_requests,
@@ -166,6 +173,16 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<Kept> {
         draft.keep();
     }
     Some(kept)
+}
+
+/// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.
+fn take_names(compiled: &mut [Port], read: &[Port]) {
+    for port in compiled {
+        let is_same = |other: &&Port| port.names.first().is_some_and(|name| other.names.contains(name));
+        if let Some(same) = read.iter().find(is_same) {
+            port.names.clone_from(&same.names);
+        }
+    }
 }
 
 /// Whether a file in OpenVINO's own format has state inside. No function of the library tells.

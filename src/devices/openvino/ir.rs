@@ -1,0 +1,116 @@
+//! What an OpenVINO IR says that the library's C functions give to nobody, read from the file: all names of a tensor, of which they tell
+//! one, and the `model_info` that exporters leave under `rt_info`, which tells what the model wants and says.
+//!
+//! Keys of the latter are those that Model API writes into the metadata of ONNX files: `model_info labels`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use roxmltree::{Document, Node};
+
+use crate::runtime::Port;
+
+/// A larger file is read by the engine alone: what is wanted of it takes a tree of all of its nodes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// See the module; of a file that is no IR there is nothing.
+#[derive(Debug, Default)]
+pub(super) struct Ir {
+    pub(super) metadata: BTreeMap<String, String>,
+    /// The names of each tensor that has more than one.
+    aliases: Vec<Vec<String>>,
+}
+
+impl Ir {
+    pub(super) fn of_file(path: &Path) -> Self {
+        let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+        let is_small = || std::fs::metadata(path).is_ok_and(|file| file.len() <= MAX_BYTES);
+        let text = if is_own_format && is_small() { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
+        Self::of_text(&text)
+    }
+
+    fn of_text(text: &str) -> Self {
+        // Most files have neither: their nodes need no tree.
+        let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
+        if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
+            return Self::default();
+        }
+        let Ok(document) = Document::parse(text) else { return Self::default() };
+        Self { metadata: model_info(&document), aliases: aliases(&document) }
+    }
+
+    /// Adds to a port the other names of its tensor.
+    pub(super) fn complete(&self, port: &mut Port) {
+        let own = port.names.first().and_then(|own| self.aliases.iter().find(|names| names.iter().any(|name| **name == **own)));
+        for name in own.into_iter().flatten() {
+            if port.names.iter().all(|known| **known != **name) {
+                port.names.push(name.as_str().into());
+            }
+        }
+    }
+}
+
+fn model_info(document: &Document<'_>) -> BTreeMap<String, String> {
+    let child = |node: Node<'_, '_>, name: &str| node.children().find(|child| child.has_tag_name(name)).map(|child| child.id());
+    let info = child(document.root_element(), "rt_info")
+        .and_then(|rt_info| document.get_node(rt_info))
+        .and_then(|rt_info| child(rt_info, "model_info"))
+        .and_then(|model_info| document.get_node(model_info));
+    let entries = info.into_iter().flat_map(|info| info.children()).filter(Node::is_element);
+    entries.filter_map(|node| Some((format!("model_info {}", node.tag_name().name()), node.attribute("value")?.to_owned()))).collect()
+}
+
+fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
+    // Of what a layer puts out; newer files have them at the layer too that ends a model there.
+    let lists = document.descendants().filter_map(|node| match node.tag_name().name() {
+        "port" => node.attribute("names"),
+        "layer" => node.attribute("output_names"),
+        _ => None,
+    });
+    lists.map(split_names).filter(|names| names.len() > 1).collect()
+}
+
+/// Names are separated by commas; one that belongs to a name has a backslash before it.
+fn split_names(list: &str) -> Vec<String> {
+    const OWN_COMMA: &str = "\u{0}";
+    list.replace("\\,", OWN_COMMA).split(',').map(|name| name.replace(OWN_COMMA, ",")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::ElementType;
+
+    #[test]
+    fn the_entries_of_model_info_are_metadata() {
+        let text = r#"<?xml version="1.0"?>
+            <net name="a" version="11"><layers><layer id="0"><rt_info><model_info><labels value="of a layer"/></model_info></rt_info></layer></layers>
+            <rt_info><MO_version value="2024"/><model_info>
+                <labels value="a b &amp;c"/><model_type value="ssd"/><nested><deep value="1"/></nested>
+            </model_info></rt_info></net>"#;
+        let entries = Ir::of_text(text).metadata;
+        let list: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(list, [("model_info labels", "a b &c"), ("model_info model_type", "ssd")]);
+        for broken in ["", "<model_info", "<net><rt_info><model_info></net>", "<model_info/>", "names=", "names='a,b", "<p names=\"a,é"] {
+            assert!(Ir::of_text(broken).metadata.is_empty(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_port_gets_all_names_of_its_tensor_and_keeps_the_first() {
+        let text = r#"<net><layers>
+            <layer id="0"><output><port id="0" names="x"/></output></layer>
+            <layer id="1"><output><port id="1" names="angle_y_fc,fc_y,one\,name &amp; more"/></output></layer>
+            <layer id="2" type="Result" output_names="a,b"/></layers></net>"#;
+        let ir = Ir::of_text(text);
+        let names = |name: &str| {
+            let mut port = Port::new(name, ElementType::F32, [1]);
+            ir.complete(&mut port);
+            port.names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names("fc_y"), ["fc_y", "angle_y_fc", "one,name & more"]);
+        assert_eq!(names("b"), ["b", "a"]);
+        assert_eq!(names("x"), ["x"]);
+        assert_eq!(names("fc"), ["fc"]);
+    }
+}
