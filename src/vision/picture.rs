@@ -257,6 +257,11 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Whether row `y` and the next one, which there is, differ in the first component alone.
+    pub(super) fn shares_with_next(&self, y: u32) -> bool {
+        y + 1 < self.picture.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
+    }
+
     /// The sample of a component at column `x` of row `y`.
     pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
         let position = self.picture.components[component_idx].spacing.position(x);

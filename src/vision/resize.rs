@@ -32,6 +32,11 @@ impl Axis {
         Self { extent, step: f64::from(extent) / f64::from(scaled_extent), rounding }
     }
 
+    /// Whether neighbors of the scaled picture take neighbors of the picture, none of which is passed by.
+    pub(super) fn takes_all(&self) -> bool {
+        self.step < 2.0
+    }
+
     /// The samples at `(scaled_idx + 0.5) * step - 0.5`, edges replicated.
     ///
     /// With [`Rounding::U8`] the weight is a whole number of steps, taken from the position in single precision as OpenCV does. There
@@ -135,6 +140,45 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
                 }
             }
             store_block(&mut rows, block_idx, block);
+        }
+    }
+}
+
+/// As [`MixExact`], of two source rows that differ in their first component alone: what the others make of a color is computed once.
+pub(super) struct MixTwo<'a, S, T, const C: usize> {
+    pub(super) colors: T,
+    pub(super) picked: [Picked<'a, S>; 2],
+    pub(super) weights: &'a [f32],
+    pub(super) rows: [&'a mut [f32]; 2],
+}
+
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { colors, picked: [picked, next], weights, rows: [rows, next_rows] } = self;
+        let weights = blocks(weights);
+        let (mut rows, mut next_rows) = (split_rows::<_, C>(rows), split_rows::<_, C>(next_rows));
+        for block_idx in 0..n_blocks(&rows) {
+            let (firsts, seconds) = (picked.block(0, block_idx), picked.block(1, block_idx));
+            let (next_firsts, next_seconds) = (next.block(0, block_idx), next.block(1, block_idx));
+            let weights = &weights[block_idx];
+            let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
+            for lane in 0..LANES {
+                let first = colors.exact(firsts.map(|samples| samples[lane]));
+                let second = colors.exact(seconds.map(|samples| samples[lane]));
+                for color_idx in 0..C {
+                    block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
+                }
+            }
+            for lane in 0..LANES {
+                let first = colors.exact([next_firsts[0][lane], firsts[1][lane], firsts[2][lane]]);
+                let second = colors.exact([next_seconds[0][lane], seconds[1][lane], seconds[2][lane]]);
+                for color_idx in 0..C {
+                    next_block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
+                }
+            }
+            store_block(&mut rows, block_idx, block);
+            store_block(&mut next_rows, block_idx, next_block);
         }
     }
 }

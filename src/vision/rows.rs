@@ -8,24 +8,26 @@ use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
 use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{Axis, Columns, MixExact, MixWhole, Tap, steps};
+use super::resize::{Axis, Columns, MixExact, MixTwo, MixWhole, Tap, steps};
 use super::sample::{Picked, Sample};
 use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
 
-/// The two source rows that were made last.
+/// The source rows that were made last: the two of a line, and one that was made together with one of them.
 #[derive(Debug, Default)]
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
-    slots: [Slot; 2],
+    slots: [Slot; 3],
     /// Of the channels.
     normalizers: [Normalizer; 3],
     /// Which of red, green and blue each is; 0 for gray.
     color_of_channel: [usize; 3],
     n_channels: usize,
     is_whole: bool,
+    /// Whether rows that share a row of a plane are made together.
+    is_by_two: bool,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,8 @@ impl ScaledRows {
         let axis = Axis::new(picture.size().width, placement.scaled.width, preprocess.rounding);
         self.columns.set(&axis, visible, placement.offset.0);
         self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
+        let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
+        self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
         let n_columns = self.columns.pairs.len();
         for slot in &mut self.slots {
             slot.source_row = None;
@@ -67,7 +71,7 @@ impl ScaledRows {
     /// What the rows of a tap make; they are made unless they are there.
     pub(super) fn line(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
         self.hold(tap, source, instructions);
-        let slot = |row: u32| &self.slots[usize::from(self.slots[0].source_row != Some(row))];
+        let slot = |row: u32| self.slots.iter().find(|slot| slot.source_row == Some(row)).expect("the rows of the tap are held");
         let (first, second) = (slot(tap.first), slot(tap.second));
         let blend = if self.is_whole {
             Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight) }
@@ -78,35 +82,46 @@ impl ScaledRows {
     }
 
     fn hold(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
-        for (wanted, kept) in [(tap.first, tap.second), (tap.second, tap.first)] {
-            if self.slots.iter().all(|slot| slot.source_row != Some(wanted)) {
-                let slot_idx = usize::from(self.slots[0].source_row == Some(kept));
-                self.make(slot_idx, wanted, source, instructions);
+        for wanted in [tap.first, tap.second] {
+            if self.slots.iter().any(|slot| slot.source_row == Some(wanted)) {
+                continue;
+            }
+            let is_free = |slot: &Slot| slot.source_row.is_none_or(|row| row != tap.first && row != tap.second);
+            let mut free = (0..self.slots.len()).filter(|slot_idx| is_free(&self.slots[*slot_idx]));
+            // At most one is taken, by the other row of the tap.
+            let (Some(slot_idx), Some(next_idx)) = (free.next(), free.next()) else { unreachable!("there is a slot for a third row") };
+            let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
+            match source.picture.sample() {
+                SampleType::U8 => self.make::<1>(slot_idx, of_two, wanted, source, instructions),
+                SampleType::U16 => self.make::<2>(slot_idx, of_two, wanted, source, instructions),
+                SampleType::F32 => self.make::<4>(slot_idx, of_two, wanted, source, instructions),
             }
         }
     }
 
-    fn make(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions) {
-        match source.picture.sample() {
-            SampleType::U8 => self.make_of::<1>(slot_idx, source_row, source, instructions),
-            SampleType::U16 => self.make_of::<2>(slot_idx, source_row, source, instructions),
-            SampleType::F32 => self.make_of::<4>(slot_idx, source_row, source, instructions),
-        }
-        self.slots[slot_idx].source_row = Some(source_row);
-    }
-
-    fn make_of<const N: usize>(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions)
-    where
+    /// Makes a row in a slot, and the next one in another, if one is given.
+    #[inline(never)]
+    fn make<const N: usize>(
+        &mut self,
+        slot_idx: usize,
+        next_idx: Option<usize>,
+        source_row: u32,
+        source: Rows<'_>,
+        instructions: Instructions,
+    ) where
         [u8; N]: Sample,
     {
-        let mix = Mix {
-            picked: self.samples.pick::<N>(source, source_row, instructions),
-            columns: &self.columns,
-            slot: &mut self.slots[slot_idx],
-            is_whole: self.is_whole,
-            instructions,
+        let (meaning, n_channels, columns) = (source.picture.meaning(), self.n_channels, &self.columns);
+        self.slots[slot_idx].source_row = Some(source_row);
+        let Some(next_idx) = next_idx else {
+            let picked = self.samples.pick::<N>(source, source_row, instructions);
+            let slot = &mut self.slots[slot_idx];
+            return with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, instructions });
         };
-        with_colors(source.picture.meaning(), self.n_channels, mix);
+        self.slots[next_idx].source_row = Some(source_row + 1);
+        let picked = self.samples.pick_two::<N>(source, source_row, instructions);
+        let slots = self.slots.get_disjoint_mut([slot_idx, next_idx]).expect("two slots");
+        with_colors(meaning, n_channels, MixOfTwo { picked, columns, slots, instructions });
     }
 }
 
@@ -128,5 +143,21 @@ impl<S: Sample> WithColors for Mix<'_, S> {
             let weights = columns.is_mixed.then_some(&*columns.weights);
             instructions.run(MixExact { colors, picked, weights, rows: &mut slot.exact });
         }
+    }
+}
+
+/// The mixing of two rows that share samples.
+struct MixOfTwo<'a, S> {
+    picked: [Picked<'a, S>; 2],
+    columns: &'a Columns,
+    slots: [&'a mut Slot; 2],
+    instructions: Instructions,
+}
+
+impl<S: Sample> WithColors for MixOfTwo<'_, S> {
+    fn run<T: Colors<C>, const C: usize>(self, colors: T) {
+        let Self { picked, columns, slots, instructions } = self;
+        let rows = slots.map(|slot| &mut *slot.exact);
+        instructions.run(MixTwo { colors, picked, weights: &columns.weights, rows });
     }
 }

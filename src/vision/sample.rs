@@ -1,6 +1,7 @@
 //! Picking the samples of a row: for each column of the input the two that it mixes, side by side with those of its neighbors, as
 //! they are. Owns where in a row they lie, how they are found fast, and in which order they are kept. Knows no colors and no weights.
 
+use super::aligned::Aligned;
 use super::picture::Group;
 use super::simd::{InstructionSet, Instructions};
 
@@ -139,10 +140,12 @@ impl<'a, S> Picked<'a, S> {
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     n_per_register: usize,
+    /// How long a window is.
+    window_bytes: usize,
     /// Of each register the first byte of its first window.
     begins: Vec<usize>,
     /// For each window, and each byte of the register, which byte of the window it is, or [`Windows::ELSEWHERE`].
-    controls: Vec<u8>,
+    controls: Aligned<u8>,
     /// The end of the last window.
     reach_bytes: usize,
 }
@@ -160,6 +163,7 @@ impl Windows {
         let n_columns = N / 2 / sample_bytes;
         let blocks = positions.chunks_exact(n_columns);
         let span = |block: &[[usize; 2]]| block[n_columns - 1][1] + sample_bytes - block[0][0];
+        self.window_bytes = N;
         self.n_per_register = blocks.clone().map(span).max().unwrap_or(0).div_ceil(N);
         if self.n_per_register > Self::PER_REGISTER_MAX {
             return false;
@@ -168,8 +172,8 @@ impl Windows {
         self.begins.extend(blocks.clone().map(|block| block[0][0]));
         let last = self.begins.last().copied().unwrap_or(0) + group.offsets().iter().max().unwrap_or(&0);
         self.reach_bytes = last + self.n_per_register * N;
-        self.controls.clear();
-        self.controls.resize(self.begins.len() * self.n_per_register * N, Self::ELSEWHERE);
+        self.controls.resize(self.begins.len() * self.n_per_register * N);
+        self.controls.fill(Self::ELSEWHERE);
         for (block, controls) in blocks.zip(self.controls.chunks_exact_mut(self.n_per_register * N)) {
             for (column_idx, pair) in block.iter().enumerate() {
                 for (half, position) in pair.iter().enumerate() {
@@ -183,19 +187,20 @@ impl Windows {
         true
     }
 
-    /// Plans registers of 64 bytes and windows of 128, for the samples in the order in which they are kept. False if it is better to have
-    /// none.
+    /// Plans registers of 64 bytes, for the samples in the order in which they are kept, and windows as long if one is enough for each,
+    /// or else twice as long. False if it is better to have none.
     fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 64;
-        const W: usize = 128;
         let piece_bytes = LANES * sample_bytes;
-        // Of each register the columns of its first piece; a register is within a block, or has pieces of the next one.
+        // A register is within a block, or has pieces of the next one. There may be pieces, and registers, of nothing.
+        let (block_shift, slot_mask) = (group.n_pieces().trailing_zeros(), group.n_pieces() - 1);
         let n_pieces = positions.len() / LANES * group.n_pieces();
         let per_register = N / piece_bytes;
+        let blocks = positions.as_chunks::<LANES>().0;
         let piece = |piece_idx: usize| {
-            let (block_idx, slot) = (piece_idx / group.n_pieces(), piece_idx % group.n_pieces());
+            let slot = piece_idx & slot_mask;
             let offset = *group.offsets().get(slot / 2)?;
-            Some((&positions[block_idx * LANES..][..LANES], slot % 2, offset))
+            Some((&blocks[piece_idx >> block_shift], slot % 2, offset))
         };
         self.begins.clear();
         let mut span_max = 0;
@@ -205,26 +210,36 @@ impl Windows {
                 begin = begin.min(columns[0][half] + offset);
                 end = end.max(columns[LANES - 1][half] + offset + sample_bytes);
             }
-            // There may be registers of nothing.
             let begin = begin.min(end);
             self.begins.push(begin);
             span_max = span_max.max(end - begin);
         }
-        self.n_per_register = span_max.div_ceil(W);
+        self.window_bytes = if span_max <= N { N } else { 2 * N };
+        self.n_per_register = span_max.div_ceil(self.window_bytes);
         if self.n_per_register > Self::PER_REGISTER_MAX {
             return false;
         }
-        self.reach_bytes = self.begins.iter().max().map_or(0, |begin| begin + self.n_per_register * W);
-        self.controls.clear();
-        self.controls.resize(self.begins.len() * self.n_per_register * N, Self::ELSEWHERE);
+        self.reach_bytes = self.begins.iter().max().map_or(0, |begin| begin + self.n_per_register * self.window_bytes);
+        self.controls.resize(self.begins.len() * self.n_per_register * N);
+        if self.n_per_register > 1 {
+            self.controls.fill(Self::ELSEWHERE);
+        }
+        let window_shift = self.window_bytes.trailing_zeros();
         for (register_idx, controls) in self.controls.chunks_exact_mut(self.n_per_register * N).enumerate() {
             let begin = self.begins[register_idx];
             for idx in 0..per_register {
                 let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
+                if self.n_per_register == 1 && sample_bytes == 1 {
+                    // Most are like this.
+                    let controls = controls[idx * LANES..].first_chunk_mut::<LANES>().expect("a register has all of its pieces");
+                    *controls = columns.map(|pair| (pair[half] + offset - begin) as u8);
+                    continue;
+                }
                 for (lane, pair) in columns.iter().enumerate() {
                     for byte_idx in 0..sample_bytes {
                         let at = pair[half] + offset + byte_idx - begin;
-                        controls[at / W * N + idx * piece_bytes + lane * sample_bytes + byte_idx] = (at % W) as u8;
+                        let (window_idx, byte_of_window) = (at >> window_shift, at & (self.window_bytes - 1));
+                        controls[window_idx * N + idx * piece_bytes + lane * sample_bytes + byte_idx] = byte_of_window as u8;
                     }
                 }
             }
@@ -232,11 +247,12 @@ impl Windows {
         true
     }
 
-    /// Where each register begins, and its one control; `None` if registers have more.
+    /// Where the window of each register begins, and its control; `None` if registers have more, or windows are not so long.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn single<const N: usize>(&self) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
-        (self.n_per_register == 1).then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
+    pub(super) fn single<const N: usize>(&self, window_bytes: usize) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
+        (self.n_per_register == 1 && self.window_bytes == window_bytes)
+            .then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
     /// Where each register's windows begin, and the control of each.

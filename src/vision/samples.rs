@@ -23,6 +23,8 @@ pub(super) struct Samples {
     group_begins: [usize; 3],
     /// Of each group, and pair.
     n_pieces: [usize; 3],
+    /// Where those of the first component are picked of a next row, see [`Samples::pick_two`].
+    next_begin: usize,
     /// See [`Picked`].
     begins: [usize; 3],
     steps: [usize; 3],
@@ -75,7 +77,8 @@ impl Samples {
             self.begins[missing_idx] = self.begins[0];
             (self.steps[missing_idx], self.pair_steps[missing_idx]) = (self.steps[0], self.pair_steps[0]);
         }
-        self.bytes.resize(end * LANES * sample_bytes);
+        self.next_begin = end;
+        self.bytes.resize((end + self.n_pieces[0]) * LANES * sample_bytes);
     }
 
     /// Those of row `y`, of `N` bytes each as the picture's are.
@@ -90,11 +93,26 @@ impl Samples {
             }
             self.rows[group_idx] = row_idx;
             let (row, grid_idx) = (source.row(component_idx, y), self.grid_of_group[group_idx]);
-            let pieces = pieces[self.group_begins[group_idx]..].chunks_exact_mut(self.n_pieces[group_idx]);
-            for (grids, pieces) in self.grids.iter_mut().zip(pieces).take(self.n_pairs) {
-                grids[grid_idx].pick(row, pieces, instructions);
+            let (mut begin, n_pieces) = (self.group_begins[group_idx], self.n_pieces[group_idx]);
+            for grids in &mut self.grids[..self.n_pairs] {
+                grids[grid_idx].pick(row, &mut pieces[begin..][..n_pieces], instructions);
+                begin += n_pieces;
             }
         }
+        self.picked()
+    }
+
+    /// Those of row `y` and of the next one, which differ in the first component alone. For columns of one pair.
+    pub(super) fn pick_two<const N: usize>(&mut self, source: Rows<'_>, y: u32, instructions: Instructions) -> [Picked<'_, [u8; N]>; 2] {
+        self.pick::<N>(source, y, instructions);
+        let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
+        let (row, grid) = (source.row(0, y + 1), &mut self.grids[0][self.grid_of_group[0]]);
+        grid.pick(row, &mut pieces[self.next_begin..][..self.n_pieces[0]], instructions);
+        let picked = self.picked();
+        [picked, Picked { begins: [self.next_begin, picked.begins[1], picked.begins[2]], ..picked }]
+    }
+
+    fn picked<const N: usize>(&self) -> Picked<'_, [u8; N]> {
         let pieces = self.bytes.as_chunks::<N>().0.as_chunks().0;
         Picked { pieces, begins: self.begins, steps: self.steps, pair_steps: self.pair_steps }
     }

@@ -3,7 +3,7 @@
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_setzero_si128, _mm_shuffle_epi8,
     _mm512_loadu_si512, _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
-    _mm512_setzero_si512, _mm512_storeu_si512,
+    _mm512_permutexvar_epi8, _mm512_setzero_si512, _mm512_storeu_si512,
 };
 
 use super::Kernel;
@@ -30,7 +30,7 @@ pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target
     for (component, offset) in offsets.iter().enumerate() {
         let row = &row[*offset..];
         let place = 2 * component * piece_bytes..2 * (component + 1) * piece_bytes;
-        if let Some(mut registers) = windows.single() {
+        if let Some(mut registers) = windows.single(16) {
             for block in target.chunks_exact_mut(block_bytes) {
                 let (firsts, seconds) = block[place.clone()].split_at_mut(piece_bytes);
                 let halves = firsts.as_chunks_mut().0.iter_mut().zip(seconds.as_chunks_mut().0);
@@ -56,13 +56,21 @@ pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target
     }
 }
 
-/// Registers of 64 bytes and windows of 128, by `vpermi2b`, with the highest bits of its control as a mask.
+/// Registers of 64 bytes and windows of as many, by `vpermb`, or of 128, by `vpermi2b` with the highest bits of its control as a mask.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
+    const REACHES: &str = "a row reaches to the end of its windows";
     let targets = target.as_chunks_mut::<64>().0.iter_mut();
-    if let Some(registers) = windows.single() {
+    if let Some(registers) = windows.single(64) {
         for ((begin, control), target) in registers.zip(targets) {
-            let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
+            let (window, _) = row[begin..].split_first_chunk().expect(REACHES);
+            store_64(_mm512_permutexvar_epi8(load_64(control), load_64(window)), target);
+        }
+        return;
+    }
+    if let Some(registers) = windows.single(128) {
+        for ((begin, control), target) in registers.zip(targets) {
+            let (window, _) = row[begin..].split_first_chunk().expect(REACHES);
             let [left, right] = load_128(window);
             store_64(_mm512_permutex2var_epi8(left, load_64(control), right), target);
         }
