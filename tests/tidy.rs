@@ -33,6 +33,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tracing", &["tensor", "frame", "vision", "runtime", "devices", "stages", "elements", "pipeline", "cli"]),
     ("ndarray", &["tensor", "runtime"]),
     ("half", &["tensor"]),
+    ("rayon_core", &["vision"]),
     ("rustix", &["tensor", "devices/cpu"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
     ("futures_core", &["runtime"]),

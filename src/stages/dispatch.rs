@@ -26,6 +26,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -120,6 +121,7 @@ pub(super) struct Queue<J: Job> {
     rows: Rows,
     device: String,
     n_requests: usize,
+    n_cores: usize,
     state: Mutex<State<J>>,
     /// Jobs of a client have ended.
     ended: Condvar,
@@ -294,6 +296,7 @@ impl<J: Job> Queue<J> {
             rows,
             device: model.device().to_owned(),
             n_requests,
+            n_cores: std::thread::available_parallelism().map_or(1, NonZero::get),
             state: Mutex::new(state),
             ended: Condvar::new(),
             watched: Condvar::new(),
@@ -303,7 +306,7 @@ impl<J: Job> Queue<J> {
             let request = model.create_infer_request()?;
             request.set_urgent(urgent);
             let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
-            request.set_input((), JobRows::new(slot.clone()))?;
+            request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(&queue)))?;
             let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
             request.append_step("decode", move |context| decode_rows(&of_step, context, &mut scratch))?;
             let worker = Arc::new(Worker { request, slot });
@@ -344,6 +347,12 @@ impl<J: Job> Queue<J> {
             // Its callback may have yet to return. Inside the callback itself this is refused at once.
             let _over = worker.request.wait_for(patience);
         }
+    }
+
+    /// The cores that a run may take: its own, and those of the requests that have nothing to do.
+    pub(super) fn n_cores_of_a_run(&self) -> usize {
+        let n_busy = self.n_requests - self.state.lock().unwrap().idle.len();
+        self.n_cores / n_busy.max(1)
     }
 
     fn drop_those(&self, is_one: impl Fn(&Pending<J>) -> bool) {

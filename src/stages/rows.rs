@@ -4,10 +4,10 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use super::dispatch::{Job, Tally, stopped};
+use super::dispatch::{Job, Queue, Tally, stopped};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
@@ -44,12 +44,13 @@ impl<J> Row<J> {
 /// Fills the input from the jobs in the slot.
 pub(super) struct JobRows<J: Job> {
     slot: Arc<Mutex<Slot<J>>>,
+    queue: Weak<Queue<J>>,
     scratch: Scratch,
 }
 
 impl<J: Job> JobRows<J> {
-    pub(super) fn new(slot: Arc<Mutex<Slot<J>>>) -> Self {
-        Self { slot, scratch: Scratch::default() }
+    pub(super) fn new(slot: Arc<Mutex<Slot<J>>>, queue: Weak<Queue<J>>) -> Self {
+        Self { slot, queue, scratch: Scratch::default() }
     }
 }
 
@@ -66,6 +67,7 @@ impl<J: Job> FillInput for JobRows<J> {
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
         let n_rows = self.slot.lock().unwrap().rows.len();
+        self.scratch.set_threads(self.queue.upgrade().map_or(1, |queue| queue.n_cores_of_a_run()));
         let mut n_filled = 0;
         for row_idx in 0..n_rows {
             let (frame, alignment, spec) = {

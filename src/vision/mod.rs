@@ -10,15 +10,17 @@
 //! ```
 //!
 //! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`, for pictures that are made smaller without
-//! moire `antialias` and `filtered` instead of these two, for pictures that are brought into a pose `warp`, `store`, and `simd` and `aligned` under them;
+//! moire `antialias` and `filtered` instead of these two, for pictures that are brought into a pose `warp`, `store`, `bands` around them, and `simd` and `aligned` under them;
 //! [`decode`], [`nms`].
 //!
-//! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no threads, no GStreamer.
+//! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no GStreamer, and no threads but
+//! those that share a large picture.
 
 #![deny(unsafe_code)]
 
 mod aligned;
 mod antialias;
+mod bands;
 mod color;
 pub mod decode;
 mod filtered;

@@ -4,11 +4,9 @@
 
 use std::fmt;
 
-use super::filtered::FilteredRows;
+use super::bands::{Band, Fill, Workspace};
 use super::letterbox::Placement;
 use super::picture::Picture;
-use super::resize::Axis;
-use super::rows::ScaledRows;
 use super::simd::{InstructionSet, Instructions};
 use super::store::{InputElement, Normalizer, Target};
 use super::warp::WarpedLine;
@@ -322,34 +320,11 @@ impl Preprocess {
         let input_size = self.check_row(input, row)?;
         // Lines of the picture as it is become lines, or columns, of the input; so all but where they lie is as if nothing were turned.
         let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
-        let input_size = self.rotation.turned(input_size);
-        let (columns, lines) = placement.visible(input_size);
-        let Scratch { instructions, rows, filtered, lines: line_buffer, .. } = scratch;
         let is_filtered = self.is_filtered(picture.size(), placement.scaled);
-        if is_filtered {
-            filtered.begin(self, picture, &placement, (columns.clone(), lines.clone()), *instructions);
-        } else {
-            rows.begin(self, picture, &placement, columns.clone(), *instructions);
-        }
-        let axis = Axis::new(picture.size().height, placement.scaled.height, self.rounding);
-        let border = self.normalizers().map(|normalizer| normalizer.value(self.pad));
-        let width = input_size.width as usize;
-        let source_rows = picture.rows();
-        let mut target = Target::new(input, self.layout, self.rotation, row, *instructions, line_buffer)?;
-        for y in 0..input_size.height as usize {
-            if !lines.contains(&y) {
-                target.fill(y, 0, width, border);
-                continue;
-            }
-            target.fill(y, 0, columns.start, border);
-            target.fill(y, columns.end, width - columns.end, border);
-            let line = if is_filtered {
-                filtered.line(y - lines.start, source_rows, *instructions)
-            } else {
-                rows.line(axis.tap((y as i64 - placement.offset.1) as u64), source_rows, *instructions)
-            };
-            target.blend(y, columns.start, columns.len(), &line);
-        }
+        let fill = Fill { preprocess: self, picture, placement, input_size: self.rotation.turned(input_size), is_filtered };
+        let Scratch { instructions, n_threads, workspace, bands, lines, .. } = scratch;
+        let target = Target::new(input, self.layout, self.rotation, row, *instructions, lines)?;
+        fill.run(target, *n_threads, workspace, bands, *instructions);
         Ok(placement.frame_from_input)
     }
 
@@ -380,8 +355,9 @@ impl Preprocess {
 #[derive(Debug)]
 pub struct Scratch {
     instructions: Instructions,
-    rows: ScaledRows,
-    filtered: FilteredRows,
+    n_threads: usize,
+    workspace: Workspace,
+    bands: Vec<Band>,
     warped: WarpedLine,
     lines: Vec<u8>,
 }
@@ -399,11 +375,18 @@ impl Scratch {
         Instructions::of(set).map(Self::on)
     }
 
+    /// Lets large pictures be filled by so many threads at once, the caller's included, which is worth it where the other cores have nothing
+    /// else to do. The results are the same. Without it, 1.
+    pub fn set_threads(&mut self, n_threads: usize) {
+        self.n_threads = n_threads.max(1);
+    }
+
     fn on(instructions: Instructions) -> Self {
         Self {
             instructions,
-            rows: ScaledRows::default(),
-            filtered: FilteredRows::default(),
+            n_threads: 1,
+            workspace: Workspace::default(),
+            bands: Vec::new(),
             warped: WarpedLine::default(),
             lines: Vec::new(),
         }

@@ -74,13 +74,21 @@ pub(super) enum Blend<'a> {
 
 /// One picture of an input, to be written line by line; of a picture that is turned, lines run in another direction than the input's.
 pub(super) struct Target<'a> {
-    bytes: &'a mut [u8],
+    /// Of each channel the bytes from its first line on, or of all together.
+    planes: [&'a mut [u8]; 3],
+    /// The first line that is there.
+    first_line: usize,
     element: InputElement,
     n_channels: usize,
+    /// Where the first value of the first channel lies.
     offset_bytes: usize,
+    /// Within a plane that has all channels.
     channel_stride_bytes: usize,
+    has_plane_per_channel: bool,
     line_stride_bytes: isize,
     column_stride_bytes: isize,
+    /// Whether each line lies behind the one before.
+    is_divisible: bool,
     instructions: Instructions,
     /// A line of each channel, where they do not lie in the input as they are made.
     lines: &'a mut Vec<u8>,
@@ -115,17 +123,50 @@ impl<'a> Target<'a> {
             Rotation::Half => (last_bytes(line) + last_bytes(column), -stride(line), -stride(column)),
             Rotation::Counterclockwise => (last_bytes(line), stride(column), -stride(line)),
         };
+        let (n_channels, channel_stride_bytes) = (layout.shape()[channel], strides[channel]);
+        let bytes = &mut input.extent_mut()[row * strides[0]..];
+        let plane_bytes = last_bytes(line) + last_bytes(column) + layout.element().size();
+        let has_plane_per_channel = n_channels == 3 && channel_stride_bytes >= plane_bytes;
+        let planes = if has_plane_per_channel {
+            let (first, rest) = bytes.split_at_mut(channel_stride_bytes);
+            let (second, third) = rest.split_at_mut(channel_stride_bytes);
+            [first, second, third]
+        } else {
+            [bytes, &mut [], &mut []]
+        };
+        let channels_bytes = if has_plane_per_channel { 0 } else { last_bytes(channel) };
+        let line_bytes = last_bytes(column) + channels_bytes + layout.element().size();
         Ok(Self {
+            planes,
+            first_line: 0,
             element,
-            n_channels: layout.shape()[channel],
-            offset_bytes: row * strides[0] + begin_bytes,
-            channel_stride_bytes: strides[channel],
+            n_channels,
+            offset_bytes: begin_bytes,
+            channel_stride_bytes,
+            has_plane_per_channel,
             line_stride_bytes,
             column_stride_bytes,
+            is_divisible: rotation == Rotation::None && stride(line) as usize >= line_bytes,
             instructions,
             lines,
-            bytes: input.extent_mut(),
         })
+    }
+
+    /// Whether lines can be split off.
+    pub(super) fn is_divisible(&self) -> bool {
+        self.is_divisible
+    }
+
+    /// Splits off the lines from `line` on. Only for what is divisible.
+    pub(super) fn split_off(&mut self, line: usize, lines: &'a mut Vec<u8>) -> Self {
+        let at = (line - self.first_line) * self.line_stride_bytes.unsigned_abs();
+        let planes = self.planes.each_mut().map(|plane| {
+            let bytes = std::mem::take(plane);
+            let (own, rest) = bytes.split_at_mut(at.min(bytes.len()));
+            *plane = own;
+            rest
+        });
+        Self { planes, first_line: line, lines, ..*self }
     }
 
     /// Writes `n` times the same pixel into line `y`, from column `x` on.
@@ -163,8 +204,8 @@ impl<'a> Target<'a> {
             if self.column_stride_bytes == N as isize {
                 instructions.run(Repeat { cell, target: self.from(channel, y, x)[..N * n].as_chunks_mut().0 });
             } else {
-                let offset_bytes = self.offset_bytes(channel, y, x);
-                scatter(self.bytes, offset_bytes, self.column_stride_bytes, std::iter::repeat_n(&cell, n));
+                let (offset_bytes, stride_bytes) = (self.offset_bytes(channel, y, x), self.column_stride_bytes);
+                scatter(self.planes[self.plane_of(channel)], offset_bytes, stride_bytes, std::iter::repeat_n(&cell, n));
             }
         }
     }
@@ -182,15 +223,17 @@ impl<'a> Target<'a> {
         for (channel, target) in self.lines.chunks_exact_mut(N * n).enumerate() {
             line.encode(channel, encode, target.as_chunks_mut().0, instructions);
         }
-        let offset_bytes = self.offset_bytes(0, y, x);
         if self.is_interleaved(N) {
-            let target = self.bytes[offset_bytes..][..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0;
+            let offset_bytes = self.offset_bytes(0, y, x);
+            let target = self.planes[0][offset_bytes..][..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0;
             let lines = self.lines.as_chunks::<N>().0;
             instructions.run(Interleave { channels: [&lines[..n], &lines[n..2 * n], &lines[2 * n..]], target });
             return;
         }
-        for (channel, line) in self.lines.chunks_exact(N * n).enumerate() {
-            scatter(self.bytes, offset_bytes + channel * self.channel_stride_bytes, stride_bytes, line.as_chunks::<N>().0.iter());
+        for channel in 0..self.n_channels {
+            let offset_bytes = self.offset_bytes(channel, y, x);
+            let cells = self.lines[channel * N * n..][..N * n].as_chunks::<N>().0.iter();
+            scatter(self.planes[self.plane_of(channel)], offset_bytes, stride_bytes, cells);
         }
     }
 
@@ -199,14 +242,20 @@ impl<'a> Target<'a> {
         self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes as isize
     }
 
+    fn plane_of(&self, channel: usize) -> usize {
+        if self.has_plane_per_channel { channel } else { 0 }
+    }
+
+    /// Within the plane of the channel.
     fn offset_bytes(&self, channel: usize, y: usize, x: usize) -> usize {
-        let moved = y as isize * self.line_stride_bytes + x as isize * self.column_stride_bytes;
-        (self.offset_bytes + channel * self.channel_stride_bytes).strict_add_signed(moved)
+        let within = if self.has_plane_per_channel { 0 } else { channel * self.channel_stride_bytes };
+        let moved = (y - self.first_line) as isize * self.line_stride_bytes + x as isize * self.column_stride_bytes;
+        (self.offset_bytes + within).strict_add_signed(moved)
     }
 
     fn from(&mut self, channel: usize, y: usize, x: usize) -> &mut [u8] {
         let offset_bytes = self.offset_bytes(channel, y, x);
-        &mut self.bytes[offset_bytes..]
+        &mut self.planes[self.plane_of(channel)][offset_bytes..]
     }
 }
 
