@@ -32,10 +32,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::copies::Copies;
 use super::rows::{JobRows, Row, Slot, decode_rows};
 use super::{ModelSpec, Permit};
 use crate::frame::{Frame, Similarity, Transform};
-use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
+use crate::runtime::{Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Output;
 
 /// How long a client that leaves waits for its jobs that run, and an engine that is freed for its runs.
@@ -281,8 +282,10 @@ impl<J: Job> Drop for Client<J> {
 }
 
 impl<J: Job> Queue<J> {
-    /// `n_requests` requests of the model, whose runs go before others if they are `urgent`.
-    pub(super) fn new(model: &CompiledModel, n_requests: usize, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
+    /// The requests of the model, whose runs go before others if they are `urgent`.
+    pub(super) fn new(copies: &Copies, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
+        let Copies { models, n_requests } = copies;
+        let n_requests = *n_requests;
         let state = State {
             workers: Vec::with_capacity(n_requests),
             pending: VecDeque::new(),
@@ -294,7 +297,7 @@ impl<J: Job> Queue<J> {
         };
         let queue = Arc::new(Self {
             rows,
-            device: model.device().to_owned(),
+            device: models[0].device().to_owned(),
             n_requests,
             n_cores: std::thread::available_parallelism().map_or(1, NonZero::get),
             state: Mutex::new(state),
@@ -303,7 +306,7 @@ impl<J: Job> Queue<J> {
             hangs: AtomicBool::new(false),
         });
         for worker_idx in 0..n_requests {
-            let request = model.create_infer_request()?;
+            let request = models[worker_idx % models.len()].create_infer_request()?;
             request.set_urgent(urgent);
             let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
             request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(&queue)))?;
@@ -649,7 +652,8 @@ mod tests {
         let spec = Arc::new(spec);
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
-            let queue = Queue::<Picture>::new(&model, 1, Rows { max, timeout }, false).unwrap();
+            let queue =
+                Queue::<Picture>::new(&Copies { models: vec![model.clone()], n_requests: 1 }, Rows { max, timeout }, false).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             client.submit((0..3).map(|n| Picture {

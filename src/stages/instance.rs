@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
+use super::copies::Copies;
 use super::dispatch::{Job, Queue, Rows};
 use super::spec::{DEFAULT_DEVICE, core_for};
 use super::{ModelSpec, StageOptions};
@@ -202,19 +203,21 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     let runs_one_row = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
     let pinned = runs_one_row.then(|| with_one_row(&model)).flatten();
-    let alone = match pinned.map(|pinned| core.compile_model(&pinned, device, &config)) {
+    let compile = |model: &Model| Copies::compile(options, &config, |config| core.compile_model(model, device, config));
+    let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
         // What is wrong with the model is told of the model as the user has it.
-        Some(Err(_)) | None => core.compile_model(&model, device, &config)?,
+        Some(Err(_)) | None => compile(&model)?,
     };
+    let alone = &copies.models[0];
     // As the file has it: of an axis that was opened the device may know less.
     let info = alone.info().clone();
-    let (compiled, rows) = match options.batch_size {
+    let (copies, rows) = match options.batch_size {
         Some(max @ 2..) => {
             let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
-            (core.open_rows(&model, device, &alone, max)?, Rows { max, timeout })
+            (Copies::one(core.open_rows(&model, device, alone, max)?), Rows { max, timeout })
         }
-        None if runs_regions && has_open_batch(&alone) && !alone.computes_rows_in_turn() => {
+        None if runs_regions && has_open_batch(alone) && !alone.computes_rows_in_turn() => {
             let rows = match alone.check_rows(MAX_ROWS_OF_A_FRAME) {
                 Ok(()) => Rows { max: MAX_ROWS_OF_A_FRAME, timeout: None },
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -223,15 +226,16 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
                 }
                 Err(error) => return Err(error),
             };
-            (alone, rows)
+            (copies, rows)
         }
-        Some(_) | None => (alone, one_by_one),
+        Some(_) | None => (copies, one_by_one),
     };
     // Before requests are made, which are of a model with one picture as its input.
     ModelSpec::load(options, &info)?;
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
-    let queue = Queue::new(&compiled, compiled.optimal_number_of_requests(), rows, runs_regions)?;
-    Ok(Instance { queue, model: compiled, info, made_of, warmed_up: Mutex::new(None) })
+    let queue = Queue::new(&copies, rows, runs_regions)?;
+    let [model, ..] = &*copies.models else { unreachable!("there is at least one") };
+    Ok(Instance { queue, model: model.clone(), info, made_of, warmed_up: Mutex::new(None) })
 }
 
 /// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.

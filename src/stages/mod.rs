@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classifier;
+mod copies;
 pub mod cut;
 pub mod detector;
 mod dispatch;

@@ -11,7 +11,7 @@ use roiflow::stages::detector::Found;
 use roiflow::stages::{Classifier, Detector, Permit, Region, Scheduling, StageOptions};
 use roiflow::tensor::Memory;
 
-use crate::support::{Scratch, in_time, tiny};
+use crate::support::{Scratch, in_time, is_here, tiny};
 
 const BLACK: [u8; 3] = [0, 0, 0];
 const WHITE: [u8; 3] = [255, 255, 255];
@@ -251,7 +251,23 @@ fn a_value_is_the_expectation_of_the_models_bins() {
 
 #[test]
 fn every_frame_is_delivered_once_with_its_own_result() {
-    let detector = detector("rectangle.onnx");
+    deliver_each_once(&detector("rectangle.onnx"));
+}
+
+/// Where compiled models are kept, a small one may be compiled for each core.
+#[test]
+fn so_it_is_on_each_device_with_compiled_models_that_are_kept() {
+    let scratch = Scratch::new("copies");
+    for device in ["AUTO", "CPU", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| *device == "AUTO" || is_here(device)) {
+        let config = format!("cache-folder={}", scratch.path().join(device).display());
+        let options = StageOptions { device: Some(device.to_owned()), config: Some(config), ..options("rectangle.onnx") };
+        let detector = Detector::new(&options).unwrap();
+        assert_eq!(detector.n_requests(), std::thread::available_parallelism().unwrap().get(), "{device}");
+        deliver_each_once(&detector);
+    }
+}
+
+fn deliver_each_once(detector: &Detector) {
     let (sender, receiver) = mpsc::channel();
     let n_frames = 300;
     for number in 0..n_frames {
