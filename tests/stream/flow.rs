@@ -643,7 +643,8 @@ fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
     n_threads(1);
     let counts = [1, 4, 64, 512].map(n_threads);
     eprintln!("threads with 1, 4, 64 and 512 requests: {counts:?}");
-    assert_eq!(counts, [counts[0]; 4]);
+    // One that ends may still be there, on a busy machine.
+    assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 2), "{counts:?}");
 }
 
 #[test]
