@@ -34,6 +34,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ndarray", &["tensor", "runtime"]),
     ("half", &["tensor"]),
     ("rayon_core", &["vision"]),
+    ("memchr", &["devices/onnx"]),
     ("rustix", &["tensor", "devices/cpu"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
     ("futures_core", &["runtime"]),

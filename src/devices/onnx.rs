@@ -71,7 +71,7 @@ pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
 /// a text that holds the same bytes does no harm.
 pub fn may_have_other_files(model: &[u8]) -> bool {
     const KEY: &[u8] = b"\x0a\x08location";
-    model.windows(KEY.len()).any(|window| window == KEY)
+    memchr::memmem::find(model, KEY).is_some()
 }
 
 /// An input with the shape of the port of its name; `None` if it has that, or there is none.

@@ -100,6 +100,11 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
+    /// What a further compiled model takes, see [`Device::copy_bytes`].
+    pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
+        self.device(device).ok()?.copy_bytes(model)
+    }
+
     /// Makes a model that is compiled for the device, `alone`, ready to run on up to `max_rows` rows in each call: it is the same
     /// where its first axis is open, and compiled once more with that axis open where it is 1. Unlike with
     /// [`Config::batch_size`], which gathers the runs of several requests, it is the caller who puts several rows into an input.

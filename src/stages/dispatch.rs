@@ -284,8 +284,7 @@ impl<J: Job> Drop for Client<J> {
 impl<J: Job> Queue<J> {
     /// The requests of the model, whose runs go before others if they are `urgent`.
     pub(super) fn new(copies: &Copies, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
-        let Copies { models, n_requests } = copies;
-        let n_requests = *n_requests;
+        let n_requests = copies.n_requests;
         let state = State {
             workers: Vec::with_capacity(n_requests),
             pending: VecDeque::new(),
@@ -297,7 +296,7 @@ impl<J: Job> Queue<J> {
         };
         let queue = Arc::new(Self {
             rows,
-            device: models[0].device().to_owned(),
+            device: copies.first.device().to_owned(),
             n_requests,
             n_cores: std::thread::available_parallelism().map_or(1, NonZero::get),
             state: Mutex::new(state),
@@ -306,7 +305,7 @@ impl<J: Job> Queue<J> {
             hangs: AtomicBool::new(false),
         });
         for worker_idx in 0..n_requests {
-            let request = models[worker_idx % models.len()].create_infer_request()?;
+            let request = copies.of_request(worker_idx).create_infer_request()?;
             request.set_urgent(urgent);
             let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
             request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(&queue)))?;
@@ -653,7 +652,7 @@ mod tests {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
             let queue =
-                Queue::<Picture>::new(&Copies { models: vec![model.clone()], n_requests: 1 }, Rows { max, timeout }, false).unwrap();
+                Queue::<Picture>::new(&Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             client.submit((0..3).map(|n| Picture {

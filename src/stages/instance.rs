@@ -203,13 +203,13 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     let runs_one_row = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
     let pinned = runs_one_row.then(|| with_one_row(&model)).flatten();
-    let compile = |model: &Model| Copies::compile(options, &config, |config| core.compile_model(model, device, config));
+    let compile = |model: &Model| Copies::compile(core, model, device, options, &config);
     let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
         // What is wrong with the model is told of the model as the user has it.
         Some(Err(_)) | None => compile(&model)?,
     };
-    let alone = &copies.models[0];
+    let alone = &copies.first;
     // As the file has it: of an axis that was opened the device may know less.
     let info = alone.info().clone();
     let (copies, rows) = match options.batch_size {
@@ -234,8 +234,7 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     ModelSpec::load(options, &info)?;
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
     let queue = Queue::new(&copies, rows, runs_regions)?;
-    let [model, ..] = &*copies.models else { unreachable!("there is at least one") };
-    Ok(Instance { queue, model: model.clone(), info, made_of, warmed_up: Mutex::new(None) })
+    Ok(Instance { queue, model: copies.first, info, made_of, warmed_up: Mutex::new(None) })
 }
 
 /// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.

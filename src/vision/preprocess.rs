@@ -350,8 +350,8 @@ impl Preprocess {
 }
 
 /// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
-/// row, the two most recent ones scaled to the input's width (with [`Preprocess::antialias`] as many as a line is made of), and a line
-/// of the input. Grows to the largest need seen and stays; one per thread that fills.
+/// row, the most recent ones scaled to the input's width (three, with [`Preprocess::antialias`] as many as a line is made of), and a line
+/// of the input; all that once more for each further thread. Grows to the largest need seen and stays; one per thread that fills.
 #[derive(Debug)]
 pub struct Scratch {
     instructions: Instructions,

@@ -163,6 +163,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
             let (next_firsts, next_seconds) = (next.block(0, block_idx), next.block(1, block_idx));
             let weights = &weights[block_idx];
             let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
+            // Each row has a loop of its own, because that is how they become vectors; what both compute is found to be the same after that.
             for lane in 0..LANES {
                 let first = colors.exact(firsts.map(|samples| samples[lane]));
                 let second = colors.exact(seconds.map(|samples| samples[lane]));

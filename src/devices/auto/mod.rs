@@ -70,6 +70,11 @@ impl Device for AutoDevice {
         Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
     }
 
+    /// As the first one that is asked; it is there then.
+    fn copy_bytes(&self, model: &Model) -> Option<u64> {
+        self.core.copy_bytes(model, self.order().first()?)
+    }
+
     fn compile(&self, model: &Model, config: &Config, _executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();

@@ -168,6 +168,14 @@ impl Device for OpenVinoDevice {
         self.family.read_model(path)
     }
 
+    /// The processor's plugin computes on the thread that calls it if a model has one stream of one thread. Else that thread sleeps while one
+    /// of the library computes: two wake-ups for each call, after which the system may leave a computing thread behind another one while
+    /// a core is idle.
+    fn copy_bytes(&self, model: &Model) -> Option<u64> {
+        let ModelSource::File(path) = model.source() else { return None };
+        if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(path) } else { None }
+    }
+
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let (api, _) = self.api().map_err(|missing| missing.error(&self.name))?;
         match model.source() {

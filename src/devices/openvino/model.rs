@@ -20,6 +20,9 @@ use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Perfor
 /// The most properties that are set; the library takes them as a list of arguments.
 const MAX_PROPERTIES: usize = 12;
 
+/// A file of this size is read to learn what is in it.
+const MAX_BYTES_READ: u64 = 64 << 20;
+
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
@@ -183,6 +186,19 @@ fn take_names(compiled: &mut [Port], read: &[Port]) {
             port.names.clone_from(&same.names);
         }
     }
+}
+
+/// How many bytes of weights a file has, where it can be told: in OpenVINO's own format they lie beside it.
+pub(super) fn weights_bytes(path: &Path) -> Option<u64> {
+    let is = |format: &str| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(format));
+    let n_bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
+    if is("xml") {
+        return n_bytes(&path.with_extension("bin"));
+    }
+    let n_bytes = n_bytes(path).filter(|_| is("onnx"))?;
+    // Nobody copies a larger one, so that nobody needs to look inside.
+    let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(&std::fs::read(path).ok()?);
+    is_whole.then_some(n_bytes)
 }
 
 /// Whether a file in OpenVINO's own format has state inside. No function of the library tells.
