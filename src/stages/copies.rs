@@ -105,7 +105,7 @@ mod tests {
             if info.missing.is_some() || !["AUTO", "CPU", "ORT.CPU", "OPENVINO.CPU"].contains(&&*device) {
                 continue;
             }
-            let copies = Copies::compile(&core, &model, &device, &options, &config).unwrap();
+            let copies = Copies::compile(core, &model, &device, &options, &config).unwrap();
             let is_faster = core.copy_bytes(&model, &device).is_some();
             assert_eq!(is_faster, copies.first.device() == "OPENVINO.CPU", "{device}");
             let has_copies = is_faster && (2..=MAX_COPIES).contains(&n_cores);
