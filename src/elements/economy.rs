@@ -140,6 +140,7 @@ pub(super) struct EconomyCounts {
     recalled: AtomicU64,
     nameless: AtomicU64,
     passed_over: AtomicU64,
+    unaligned: AtomicU64,
 }
 
 /// What becomes of the objects of a frame.
@@ -252,17 +253,23 @@ impl Economy {
         state.n_resets += 1;
         state.failed = None;
     }
+
+    /// So many more objects were classified by their boxes, for want of the keypoints that they are aligned by.
+    pub(super) fn count_unaligned(&self, n: u64) {
+        self.counts.unaligned.fetch_add(n, Ordering::Relaxed);
+    }
 }
 
 impl EconomyCounts {
     /// Adds them to an element's statistics.
     pub(super) fn add_to(&self, stats: &mut gst::StructureRef) {
-        let Self { classified, recalled, nameless, passed_over } = self;
+        let Self { classified, recalled, nameless, passed_over, unaligned } = self;
         let fields = [
             ("objects-classified", classified),
             ("objects-recalled", recalled),
             ("objects-nameless", nameless),
             ("objects-passed-over", passed_over),
+            ("objects-unaligned", unaligned),
         ];
         for (field, counter) in fields {
             stats.set(field, counter.load(Ordering::Relaxed));

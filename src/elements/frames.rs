@@ -15,7 +15,7 @@ use super::stats::Left;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus};
 use crate::stages::window::{MAX_PASSING, Refused, Ticket};
-use crate::stages::{Permit, Withdrawal};
+use crate::stages::{Permit, Scheduling, Withdrawal};
 
 /// A frame in the window.
 pub(super) struct InFlight {
@@ -302,6 +302,7 @@ impl Driver {
         // The window needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         let queue = policy.queue(is_live);
+        self.follow_pace(&**stage);
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
         let ticket = loop {
@@ -358,6 +359,19 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Lets fewer frames be in flight where those that are wait for threads.
+    fn follow_pace(&self, stage: &dyn Stage) {
+        let n_left_out = match (stage.n_frames_fewer(), stage.scheduling()) {
+            (0, _) => 0,
+            // None need wait for a request where requests wait.
+            (n_fewer, Scheduling::Throughput) => n_fewer + 1,
+            (n_fewer, Scheduling::Latency) => n_fewer,
+        };
+        if self.window.leave_out(n_left_out) {
+            gst::debug!(self.cat, "requests wait for threads: {n_left_out} places of the window are left out");
+        }
     }
 
     /// Takes the run from the frame that has waited longest for it; false if none waits.

@@ -84,6 +84,9 @@ pub(super) trait Stage: Send + Sync {
     /// How many frames can run at once, where nobody else does on a model that is shared.
     fn n_frames_at_once(&self) -> usize;
 
+    /// How many fewer would do now, for those that run wait for threads that others need too.
+    fn n_frames_fewer(&self) -> usize;
+
     /// Which frame is next.
     fn scheduling(&self) -> Scheduling;
 

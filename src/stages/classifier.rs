@@ -179,6 +179,11 @@ impl Classifier {
         self.client.n_frames_at_once()
     }
 
+    /// How many frames fewer would do now, for those that run wait for threads that others need too.
+    pub fn n_frames_fewer(&self) -> usize {
+        self.client.n_frames_fewer()
+    }
+
     /// How long a frame takes: what `measure` finds, once for all who share the model.
     ///
     /// # Errors

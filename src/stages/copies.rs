@@ -2,7 +2,8 @@
 //! cores were idle for 0.9 % of the time of a cascade instead of 9.6.
 //!
 //! It costs memory for the weights, so it is done for small models on few cores, and with a folder where compiled models are kept, from which
-//! a copy comes in some milliseconds. A canceled run ends with its call, not between two nodes of the model.
+//! a copy comes in some milliseconds. Only the first is there from the beginning; the others are made when jobs wait for a request.
+//! A canceled run ends with its call, not between two nodes of the model.
 
 use std::num::NonZero;
 
@@ -14,20 +15,24 @@ const MAX_COPIES: usize = 4;
 /// What the copies may take beside the first one.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The compiled models of a stage, which are the same, and how many requests there are of all.
+/// The compiled model of a stage, and how its requests come about.
 pub(super) struct Copies {
     pub(super) first: CompiledModel,
-    pub(super) others: Vec<CompiledModel>,
+    /// In all.
     pub(super) n_requests: usize,
+    /// Compiles the same model again, for one request; `None` if all requests are of the first.
+    pub(super) compile_another: Option<CompileAnother>,
 }
+
+pub(super) type CompileAnother = Box<dyn Fn() -> Result<CompiledModel> + Send + Sync>;
 
 impl Copies {
     /// One model with as many requests as it likes.
     pub(super) fn one(model: CompiledModel) -> Self {
-        Self { n_requests: model.optimal_number_of_requests(), first: model, others: Vec::new() }
+        Self { n_requests: model.optimal_number_of_requests(), first: model, compile_another: None }
     }
 
-    /// Compiles a model: copies of it where that is faster, or else one.
+    /// Compiles a model, the first of its copies where these are faster.
     ///
     /// # Errors
     /// As [`Core::compile_model`].
@@ -43,14 +48,9 @@ impl Copies {
             // The device that was chosen in the end is another one.
             return core.compile_model(model, device, config).map(Self::one);
         }
-        let others = (1..n_copies).map(|_| core.compile_model(model, device, &of_one)).collect::<Result<_>>()?;
-        Ok(Self { first, others, n_requests: n_copies })
-    }
-
-    /// The model that a request is of.
-    pub(super) fn of_request(&self, request_idx: usize) -> &CompiledModel {
-        let copy_idx = request_idx % (1 + self.others.len());
-        copy_idx.checked_sub(1).map_or(&self.first, |other_idx| &self.others[other_idx])
+        let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
+        let compile_another = move || core.compile_model(&model, &device, &of_one);
+        Ok(Self { first, n_requests: n_copies, compile_another: Some(Box::new(compile_another)) })
     }
 }
 
@@ -109,9 +109,13 @@ mod tests {
             let is_faster = core.copy_bytes(&model, &device).is_some();
             assert_eq!(is_faster, copies.first.device() == "OPENVINO.CPU", "{device}");
             let has_copies = is_faster && (2..=MAX_COPIES).contains(&n_cores);
-            assert_eq!((copies.n_requests, 1 + copies.others.len()), (n_cores, if has_copies { n_cores } else { 1 }), "{device}");
-            let own = if has_copies { Some(1) } else { None };
-            assert!((0..n_cores).all(|request_idx| copies.of_request(request_idx).properties().config.n_requests == own), "{device}");
+            assert_eq!(copies.n_requests, n_cores, "{device}");
+            assert_eq!(copies.compile_another.is_some(), has_copies, "{device}");
+            if let Some(compile_another) = copies.compile_another {
+                let other = compile_another().unwrap();
+                assert_eq!(other.properties().config, copies.first.properties().config);
+                assert_eq!((other.properties().config.n_requests, other.properties().config.n_threads), (Some(1), Some(1)));
+            }
         }
         std::fs::remove_dir_all(folder).ok();
     }

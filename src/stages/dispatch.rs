@@ -19,6 +19,11 @@
 //! whose picture can't be used, or whose outputs can't be read, fails alone. A call of several rows that fails as a whole is run
 //! once more, row by row, so that one stream can't spoil another's results.
 //!
+//! # Copies of the model
+//!
+//! Where each request has a copy of the model to itself, there is one at the beginning. When a call ends and jobs still wait, a thread
+//! compiles the others; [`Copies`] says why.
+//!
 //! # Locks
 //!
 //! Order: `Queue::state`, then a `Slot`'s. Neither is held while a job is delivered, a request is started, or a picture or an
@@ -32,11 +37,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::copies::Copies;
+use super::copies::{CompileAnother, Copies};
+use super::pace::Pace;
 use super::rows::{JobRows, Row, Slot, decode_rows};
 use super::{ModelSpec, Permit};
 use crate::frame::{Frame, Similarity, Transform};
-use crate::runtime::{Error, ErrorKind, InferRequest, Result};
+use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Output;
 
 /// How long a client that leaves waits for its jobs that run, and an engine that is freed for its runs.
@@ -123,7 +129,11 @@ pub(super) struct Queue<J: Job> {
     device: String,
     n_requests: usize,
     n_cores: usize,
+    /// Runs of this model go before others.
+    urgent: bool,
+    compile_another: Option<CompileAnother>,
     state: Mutex<State<J>>,
+    pace: Mutex<Pace>,
     /// Jobs of a client have ended.
     ended: Condvar,
     /// The watcher has something to see.
@@ -135,6 +145,9 @@ pub(super) struct Queue<J: Job> {
 struct State<J: Job> {
     /// Empty once the queue is closed.
     workers: Vec<Arc<Worker<J>>>,
+    /// Workers that are to be made when there is work for them, each with a copy of the model.
+    n_to_make: usize,
+    maker: Option<JoinHandle<()>>,
     pending: VecDeque<Pending<J>>,
     idle: Vec<usize>,
     n_groups: u64,
@@ -199,6 +212,11 @@ impl<J: Job> Client<J> {
     pub(super) fn n_frames_at_once(&self) -> usize {
         let Rows { max, timeout } = self.queue.rows;
         self.queue.n_requests * if timeout.is_some() { max } else { 1 }
+    }
+
+    /// How many frames fewer would do now, for requests wait for threads; see [`super::pace`].
+    pub(super) fn n_frames_fewer(&self) -> usize {
+        self.queue.pace.lock().unwrap().n_fewer()
     }
 
     /// Runs the jobs of one frame as soon as requests are idle. Never blocks.
@@ -283,10 +301,13 @@ impl<J: Job> Drop for Client<J> {
 
 impl<J: Job> Queue<J> {
     /// The requests of the model, whose runs go before others if they are `urgent`.
-    pub(super) fn new(copies: &Copies, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
-        let n_requests = copies.n_requests;
+    pub(super) fn new(copies: Copies, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
+        let Copies { first, n_requests, compile_another } = copies;
+        let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
         let state = State {
             workers: Vec::with_capacity(n_requests),
+            n_to_make: n_requests - n_at_first,
+            maker: None,
             pending: VecDeque::new(),
             idle: Vec::with_capacity(n_requests),
             n_groups: 0,
@@ -296,31 +317,22 @@ impl<J: Job> Queue<J> {
         };
         let queue = Arc::new(Self {
             rows,
-            device: copies.first.device().to_owned(),
+            device: first.device().to_owned(),
             n_requests,
             n_cores: std::thread::available_parallelism().map_or(1, NonZero::get),
+            urgent,
+            compile_another,
             state: Mutex::new(state),
+            pace: Mutex::default(),
             ended: Condvar::new(),
             watched: Condvar::new(),
             hangs: AtomicBool::new(false),
         });
-        for worker_idx in 0..n_requests {
-            let request = copies.of_request(worker_idx).create_infer_request()?;
-            request.set_urgent(urgent);
-            let slot = Arc::new(Mutex::new(Slot { rows: Vec::with_capacity(rows.max), input_shape: None }));
-            request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(&queue)))?;
-            let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
-            request.append_step("decode", move |context| decode_rows(&of_step, context, &mut scratch))?;
-            let worker = Arc::new(Worker { request, slot });
-            let (weak_queue, weak_worker) = (Arc::downgrade(&queue), Arc::downgrade(&worker));
-            worker.request.set_callback(move |_request, result| {
-                if let (Some(queue), Some(worker)) = (weak_queue.upgrade(), weak_worker.upgrade()) {
-                    queue.finish(worker_idx, &worker, result);
-                }
-            })?;
-            queue.state.lock().unwrap().workers.push(worker);
+        for _ in 0..n_at_first {
+            queue.add_worker(&first)?;
         }
-        queue.state.lock().unwrap().idle.extend((0..n_requests).rev());
+        // The first is the first that is taken.
+        queue.state.lock().unwrap().idle.reverse();
         if rows.max > 1 && rows.timeout.is_some_and(|timeout| !timeout.is_zero()) {
             let watching = queue.clone();
             let watcher = std::thread::Builder::new().name("roiflow-batches".to_owned()).spawn(move || watching.watch());
@@ -331,18 +343,74 @@ impl<J: Job> Queue<J> {
         Ok(queue)
     }
 
+    /// One more request of this model, idle.
+    fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<()> {
+        let request = model.create_infer_request()?;
+        request.set_urgent(self.urgent);
+        let slot = Arc::new(Mutex::new(Slot::new(self.rows.max)));
+        request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(self)))?;
+        let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
+        request.append_step("decode", move |context| decode_rows(&of_step, context, &mut scratch))?;
+        let worker = Arc::new(Worker { request, slot });
+        let mut state = self.state.lock().unwrap();
+        let worker_idx = state.workers.len();
+        let (weak_queue, weak_worker) = (Arc::downgrade(self), Arc::downgrade(&worker));
+        worker.request.set_callback(move |_request, result| {
+            if let (Some(queue), Some(worker)) = (weak_queue.upgrade(), weak_worker.upgrade()) {
+                queue.finish(worker_idx, &worker, result);
+            }
+        })?;
+        if !state.closed {
+            state.workers.push(worker);
+            state.idle.push(worker_idx);
+        }
+        Ok(())
+    }
+
+    /// Makes the workers that are still to be made, beside those that run, if jobs wait for them.
+    fn make_more(self: &Arc<Self>) {
+        let mut state = self.state.lock().unwrap();
+        if state.n_to_make == 0 || state.pending.is_empty() || state.closed {
+            return;
+        }
+        let n_to_make = std::mem::take(&mut state.n_to_make);
+        let queue = self.clone();
+        let maker = std::thread::Builder::new().name("roiflow-copies".to_owned()).spawn(move || {
+            for n_made in 0..n_to_make {
+                if queue.state.lock().unwrap().closed {
+                    return;
+                }
+                let Some(compile_another) = &queue.compile_another else { return };
+                if let Err(error) = compile_another().and_then(|model| queue.add_worker(&model)) {
+                    tracing::warn!(
+                        "{} of {} copies of the model on {} are not there: {error}",
+                        n_to_make - n_made,
+                        n_to_make + 1,
+                        queue.device
+                    );
+                    return;
+                }
+                queue.start_calls(None);
+            }
+        });
+        match maker {
+            Ok(maker) => state.maker = Some(maker),
+            Err(error) => tracing::warn!("cannot start the thread that compiles copies of the model: {error}"),
+        }
+    }
+
     /// Frees the requests; for when the last client has left. Nothing of the engine's is left when it returns, but what a run still
     /// holds that does not end in time.
     pub(super) fn close(&self) {
-        let (workers, watcher) = {
+        let (workers, threads) = {
             let mut state = self.state.lock().unwrap();
             state.closed = true;
             state.idle.clear();
-            (std::mem::take(&mut state.workers), state.watcher.take())
+            (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        if let Some(watcher) = watcher.filter(|watcher| watcher.thread().id() != std::thread::current().id()) {
-            let _ended = watcher.join();
+        for thread in threads.into_iter().flatten().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ended = thread.join();
         }
         let patience = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { PATIENCE };
         for worker in &workers {
@@ -353,7 +421,8 @@ impl<J: Job> Queue<J> {
 
     /// The cores that a run may take: its own, and those of the requests that have nothing to do.
     pub(super) fn n_cores_of_a_run(&self) -> usize {
-        let n_busy = self.n_requests - self.state.lock().unwrap().idle.len();
+        let state = self.state.lock().unwrap();
+        let n_busy = state.workers.len().saturating_sub(state.idle.len());
         self.n_cores / n_busy.max(1)
     }
 
@@ -398,10 +467,23 @@ impl<J: Job> Queue<J> {
         }
     }
 
-    fn finish(&self, worker_idx: usize, worker: &Worker<J>, result: Result<()>) {
+    fn finish(self: &Arc<Self>, worker_idx: usize, worker: &Worker<J>, result: Result<()>) {
         worker.count(result.is_err());
+        self.keep_pace(worker);
         self.settle(worker, result);
         self.start_calls(Some(worker_idx));
+        self.make_more();
+    }
+
+    /// Counts what a run that has just ended waited and took. Calls of several frames need all that they can get.
+    fn keep_pace(&self, worker: &Worker<J>) {
+        let (placed, began) = {
+            let mut slot = worker.slot.lock().unwrap();
+            (slot.placed.take(), slot.began.take())
+        };
+        if let (None, Some((placed, began))) = (self.rows.timeout, placed.zip(began)) {
+            self.pace.lock().unwrap().add(began - placed, began.elapsed(), self.n_requests - 1);
+        }
     }
 
     /// Tells the owners of a call's jobs; or puts the jobs back, to be run one by one.
@@ -503,6 +585,7 @@ impl<J: Job> State<J> {
     fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
         slot.input_shape = None;
+        (slot.placed, slot.began) = (Some(Instant::now()), None);
         if self.due_at(rows).is_none_or(|due| due > Instant::now()) {
             return false;
         }
@@ -644,6 +727,47 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_compiled_when_jobs_wait_and_work_goes_on_without_them() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
+        let (model, spec) = load_model(&options).unwrap();
+        let (spec, frame) = (Arc::new(spec), Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap());
+        for fails in [false, true] {
+            let (said, compiled) = mpsc::channel();
+            let another = model.clone();
+            let compile_another: CompileAnother = Box::new(move || {
+                said.send(()).unwrap();
+                if fails { Err(Error::new(ErrorKind::Device, "no memory")) } else { Ok(another.clone()) }
+            });
+            let copies = Copies { first: model.clone(), n_requests: 2, compile_another: Some(compile_another) };
+            let queue = Queue::<Picture>::new(copies, Rows { max: 1, timeout: None }, false).unwrap();
+            let client = Client::new(&queue, Scheduling::Throughput);
+            let (sender, receiver) = mpsc::channel();
+            let run = |n_jobs: usize| {
+                client.submit((0..n_jobs).map(|_| Picture {
+                    frame: frame.clone(),
+                    spec: spec.clone(),
+                    permit: Permit::new(Instant::now(), None),
+                    panics: false,
+                    sender: sender.clone(),
+                }));
+                (0..n_jobs).for_each(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap());
+            };
+            run(1);
+            assert!(compiled.try_recv().is_err(), "nothing waited");
+            run(3);
+            compiled.recv_timeout(Duration::from_secs(60)).unwrap();
+            let maker = queue.state.lock().unwrap().maker.take();
+            maker.unwrap().join().unwrap();
+            assert_eq!(queue.state.lock().unwrap().workers.len(), if fails { 1 } else { 2 });
+            run(3);
+            assert!(compiled.try_recv().is_err(), "all that were wanted are there, or never will be");
+            drop(client);
+            queue.close();
+        }
+    }
+
+    #[test]
     fn a_panic_in_the_decoder_is_the_error_of_that_job_alone() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
         let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
@@ -652,7 +776,7 @@ mod tests {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
             let queue =
-                Queue::<Picture>::new(&Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false).unwrap();
+                Queue::<Picture>::new(Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             client.submit((0..3).map(|n| Picture {

@@ -233,8 +233,9 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     // Before requests are made, which are of a model with one picture as its input.
     ModelSpec::load(options, &info)?;
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
-    let queue = Queue::new(&copies, rows, runs_regions)?;
-    Ok(Instance { queue, model: copies.first, info, made_of, warmed_up: Mutex::new(None) })
+    let model = copies.first.clone();
+    let queue = Queue::new(copies, rows, runs_regions)?;
+    Ok(Instance { queue, model, info, made_of, warmed_up: Mutex::new(None) })
 }
 
 /// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.

@@ -22,6 +22,7 @@ pub mod image;
 mod instance;
 pub mod labels;
 pub mod motion;
+mod pace;
 pub mod permit;
 pub mod reuse;
 mod rows;

@@ -20,6 +20,15 @@ pub(super) struct Slot<J> {
     pub(super) rows: Vec<Row<J>>,
     /// Of one of them; all have the same.
     pub(super) input_shape: Option<Shape>,
+    /// When they came here, and when a thread began with them.
+    pub(super) placed: Option<Instant>,
+    pub(super) began: Option<Instant>,
+}
+
+impl<J> Slot<J> {
+    pub(super) fn new(max_rows: usize) -> Self {
+        Self { rows: Vec::with_capacity(max_rows), input_shape: None, placed: None, began: None }
+    }
 }
 
 /// A job that runs.
@@ -66,7 +75,11 @@ impl<J: Job> FillInput for JobRows<J> {
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let n_rows = self.slot.lock().unwrap().rows.len();
+        let n_rows = {
+            let mut slot = self.slot.lock().unwrap();
+            slot.began = Some(Instant::now());
+            slot.rows.len()
+        };
         self.scratch.set_threads(self.queue.upgrade().map_or(1, |queue| queue.n_cores_of_a_run()));
         let mut n_filled = 0;
         for row_idx in 0..n_rows {

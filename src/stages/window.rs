@@ -31,6 +31,8 @@ struct State<T> {
     n_passing: usize,
     n_events: usize,
     capacity: usize,
+    /// Of these, so many are not to be used now.
+    n_left_out: usize,
     max_passing: usize,
     /// Of the first entry.
     first: u64,
@@ -96,7 +98,7 @@ impl<T> State<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.n_frames >= self.capacity
+        self.n_frames >= self.capacity.saturating_sub(self.n_left_out).max(1)
     }
 }
 
@@ -137,6 +139,7 @@ impl<T> Window<T> {
             n_passing: 0,
             n_events: 0,
             capacity: capacity.max(1),
+            n_left_out: 0,
             max_passing: MAX_PASSING,
             first: 0,
             flushing: true,
@@ -353,6 +356,16 @@ impl<T> Window<T> {
         self.tell(state);
     }
 
+    /// Uses so many places for frames less, but always one; whether that is news. Frames that have a place keep it.
+    pub fn leave_out(&self, n_places: usize) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let is_news = std::mem::replace(&mut state.n_left_out, n_places) != n_places;
+        if is_news {
+            self.tell(state);
+        }
+        is_news
+    }
+
     /// Frames that are in the window, those that pass without work included.
     pub fn n_frames(&self) -> usize {
         let state = self.state.lock().unwrap();
@@ -485,6 +498,24 @@ mod tests {
         assert_eq!([take(&window), take(&window)], [Ok("1"), Ok("2")]);
         blocked.join().unwrap().unwrap();
         assert_eq!([take(&window), take(&window)], [Ok("3"), Ok("4")]);
+    }
+
+    #[test]
+    fn places_that_are_left_out_are_not_given_and_one_always_is() {
+        let window = window(3);
+        assert!(window.leave_out(1));
+        assert!(!window.leave_out(1), "it is so already");
+        let first = window.try_admit("first").unwrap();
+        window.try_admit("second").unwrap();
+        assert_eq!(window.try_admit("third"), Err(Refused::Full("third")));
+        assert!(window.leave_out(7));
+        assert_eq!(window.n_frames(), 2, "who has a place keeps it");
+        window.complete(first, |_| ());
+        assert_eq!(take(&window), Ok("first"));
+        assert_eq!(window.try_admit("third"), Err(Refused::Full("third")));
+        assert!(window.leave_out(0));
+        window.try_admit("third").unwrap();
+        window.try_admit("fourth").unwrap();
     }
 
     #[test]

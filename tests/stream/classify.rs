@@ -1,5 +1,6 @@
 //! `roiclassify` says what is in each region, and ties it to the region that it was said of.
 
+use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
@@ -219,7 +220,7 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
     };
     let line = format!(
         "appsrc name=source ! identity name=attach ! videoscale ! video/x-raw,width=128,height=96 ! {} ! fakesink name=sink",
-        classify("color", &format!("description=\"{description}\""))
+        classify("color", &format!("name=classify description=\"{description}\""))
     );
     let pipeline = pipeline(&line);
     attach(&pipeline, move |n| results(SIZE, n, objects(n)));
@@ -227,6 +228,8 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
     feed(&pipeline, &caps("RGB", SIZE), (0..3).map(|_| bars()));
     let ending = run(&pipeline);
     assert_eq!(ending.error, None);
+    let stats = pipeline.by_name("classify").unwrap().property::<gst::Structure>("stats");
+    assert_eq!(stats.get::<u64>("objects-unaligned"), Ok(6), "two of each frame");
     let [warning] = &*ending.warnings else { panic!("expected one warning, got {:?}", ending.warnings) };
     assert!(["aligns 5 keypoints", "boxes", "YuNet", "once"].iter().all(|part| warning.contains(part)), "{warning}");
     let arrived = arrived.lock().unwrap();

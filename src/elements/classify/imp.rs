@@ -1,6 +1,6 @@
 //! Properties of `roiclassify`. What it does with a frame is [`super::stage`]'s, everything else the driver's.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib;
@@ -153,7 +153,7 @@ impl RoiClassify {
             classifier,
             objects,
             economy,
-            has_warned: AtomicBool::new(false),
+            n_unaligned: AtomicU64::new(0),
             element: self.obj().upcast_ref::<gst::Element>().downgrade(),
         }))
     }

@@ -37,7 +37,7 @@
 //!
 //! All but the last go by the ids of a tracker; objects without one are classified in every frame, their frames wait, and a warning says
 //! so once. A flush and a stop forget everything; at most 1024 objects are remembered. `stats` counts `objects-classified`,
-//! `objects-recalled`, `objects-nameless` and `objects-passed-over`.
+//! `objects-recalled`, `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
 
 mod imp;
 mod stage;

@@ -3,7 +3,7 @@
 //! Knows no pads and no properties.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gst::glib;
@@ -22,8 +22,8 @@ pub(super) struct ClassifyStage {
     pub(super) classifier: Classifier,
     pub(super) objects: ObjectFilter,
     pub(super) economy: Arc<Economy>,
-    /// Of an object whose keypoints could not be aligned.
-    pub(super) has_warned: AtomicBool,
+    /// Objects whose keypoints could not be aligned, so far as they are counted.
+    pub(super) n_unaligned: AtomicU64,
     /// For what is to be said on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
 }
@@ -63,8 +63,13 @@ impl Stage for ClassifyStage {
             done(results);
         };
         self.classifier.submit_with(frame, frame_number, now, permit, Box::new(finish));
-        if self.classifier.n_unaligned() > 0 && !self.has_warned.swap(true, Ordering::Relaxed) {
-            self.warn_of_unaligned();
+        let n_unaligned = self.classifier.n_unaligned();
+        let n_known = self.n_unaligned.swap(n_unaligned, Ordering::Relaxed);
+        if n_unaligned > n_known {
+            self.economy.count_unaligned(n_unaligned - n_known);
+            if n_known == 0 {
+                self.warn_of_unaligned();
+            }
         }
     }
 
@@ -122,6 +127,10 @@ impl Stage for ClassifyStage {
 
     fn n_frames_at_once(&self) -> usize {
         self.classifier.n_frames_at_once()
+    }
+
+    fn n_frames_fewer(&self) -> usize {
+        self.classifier.n_frames_fewer()
     }
 
     fn stats(&self) -> StageStats {

@@ -294,6 +294,10 @@ impl Stage for DetectStage {
         self.detector.n_frames_at_once()
     }
 
+    fn n_frames_fewer(&self) -> usize {
+        self.detector.n_frames_fewer()
+    }
+
     fn stats(&self) -> StageStats {
         self.detector.stats()
     }

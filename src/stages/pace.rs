@@ -1,0 +1,93 @@
+//! How many frames fewer should be on their way where requests wait for a thread to run on.
+//!
+//! A window as large as the requests can use keeps an engine busy that nobody else needs. In front of a cascade on the same cores it only
+//! makes frames older: detections are there long before the classifiers, whose runs go first, come to them. So a frame is left out
+//! while runs wait longer than they take, and comes back when they hardly wait. What a run waits is the time from its jobs' place on a
+//! request to the begin of its first step: a device that holds a run later on is no reason to give it less.
+
+use std::time::Duration;
+
+/// After so many runs it is decided anew.
+const RUNS_OF_A_DECISION: u32 = 16;
+/// To wait so long is not worth a decision.
+const LONG: Duration = Duration::from_millis(1);
+/// To wait so long is not to wait.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Runs since the last decision, and what they waited and took in all.
+    n_runs: u32,
+    waited: Duration,
+    ran: Duration,
+    n_fewer: usize,
+}
+
+impl Pace {
+    /// A run waited and took so long; `max_fewer` frames can be done without.
+    pub(super) fn add(&mut self, waited: Duration, ran: Duration, max_fewer: usize) {
+        self.n_runs += 1;
+        self.waited += waited;
+        self.ran += ran;
+        if self.n_runs < RUNS_OF_A_DECISION {
+            return;
+        }
+        if self.waited > self.ran.max(LONG * RUNS_OF_A_DECISION) {
+            self.n_fewer = (self.n_fewer + 1).min(max_fewer);
+        } else if self.waited < (self.ran / 4).max(SHORT * RUNS_OF_A_DECISION) {
+            self.n_fewer = self.n_fewer.saturating_sub(1);
+        }
+        *self = Self { n_fewer: self.n_fewer, ..Self::default() };
+    }
+
+    /// So many frames fewer than requests could use.
+    pub(super) fn n_fewer(&self) -> usize {
+        self.n_fewer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(pace: &mut Pace, n_runs: u32, waited: u64, ran: u64) -> usize {
+        (0..n_runs).for_each(|_| pace.add(Duration::from_micros(waited), Duration::from_micros(ran), 2));
+        pace.n_fewer()
+    }
+
+    #[test]
+    fn a_frame_is_left_out_for_each_decision_while_runs_wait_longer_than_they_take() {
+        let mut pace = Pace::default();
+        assert_eq!(after(&mut pace, 15, 12_000, 10_000), 0, "it takes some runs to know");
+        assert_eq!(after(&mut pace, 1, 12_000, 10_000), 1);
+        assert_eq!(after(&mut pace, 16, 12_000, 10_000), 2);
+        assert_eq!(after(&mut pace, 32, 12_000, 10_000), 2, "one is to be there");
+    }
+
+    #[test]
+    fn they_come_back_when_runs_hardly_wait_and_stay_as_they_are_in_between() {
+        let mut pace = Pace::default();
+        assert_eq!(after(&mut pace, 32, 30_000, 10_000), 2);
+        assert_eq!(after(&mut pace, 64, 5_000, 10_000), 2, "half as long as they take is neither");
+        assert_eq!(after(&mut pace, 16, 2_000, 10_000), 1);
+        assert_eq!(after(&mut pace, 16, 2_000, 10_000), 0);
+        assert_eq!(after(&mut pace, 16, 0, 0), 0);
+    }
+
+    #[test]
+    fn what_takes_no_time_is_no_reason() {
+        let mut pace = Pace::default();
+        assert_eq!(after(&mut pace, 64, 900, 10), 0, "less than a millisecond is what a thread takes to wake up");
+        assert_eq!(after(&mut pace, 64, 1_100, 10), 2);
+        assert_eq!(after(&mut pace, 64, 400, 10), 0);
+    }
+
+    #[test]
+    fn one_run_that_hangs_is_forgotten_with_the_next_decision() {
+        let mut pace = Pace::default();
+        assert_eq!(after(&mut pace, 15, 0, 10_000), 0);
+        assert_eq!(after(&mut pace, 1, 10_000_000, 10_000), 1);
+        assert_eq!(after(&mut pace, 16, 0, 10_000), 0);
+    }
+}
