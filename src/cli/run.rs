@@ -1,5 +1,6 @@
 //! `roiflow run`: a pipeline description on a video, with a progress bar and a summary.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,8 @@ pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
     }
 
     stages::keep_compiled_models_in(cache_folder());
+    let devices: BTreeSet<_> = plans.iter().flatten().map(Plan::devices).flatten().collect();
+    devices.into_iter().for_each(stages::prepare_device);
     let interrupt = Interrupt::default();
     handle_signals(&interrupt)?;
     let begin = Instant::now();

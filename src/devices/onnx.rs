@@ -4,6 +4,8 @@
 //! Knows the wire format of protocol buffers and the numbers of some fields, so that weights, which are nearly all of a file, are
 //! passed over and copied as they are. Reads of any bytes end: what is no such message is an error.
 
+use std::io::{self, Read};
+
 use crate::devices::engine::Said;
 use crate::runtime::{Dim, Port};
 
@@ -69,9 +71,22 @@ pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
 
 /// Whether weights may lie in files beside the model. Looks for the key under which a tensor names its file, wherever it stands;
 /// a text that holds the same bytes does no harm.
-pub fn may_have_other_files(model: &[u8]) -> bool {
+pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     const KEY: &[u8] = b"\x0a\x08location";
-    memchr::memmem::find(model, KEY).is_some()
+    let mut window = vec![0; 64 << 10];
+    let mut n_kept = 0;
+    loop {
+        let n_read = model.read(&mut window[n_kept..])?;
+        let seen = &window[..n_kept + n_read];
+        if n_read == 0 || memchr::memmem::find(seen, KEY).is_some() {
+            return Ok(n_read > 0);
+        }
+        // The key may begin in one piece and end in the next.
+        let from = seen.len().saturating_sub(KEY.len() - 1);
+        let n_seen = seen.len();
+        window.copy_within(from..n_seen, 0);
+        n_kept = n_seen - from;
+    }
 }
 
 /// An input with the shape of the port of its name; `None` if it has that, or there is none.
@@ -284,9 +299,17 @@ mod tests {
 
     #[test]
     fn weights_in_other_files_are_seen() {
-        assert!(!may_have_other_files(&tiny("double.onnx")));
+        let says = |model: &[u8]| may_have_other_files(model).unwrap();
+        assert!(!says(&tiny("double.onnx")));
         // TensorProto { external_data (13): [{ key: "location", value: "w" }] }
         let tensor = b"\x6a\x0d\x0a\x08location\x12\x01w";
-        assert!(may_have_other_files(&[&tiny("double.onnx")[..], tensor].concat()));
+        assert!(says(&[&tiny("double.onnx")[..], tensor].concat()));
+        // Wherever in the file, and in whatever pieces it is read.
+        for before in (64 << 10) - 40..(64 << 10) + 10 {
+            assert!(says(&[&vec![0; before][..], tensor].concat()), "{before}");
+            let in_pieces = std::io::Read::chain(&vec![0; before][..], std::io::Read::chain(&tensor[..5], &tensor[5..]));
+            assert!(may_have_other_files(in_pieces).unwrap(), "{before}");
+        }
+        assert!(!says(&vec![0x0a; 200_000]));
     }
 }

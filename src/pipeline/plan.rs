@@ -1,6 +1,6 @@
 //! A pipeline description as understood: parameters have their values, input and outputs are known, nothing is optional.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::graph::{Graph, NamedElement, Structure};
@@ -73,6 +73,19 @@ impl Plan {
     /// an output folder does not exist.
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
         Self::resolve_unnamed(spec, set, input, outputs).map_err(|error| error.context(format!("`{}`", spec.path.display())))
+    }
+
+    /// The devices that models run on, so far as that is known before the elements are there; `None` is what elements take by themselves.
+    pub fn devices(&self) -> BTreeSet<Option<&str>> {
+        if self.line.contains(" device=") {
+            return BTreeSet::new();
+        }
+        let infers = |element: &&NamedElement| ["roidetect", "roiclassify"].contains(&&*element.factory);
+        let device = |element: &NamedElement| {
+            let is_it = |assignment: &&Assignment| assignment.element == element.name && assignment.property == "device";
+            self.assignments.iter().find(is_it).map(|assignment| &*assignment.value)
+        };
+        self.elements.iter().filter(infers).map(device).collect()
     }
 
     fn resolve_unnamed(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {

@@ -100,6 +100,11 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
+    /// Loads what every model on this device needs, so that the first one is compiled sooner; see [`Device::prepare`].
+    pub fn prepare(&self, device: &str) -> bool {
+        self.device(device).is_ok_and(|device| device.prepare())
+    }
+
     /// What a further compiled model takes, see [`Device::copy_bytes`].
     pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
         self.device(device).ok()?.copy_bytes(model)

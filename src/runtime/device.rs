@@ -62,6 +62,11 @@ pub trait Device: Send + Sync {
     /// `Model` if the device can't run it; the message names the operator or port.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
 
+    /// Loads what every model needs, where that takes time; whether the device can be used. What is wrong is told by who compiles.
+    fn prepare(&self) -> bool {
+        self.info().missing.is_none()
+    }
+
     /// What a further compiled model takes, where requests that run side by side are faster if each has one of its own, made for one
     /// request of one thread: about as many bytes as the weights. `None` where they are not, or where that is not known.
     fn copy_bytes(&self, _model: &Model) -> Option<u64> {

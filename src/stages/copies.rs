@@ -44,7 +44,7 @@ impl Copies {
         };
         let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..config.clone() };
         let first = core.compile_model(model, device, &of_one)?;
-        if core.copy_bytes(model, first.device()).is_none() {
+        if first.device() != device && core.copy_bytes(model, first.device()).is_none() {
             // The device that was chosen in the end is another one.
             return core.compile_model(model, device, config).map(Self::one);
         }

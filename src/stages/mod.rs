@@ -43,8 +43,8 @@ pub use motion::MotionGate;
 pub use permit::{Permit, Withdrawal};
 pub use reuse::{AnswerCache, ReuseOptions};
 pub use spec::{
-    Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, register_box_scheme, register_class_scheme,
-    register_device,
+    Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_box_scheme,
+    register_class_scheme, register_device,
 };
 pub use track::{TrackCounts, TrackOptions, Tracker};
 pub use window::{Ticket, Window};

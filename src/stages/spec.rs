@@ -234,6 +234,15 @@ pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
     (core, generation)
 }
 
+/// Loads the library of a device on a thread of its own, for who knows the device before the first stage is made: a decoder's libraries
+/// may take as long, and a process loads one library at a time.
+pub fn prepare_device(name: Option<&str>) {
+    let name = name.unwrap_or(DEFAULT_DEVICE).to_owned();
+    let prepare = move || core_for(Some(&name)).0.prepare(&name);
+    // Without the thread all is loaded with the first model.
+    let _prepared = std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare);
+}
+
 /// Where compiled models are kept unless their options say otherwise, see [`keep_compiled_models_in`].
 static CACHE_FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
 

@@ -721,10 +721,13 @@ fn auto_takes_the_first_device_that_runs_the_model() {
     let nothing = compile_in(&auto(&core, "OPENVINO.CPU,ORT.CPU"), "AUTO").unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::Unsupported);
     assert!(nothing.to_string().contains("OPENVINO.CPU is not available") && nothing.to_string().contains("ORT.CPU is not"), "{nothing}");
+    assert!(auto(&core, usual).prepare("AUTO") && !auto(&core, "OPENVINO.CPU,ORT.CPU").prepare("AUTO"));
     let misspelt = compile_in(&auto(&core, "CPPU"), "AUTO").unwrap_err();
     assert_eq!(misspelt.kind(), ErrorKind::NotFound, "{misspelt}");
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
-        assert_eq!(compile_in(&auto(devices::core(), &format!("{device},CPU")), "AUTO").unwrap().device(), device);
+        let core = auto(devices::core(), &format!("{device},CPU"));
+        assert!(core.prepare("AUTO"));
+        assert_eq!(compile_in(&core, "AUTO").unwrap().device(), device);
     }
     // A model that one device can't run goes to the next that can.
     if let (Some(path), true) = (real("models/efficientnet_lite0_uint8.onnx"), is_here("ORT.CPU")) {

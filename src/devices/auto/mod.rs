@@ -70,6 +70,10 @@ impl Device for AutoDevice {
         Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
     }
 
+    fn prepare(&self) -> bool {
+        self.order().iter().any(|name| self.core.prepare(name))
+    }
+
     /// As the first one that is asked; it is there then.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         self.core.copy_bytes(model, self.order().first()?)

@@ -97,7 +97,7 @@ impl Prepared {
             prepared.nodes = onnx::nodes(&bytes).unwrap_or_default();
         }
         if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
-            if onnx::may_have_other_files(&bytes) {
+            if onnx::may_have_other_files(&bytes[..]).unwrap_or(true) {
                 not_kept("weights of this model lie in files of their own, which may change");
             } else {
                 // What else changes the form in which the model is kept.

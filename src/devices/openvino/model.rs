@@ -170,7 +170,7 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<Kept> {
     let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
     let kept = Kept::of(folder, "reshaped", made_from).ok()?;
     if kept.found().is_none() {
-        let model = std::fs::read(path).ok().filter(|model| !onnx::may_have_other_files(model))?;
+        let model = std::fs::read(path).ok().filter(|model| onnx::may_have_other_files(&model[..]).is_ok_and(|may| !may))?;
         let draft = kept.draft();
         std::fs::write(draft.path(), onnx::with_input_shapes(&model, inputs).ok()??).ok()?;
         draft.keep();
@@ -197,7 +197,7 @@ pub(super) fn weights_bytes(path: &Path) -> Option<u64> {
     }
     let n_bytes = n_bytes(path).filter(|_| is("onnx"))?;
     // Nobody copies a larger one, so that nobody needs to look inside.
-    let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(&std::fs::read(path).ok()?);
+    let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
 
