@@ -107,7 +107,14 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
         assert!(node.cpu.unwrap() <= node.real + Duration::from_millis(1), "{node:?}");
     }
     let (real, cpu): (Duration, Duration) = (nodes.iter().map(|node| node.real).sum(), nodes.iter().filter_map(|node| node.cpu).sum());
-    assert!(real <= elapsed && real * 2 > request.latency().unwrap(), "nodes {real:?} of {elapsed:?}");
+    assert!(real <= elapsed, "nodes {real:?} of {elapsed:?}");
+    // Between two nodes the system may let somebody else run, but not in every run.
+    let are_most = || {
+        request.infer(&input).unwrap();
+        let real: Duration = request.profiling_info().unwrap().iter().map(|node| node.real).sum();
+        real * 2 > request.latency().unwrap()
+    };
+    assert!((0..50).any(|_| are_most()), "nodes are less than half of each run");
     assert!(cpu > Duration::ZERO, "the processor worked {cpu:?} of {real:?}");
     let (executed, optimized_out) = (
         nodes.iter().filter(|node| node.status == NodeStatus::Executed).count(),

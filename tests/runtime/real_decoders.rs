@@ -4,7 +4,7 @@ use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
 use roiflow::stages::{Classifier, StageOptions};
 
-use crate::support::{description, is_here, real};
+use crate::support::{description, is_here, quantizes_as_references_do, real};
 
 fn options(model: &str, toml: &str) -> Option<StageOptions> {
     let (model, description) = (real(&format!("models/{model}"))?, Some(description(toml)));
@@ -29,7 +29,8 @@ fn known_classifiers_say_of_pictures_what_their_engine_says() {
             let said = classifier.classify(&picture(name).unwrap()).unwrap().remove(0);
             let Outcome::Label { label: Some(label), confidence: found, .. } = &said.outcome else { panic!("{said:?}") };
             eprintln!("{name}: {label} {found:.3}, expected {expected} {confidence}");
-            assert!(**label == *expected && (found - confidence).abs() < 0.1, "{name}: {label} {found}");
+            let tolerance = if device == "ORT.CPU" && !quantizes_as_references_do() { 0.2 } else { 0.1 };
+            assert!(**label == *expected && (found - confidence).abs() < tolerance, "{name}: {label} {found}");
         }
     }
 }

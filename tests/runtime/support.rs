@@ -56,6 +56,15 @@ pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
     core.compile_model(&model, device, &Config::default()).unwrap()
 }
 
+/// Whether engines compute quantized models here as where the references were made: on a processor with instructions for sums of products
+/// of bytes. On others ONNX Runtime and OpenVINO take ways that saturate or round otherwise (scores differ by up to 0.1).
+pub fn quantizes_as_references_do() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Whether a device can be used here; says so where it can't. Devices that `ROIFLOW_REQUIRE_DEVICES` lists must be there.
 pub fn is_here(device: &str) -> bool {
     static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
