@@ -99,7 +99,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
 
     stages::keep_compiled_models_in(cache_folder());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
-    devices.into_iter().for_each(stages::prepare_device);
+    let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
     let interrupt = Interrupt::default();
     handle_signals(&interrupt)?;
     let begin = Instant::now();

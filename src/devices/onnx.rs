@@ -4,7 +4,7 @@
 //! Knows the wire format of protocol buffers and the numbers of some fields, so that weights, which are nearly all of a file, are
 //! passed over and copied as they are. Reads of any bytes end: what is no such message is an error.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read, Seek};
 
 use crate::devices::engine::Said;
 use crate::runtime::{Dim, Port};
@@ -12,6 +12,7 @@ use crate::runtime::{Dim, Port};
 // Fields of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
 const MODEL_GRAPH: u64 = 7;
 const GRAPH_NODE: u64 = 1;
+const GRAPH_INITIALIZER: u64 = 5;
 const GRAPH_INPUT: u64 = 11;
 const GRAPH_OUTPUT: u64 = 12;
 const GRAPH_VALUE_INFO: u64 = 13;
@@ -23,6 +24,8 @@ const TYPE_TENSOR: u64 = 1;
 const TENSOR_SHAPE: u64 = 2;
 const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
+// Of `TensorProto`: its numbers, by type, and its bytes.
+const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
 /// The model with these input shapes; `None` if it has them already. What the file says of outputs and of values in between is
 /// for its own shapes, so it is left open, and the engine finds it anew.
@@ -86,6 +89,74 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
         let n_seen = seen.len();
         window.copy_within(from..n_seen, 0);
         n_kept = n_seen - from;
+    }
+}
+
+/// A model without the values of its weights: all else is in it. They are nearly all of a file, and are not read.
+///
+/// # Errors
+/// If the file can't be read, or this is no such message.
+pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
+    let mut file = BufReader::new(file);
+    let len = file.seek(io::SeekFrom::End(0))?;
+    file.rewind()?;
+    outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
+}
+
+/// The next message of the file without the values of tensors, which lie at the end of the path.
+fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
+    let (mut bytes, mut left) = (Vec::new(), len);
+    while left > 0 {
+        let key = next_varint(file, &mut left)?;
+        let number = key >> 3;
+        let len = match key & 7 {
+            0 => {
+                let value = next_varint(file, &mut left)?;
+                write_varint(key, &mut bytes);
+                write_varint(value, &mut bytes);
+                continue;
+            }
+            MESSAGE => next_varint(file, &mut left)?,
+            1 => 8,
+            5 => 4,
+            _ => return Err(bad()),
+        };
+        left = left.checked_sub(len).ok_or_else(bad)?;
+        if path.is_empty() && TENSOR_VALUES.contains(&number) {
+            file.seek_relative(i64::try_from(len).map_err(|_| bad())?)?;
+            continue;
+        }
+        write_varint(key, &mut bytes);
+        match path.split_first() {
+            Some((next, path)) if *next == number && key & 7 == MESSAGE => {
+                let inner = outline_of(file, len, path)?;
+                write_varint(inner.len() as u64, &mut bytes);
+                bytes.extend_from_slice(&inner);
+            }
+            _ => {
+                if key & 7 == MESSAGE {
+                    write_varint(len, &mut bytes);
+                }
+                if file.by_ref().take(len).read_to_end(&mut bytes)? as u64 != len {
+                    return Err(bad());
+                }
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
+    let mut bytes = Vec::with_capacity(10);
+    loop {
+        let mut byte = [0];
+        *left = left.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
+        file.read_exact(&mut byte)?;
+        bytes.push(byte[0]);
+        if byte[0] & 0x80 == 0 || bytes.len() == 10 {
+            return read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why));
+        }
     }
 }
 
@@ -257,6 +328,8 @@ fn write_varint(mut value: u64, bytes: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
     use crate::runtime::PartialShape;
     use crate::tensor::ElementType;
@@ -282,17 +355,30 @@ mod tests {
     }
 
     #[test]
+    fn an_outline_is_all_but_the_values_of_weights() {
+        // ModelProto { graph (7): { name (2): "g", initializer (5): { dims (1): 3, raw_data (9): "abc", name (8): "w" }, node (1): { } }, ir_version (1): 300 }
+        let tensor = b"\x08\x03\x4a\x03abc\x42\x01w";
+        let graph = [b"\x12\x01g\x2a\x0a", &tensor[..], b"\x0a\x00"].concat();
+        let model = [b"\x3a", &[graph.len() as u8][..], &graph, b"\x08\xac\x02"].concat();
+        let outlined = b"\x3a\x0c\x12\x01g\x2a\x05\x08\x03\x42\x01w\x0a\x00\x08\xac\x02";
+        assert_eq!(outline(Cursor::new(&model)).unwrap(), outlined);
+        assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "nothing is left to leave out");
+        let too_long = [b"\x3a\xff\x7f", &graph[..]].concat();
+        assert_eq!(outline(Cursor::new(&too_long)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
     fn any_bytes_are_read_to_an_end() {
         let model = tiny("double.onnx");
         let inputs = [input([3, 4])];
         for len in 0..model.len() {
-            let _read = with_input_shapes(&model[..len], &inputs);
+            let _read = (with_input_shapes(&model[..len], &inputs), outline(Cursor::new(&model[..len])));
         }
         for at in 0..model.len() {
             for flip in [0x01, 0x7f, 0x80, 0xff] {
                 let mut bad = model.clone();
                 bad[at] ^= flip;
-                let _read = (with_input_shapes(&bad, &inputs), nodes(&bad));
+                let _read = (with_input_shapes(&bad, &inputs), nodes(&bad), outline(Cursor::new(&bad)));
             }
         }
     }

@@ -302,7 +302,7 @@ impl Driver {
         // The window needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         let queue = policy.queue(is_live);
-        self.follow_pace(&**stage);
+        self.follow_pace(&**stage, queue);
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
         let ticket = loop {
@@ -361,16 +361,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets fewer frames be in flight where those that are wait for threads.
-    fn follow_pace(&self, stage: &dyn Stage) {
-        let n_left_out = match (stage.n_frames_fewer(), stage.scheduling()) {
-            (0, _) => 0,
-            // None need wait for a request where requests wait.
-            (n_fewer, Scheduling::Throughput) => n_fewer + 1,
-            (n_fewer, Scheduling::Latency) => n_fewer,
+    /// Lets fewer frames be in flight where those that are wait for threads. Only where upstream waits for a place: else frames that come
+    /// together would pass without inference though there is time for them.
+    fn follow_pace(&self, stage: &dyn Stage, queue: QueuePolicy) {
+        let n_fewer = if queue == QueuePolicy::Wait { stage.n_frames_fewer() } else { 0 };
+        let n_at_once = stage.n_frames_at_once();
+        let most = match (n_fewer, stage.scheduling()) {
+            (0, _) => usize::MAX,
+            // One finished, on its way downstream; none need wait for a request where requests wait.
+            (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
+            (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.window.leave_out(n_left_out) {
-            gst::debug!(self.cat, "requests wait for threads: {n_left_out} places of the window are left out");
+        if self.window.limit(most) {
+            gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
         }
     }
 

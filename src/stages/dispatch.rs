@@ -409,7 +409,8 @@ impl<J: Job> Queue<J> {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        for thread in threads.into_iter().flatten().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        // Who is told of a result may be waited for by one of them; they end by themselves.
+        for thread in threads.into_iter().flatten().filter(|_| !IS_TELLING.get()) {
             let _ended = thread.join();
         }
         let patience = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { PATIENCE };
@@ -471,8 +472,8 @@ impl<J: Job> Queue<J> {
         worker.count(result.is_err());
         self.keep_pace(worker);
         self.settle(worker, result);
-        self.start_calls(Some(worker_idx));
         self.make_more();
+        self.start_calls(Some(worker_idx));
     }
 
     /// Counts what a run that has just ended waited and took. Calls of several frames need all that they can get.

@@ -236,11 +236,24 @@ pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
 
 /// Loads the library of a device on a thread of its own, for who knows the device before the first stage is made: a decoder's libraries
 /// may take as long, and a process loads one library at a time.
-pub fn prepare_device(name: Option<&str>) {
+pub fn prepare_device(name: Option<&str>) -> Preparing {
     let name = name.unwrap_or(DEFAULT_DEVICE).to_owned();
     let prepare = move || core_for(Some(&name)).0.prepare(&name);
     // Without the thread all is loaded with the first model.
-    let _prepared = std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare);
+    Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
+}
+
+/// A device that is being prepared. Dropped, it waits until that is done: a process must not end while a library is loaded.
+#[must_use = "dropped, it waits until the device is prepared"]
+#[derive(Debug)]
+pub struct Preparing(Option<std::thread::JoinHandle<bool>>);
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _prepared = thread.join();
+        }
+    }
 }
 
 /// Where compiled models are kept unless their options say otherwise, see [`keep_compiled_models_in`].

@@ -31,8 +31,8 @@ struct State<T> {
     n_passing: usize,
     n_events: usize,
     capacity: usize,
-    /// Of these, so many are not to be used now.
-    n_left_out: usize,
+    /// No more than so many for now.
+    most: usize,
     max_passing: usize,
     /// Of the first entry.
     first: u64,
@@ -98,7 +98,7 @@ impl<T> State<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.n_frames >= self.capacity.saturating_sub(self.n_left_out).max(1)
+        self.n_frames >= self.capacity.min(self.most)
     }
 }
 
@@ -139,7 +139,7 @@ impl<T> Window<T> {
             n_passing: 0,
             n_events: 0,
             capacity: capacity.max(1),
-            n_left_out: 0,
+            most: usize::MAX,
             max_passing: MAX_PASSING,
             first: 0,
             flushing: true,
@@ -356,10 +356,11 @@ impl<T> Window<T> {
         self.tell(state);
     }
 
-    /// Uses so many places for frames less, but always one; whether that is news. Frames that have a place keep it.
-    pub fn leave_out(&self, n_places: usize) -> bool {
+    /// Gives no more than so many places to frames, whatever the capacity, but always one; whether that is news. Frames that have a place
+    /// keep it.
+    pub fn limit(&self, most: usize) -> bool {
         let mut state = self.state.lock().unwrap();
-        let is_news = std::mem::replace(&mut state.n_left_out, n_places) != n_places;
+        let is_news = std::mem::replace(&mut state.most, most.max(1)) != most.max(1);
         if is_news {
             self.tell(state);
         }
@@ -501,21 +502,22 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_left_out_are_not_given_and_one_always_is() {
+    fn no_more_frames_than_the_limit_are_let_in_and_one_always_is() {
         let window = window(3);
-        assert!(window.leave_out(1));
-        assert!(!window.leave_out(1), "it is so already");
+        assert!(window.limit(2));
+        assert!(!window.limit(2), "it is so already");
         let first = window.try_admit("first").unwrap();
         window.try_admit("second").unwrap();
         assert_eq!(window.try_admit("third"), Err(Refused::Full("third")));
-        assert!(window.leave_out(7));
+        assert!(window.limit(0));
         assert_eq!(window.n_frames(), 2, "who has a place keeps it");
         window.complete(first, |_| ());
         assert_eq!(take(&window), Ok("first"));
-        assert_eq!(window.try_admit("third"), Err(Refused::Full("third")));
-        assert!(window.leave_out(0));
+        assert_eq!(window.try_admit("third"), Err(Refused::Full("third")), "one is there");
+        assert!(window.limit(usize::MAX));
         window.try_admit("third").unwrap();
         window.try_admit("fourth").unwrap();
+        assert_eq!(window.try_admit("fifth"), Err(Refused::Full("fifth")), "the capacity is what it was");
     }
 
     #[test]

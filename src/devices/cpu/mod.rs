@@ -45,7 +45,7 @@ impl Device for CpuDevice {
         if is_of_another_engine(path) {
             return Err(Error::new(ErrorKind::Unsupported, "device CPU reads ONNX files"));
         }
-        model::OnnxFile::read(path).map(|file| file.info)
+        model::OnnxFile::read_info(path)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {

@@ -11,6 +11,7 @@ use tract_onnx::tract_core::plan::SimplePlan;
 
 use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
+use crate::devices::onnx;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
@@ -28,19 +29,33 @@ pub(super) struct OnnxFile {
     path: PathBuf,
 }
 
+fn not_onnx(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Model, format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display()))
+}
+
 impl OnnxFile {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let not_onnx = |why: &str| {
-            let message = format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display());
-            Error::new(ErrorKind::Model, message)
-        };
-        let mut proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        let proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
-            None => not_onnx("its bytes are no protocol buffer of a model"),
+            None => not_onnx(path, "its bytes are no protocol buffer of a model"),
         })?;
-        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx("it holds no graph"))?;
+        Self::of_proto(proto, path)
+    }
+
+    /// As [`OnnxFile::read`], of what the file says alone: without its weights.
+    pub(super) fn read_info(path: &Path) -> Result<ModelInfo> {
+        let outline = || {
+            let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
+            Self::of_proto(onnx().proto_model_for_read(&mut &bytes[..]).ok()?, path).ok()
+        };
+        // What is wrong with a file is said by who reads all of it.
+        outline().map_or_else(|| Self::read(path), Ok).map(|file| file.info)
+    }
+
+    fn of_proto(mut proto: pb::ModelProto, path: &Path) -> Result<Self> {
+        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(path, "it holds no graph"))?;
         if graph.output.is_empty() || graph.node.is_empty() {
-            return Err(not_onnx("its graph has no nodes or no outputs"));
+            return Err(not_onnx(path, "its graph has no nodes or no outputs"));
         }
         let named = |error: Error| error.context(path.display());
         let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|weight| &*weight.name).collect();
@@ -312,5 +327,28 @@ impl DeviceModel for CpuModel {
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
         Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info, self.profiling)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_its_weights_says_the_same_of_itself() {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
+        let real = std::env::var_os("ROIFLOW_MODELS").map(|folder| Path::new(&folder).join("models"));
+        let files = [Some(ours), real].into_iter().flatten().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+        let mut n_models = 0;
+        for path in files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ending| ending == "onnx")) {
+            let outline = onnx::outline(std::fs::File::open(&path).unwrap()).unwrap();
+            let outlined = OnnxFile::of_proto(onnx().proto_model_for_read(&mut &outline[..]).unwrap(), &path).unwrap();
+            let (whole, n_bytes) = (OnnxFile::read(&path).unwrap(), std::fs::metadata(&path).unwrap().len());
+            assert_eq!(outlined.info, whole.info, "{}", path.display());
+            assert_eq!(OnnxFile::read_info(&path).unwrap(), whole.info, "{}", path.display());
+            assert!(n_bytes < 1_000_000 || (outline.len() as u64) < n_bytes / 4, "{}: {} bytes", path.display(), outline.len());
+            n_models += 1;
+        }
+        assert!(n_models > 5);
     }
 }
