@@ -133,6 +133,7 @@ pub(super) struct Queue<J: Job> {
     urgent: bool,
     compile_another: Option<CompileAnother>,
     state: Mutex<State<J>>,
+    follows_pace: bool,
     pace: Mutex<Pace>,
     /// Jobs of a client have ended.
     ended: Condvar,
@@ -300,8 +301,9 @@ impl<J: Job> Drop for Client<J> {
 }
 
 impl<J: Job> Queue<J> {
-    /// The requests of the model, whose runs go before others if they are `urgent`.
-    pub(super) fn new(copies: Copies, rows: Rows, urgent: bool) -> Result<Arc<Self>> {
+    /// The requests of the model, whose runs go before others if they are `urgent`; with `follows_pace` frames are kept from them where
+    /// they wait for threads.
+    pub(super) fn new(copies: Copies, rows: Rows, urgent: bool, follows_pace: bool) -> Result<Arc<Self>> {
         let Copies { first, n_requests, compile_another } = copies;
         let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
         let state = State {
@@ -323,6 +325,7 @@ impl<J: Job> Queue<J> {
             urgent,
             compile_another,
             state: Mutex::new(state),
+            follows_pace,
             pace: Mutex::default(),
             ended: Condvar::new(),
             watched: Condvar::new(),
@@ -482,7 +485,7 @@ impl<J: Job> Queue<J> {
             let mut slot = worker.slot.lock().unwrap();
             (slot.placed.take(), slot.began.take())
         };
-        if let (None, Some((placed, began))) = (self.rows.timeout, placed.zip(began)) {
+        if let (true, None, Some((placed, began))) = (self.follows_pace, self.rows.timeout, placed.zip(began)) {
             self.pace.lock().unwrap().add(began - placed, began.elapsed(), self.n_requests - 1);
         }
     }
@@ -741,7 +744,7 @@ mod tests {
                 if fails { Err(Error::new(ErrorKind::Device, "no memory")) } else { Ok(another.clone()) }
             });
             let copies = Copies { first: model.clone(), n_requests: 2, compile_another: Some(compile_another) };
-            let queue = Queue::<Picture>::new(copies, Rows { max: 1, timeout: None }, false).unwrap();
+            let queue = Queue::<Picture>::new(copies, Rows { max: 1, timeout: None }, false, true).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             let run = |n_jobs: usize| {
@@ -777,7 +780,7 @@ mod tests {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
             let queue =
-                Queue::<Picture>::new(Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false).unwrap();
+                Queue::<Picture>::new(Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false, true).unwrap();
             let client = Client::new(&queue, Scheduling::Throughput);
             let (sender, receiver) = mpsc::channel();
             client.submit((0..3).map(|n| Picture {

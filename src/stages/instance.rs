@@ -234,7 +234,8 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     ModelSpec::load(options, &info)?;
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
     let model = copies.first.clone();
-    let queue = Queue::new(copies, rows, runs_regions)?;
+    let follows_pace = config.n_requests.is_none();
+    let queue = Queue::new(copies, rows, runs_regions, follows_pace)?;
     Ok(Instance { queue, model, info, made_of, warmed_up: Mutex::new(None) })
 }
 

@@ -3,7 +3,8 @@
 //! A window as large as the requests can use keeps an engine busy that nobody else needs. In front of a cascade on the same cores it only
 //! makes frames older: detections are there long before the classifiers, whose runs go first, come to them. So a frame is left out
 //! while runs wait longer than they take, and comes back when they hardly wait. What a run waits is the time from its jobs' place on a
-//! request to the begin of its first step: a device that holds a run later on is no reason to give it less.
+//! request to the begin of its first step: a device that holds a run later on is no reason to give it less. Who asks for a number of requests
+//! (`nireq`) gets the frames for them.
 
 use std::time::Duration;
 

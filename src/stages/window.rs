@@ -31,7 +31,7 @@ struct State<T> {
     n_passing: usize,
     n_events: usize,
     capacity: usize,
-    /// No more than so many for now.
+    /// No more than so many, whatever the capacity.
     most: usize,
     max_passing: usize,
     /// Of the first entry.

