@@ -270,12 +270,9 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
 
 #[test]
 fn the_line_of_the_readme_runs() {
-    let readme = include_str!("../../README.md").replace("\\\n", " ");
-    let line = readme
-        .lines()
-        .find(|line| line.contains("gst-launch-1.0") && line.contains("inference-region=roi-list"))
-        .expect("a line with a cascade");
-    let line = line.split_once("gst-launch-1.0").unwrap().1.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
+    let lines = crate::documentation::lines(include_str!("../../README.md"));
+    let line = lines.iter().find(|line| line.contains("inference-region=roi-list")).expect("a line with a cascade");
+    let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
     let folder = Folder::new("readme cascade");
     let (before, after) = line.split_once("address=").expect("results go to a file");
     let rest = after.split_once(' ').unwrap().1;

@@ -30,13 +30,13 @@ const TEXTS: [(&str, &str); 6] = [
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];
 
-/// The command lines in the blocks of code of a text.
-fn lines(text: &str) -> Vec<String> {
+/// The pipelines in the blocks of code of a text.
+pub fn lines(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut in_code = false;
     for line in text.lines().map(|line| line.trim_start_matches("//!").trim()) {
         in_code ^= line.starts_with("```");
-        if in_code && line.contains("gst-launch-1.0 ") {
+        if let (true, Some((_, line))) = (in_code, line.split_once("gst-launch-1.0 ")) {
             lines.push(line.to_owned());
         } else if in_code && line.starts_with('!') {
             let last = lines.last_mut().expect("the begin of this line");
@@ -48,7 +48,6 @@ fn lines(text: &str) -> Vec<String> {
 
 /// What runs here for a line of a text.
 fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
-    let (_, line) = line.split_once("gst-launch-1.0 ").unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut words: Vec<String> = Vec::new();
     let mut is_replaced = false;

@@ -248,15 +248,8 @@ fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
 
 #[test]
 fn the_line_of_the_documentation_runs() {
-    let text = include_str!("../../src/elements/track/mod.rs");
-    let code: Vec<&str> =
-        text.lines().skip_while(|line| !line.contains("```text")).skip(1).take_while(|line| !line.contains("```")).collect();
-    let line = code.iter().map(|line| line.trim_start_matches("//!")).collect::<String>();
-    let line = line
-        .trim()
-        .strip_prefix("gst-launch-1.0")
-        .expect("a line to paste")
-        .replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
+    let [line] = &*crate::documentation::lines(include_str!("../../src/elements/track/mod.rs")) else { panic!("expected one line") };
+    let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
     let folder = Folder::new("track line");
     let line = line.replace("address=tracks.jsonl", &format!("address=\"{}\"", folder.file("o.jsonl")));
     let ending = run(&pipeline(&line));
