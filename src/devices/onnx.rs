@@ -148,16 +148,15 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
 }
 
 fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
-    let mut bytes = Vec::with_capacity(10);
-    loop {
-        let mut byte = [0];
+    let mut bytes = [0; 10];
+    for n_read in 0..bytes.len() {
         *left = left.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
-        file.read_exact(&mut byte)?;
-        bytes.push(byte[0]);
-        if byte[0] & 0x80 == 0 || bytes.len() == 10 {
-            return read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why));
+        file.read_exact(&mut bytes[n_read..=n_read])?;
+        if bytes[n_read] & 0x80 == 0 {
+            break;
         }
     }
+    read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 /// An input with the shape of the port of its name; `None` if it has that, or there is none.
