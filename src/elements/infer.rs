@@ -824,7 +824,7 @@ impl Driver {
     /// The read-only property `stats`.
     pub(super) fn stats(&self) -> gst::Structure {
         let stage = self.stage().map(|stage| stage.stats()).unwrap_or_default();
-        let mut structure = self.counts.structure(stage, self.capacity());
+        let mut structure = self.counts.structure(stage, self.window.capacity());
         if let Some(economy) = self.economy.get() {
             economy.add_to(&mut structure);
         }

@@ -588,9 +588,9 @@ impl<J: Job> State<J> {
     /// Moves the jobs of the next call into the slot; false if there is none now. Those that may not run any more come back.
     fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
-        slot.input_shape = None;
-        (slot.placed, slot.began) = (Some(Instant::now()), None);
-        if self.due_at(rows).is_none_or(|due| due > Instant::now()) {
+        let now = Instant::now();
+        (slot.input_shape, slot.placed, slot.began) = (None, Some(now), None);
+        if self.due_at(rows).is_none_or(|due| due > now) {
             return false;
         }
         while let Some(next) = self.pending.front() {

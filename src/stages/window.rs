@@ -97,8 +97,12 @@ impl<T> State<T> {
         self.entries.get(place).is_some_and(|entry| entry.kind == Kind::InFlight).then_some(place)
     }
 
+    fn capacity(&self) -> usize {
+        self.capacity.min(self.most)
+    }
+
     fn is_full(&self) -> bool {
-        self.n_frames >= self.capacity.min(self.most)
+        self.n_frames >= self.capacity()
     }
 }
 
@@ -365,6 +369,11 @@ impl<T> Window<T> {
             self.tell(state);
         }
         is_news
+    }
+
+    /// How many frames have room now.
+    pub fn capacity(&self) -> usize {
+        self.state.lock().unwrap().capacity()
     }
 
     /// Frames that are in the window, those that pass without work included.

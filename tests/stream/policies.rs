@@ -1,13 +1,17 @@
 //! Which frames are inferred where not all of them can be, or need be: every one is told and counted, order and events stay.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 use gstreamer as gst;
+use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::Size;
 
-use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, classify, collect, detect, eventually, is_alone, on_buffers, pipeline, run};
+use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, classify, collect, detect, eventually, init, is_alone, on_buffers, pipeline, run};
 use crate::rig::{Left, Rig, SIZE, black};
 
 /// How a policy is asked for, and whether what it takes out is dropped.
@@ -372,6 +376,52 @@ fn no_frame_waits_inside_where_latency_counts() {
     }
 }
 
+/// Four requests for each thread: a run waits for three others.
+#[test]
+fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_waits() {
+    init();
+    let script = Script::computing(|io, _| {
+        std::thread::sleep(Duration::from_millis(3));
+        io.output(0, &[1, 1, 6])?.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+        Ok(())
+    });
+    roiflow::stages::register_device(Arc::new(NullDevice::instance("NULL.busy", Arc::new(script))));
+    let n_rigs = 2 * std::thread::available_parallelism().unwrap().get();
+    let rigs: Vec<Rig> = (0..n_rigs)
+        .map(|idx| {
+            let n_requests = if idx == 0 { "nireq=2" } else { "" };
+            Rig::begun(&detect("rectangle", &format!("device=NULL.busy model-instance-id=pace-{idx} {n_requests}")))
+        })
+        .collect();
+    assert!(rigs.iter().all(|rig| rig.count("window") == 4));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for rig in &rigs {
+            let is_over = &is_over;
+            let source = rig.source.clone();
+            scope.spawn(move || {
+                let mut numbers = 0..;
+                while !is_over.load(Ordering::Relaxed) {
+                    source.push(black(numbers.next().unwrap())).unwrap();
+                }
+            });
+        }
+        // Else a failure would leave the other threads at work.
+        let is_less = catch_unwind(AssertUnwindSafe(|| eventually("a smaller window", || rigs[1].count("window") == 2)));
+        is_over.store(true, Ordering::Relaxed);
+        is_less.unwrap();
+    });
+    assert_eq!(rigs[0].count("window"), 4, "who asks for requests gets the frames for them");
+    rigs[1].element.set_property_from_str("queue-policy", "drop-newest");
+    rigs[1].frame(0).unwrap();
+    assert_eq!(rigs[1].count("window"), 4, "where there is no place, a frame would not be inferred");
+    for rig in rigs {
+        rig.event(gst::event::Eos::new());
+        rig.until_eos();
+        rig.check_counts();
+    }
+}
+
 #[test]
 fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
     for (policy, _) in POLICIES {
@@ -485,10 +535,10 @@ fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up(
         let slow = Slow::open("random", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy} inference-interval={}", 1 + random.below(2))));
         slow.hold();
-        let (opener, ended) = (slow.clone(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let (opener, ended) = (slow.clone(), Arc::new(AtomicBool::new(false)));
         let (of_opener, mut pauses) = (ended.clone(), Random(random.next() | 1));
         let opening = std::thread::spawn(move || {
-            while !of_opener.load(std::sync::atomic::Ordering::Acquire) {
+            while !of_opener.load(Ordering::Acquire) {
                 opener.let_go(1);
                 std::thread::sleep(Duration::from_micros(pauses.below(1500)));
             }
@@ -515,7 +565,7 @@ fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up(
         }
         rig.event(gst::event::Eos::new());
         let seen = rig.until_eos();
-        ended.store(true, std::sync::atomic::Ordering::Release);
+        ended.store(true, Ordering::Release);
         opening.join().unwrap();
         let left = rig.left();
         assert!(left.windows(2).all(|pair| pair[0].n < pair[1].n), "{policy}: {:?}", statuses(&left));
