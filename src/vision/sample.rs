@@ -255,10 +255,24 @@ impl Windows {
             .then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
+    /// How many windows a register has.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn n_per_register(&self) -> usize {
+        self.n_per_register
+    }
+
     /// Where each register's windows begin, and the control of each.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_register))
+    }
+
+    /// As [`Windows::registers`], where each has `W` windows.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn registers_of<const N: usize, const W: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]; W])> {
+        debug_assert_eq!(self.n_per_register, W);
+        self.begins.iter().copied().zip(self.controls.as_chunks().0.as_chunks().0)
     }
 }

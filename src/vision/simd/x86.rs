@@ -1,9 +1,9 @@
 //! What is compiled for instructions of x86 processors. Every function here may be called only where they are.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_setzero_si128, _mm_shuffle_epi8,
-    _mm512_loadu_si512, _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
-    _mm512_permutexvar_epi8, _mm512_setzero_si512, _mm512_storeu_si512,
+    __m128i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_shuffle_epi8, _mm512_loadu_si512,
+    _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8, _mm512_permutexvar_epi8,
+    _mm512_setzero_si512, _mm512_storeu_si512,
 };
 
 use super::Kernel;
@@ -25,30 +25,46 @@ pub(super) fn run_avx512(kernel: impl Kernel) {
 /// components; each has two pieces in a block of `block_bytes`.
 #[target_feature(enable = "avx2")]
 pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
-    let n_slots = if offsets.len() == 3 { 8 } else { 2 * offsets.len() };
-    let piece_bytes = block_bytes / n_slots;
+    // Each register has 8 bytes of both pieces of a component.
+    match block_bytes / n_pieces(offsets) {
+        16 => pick_of_pieces::<2>(windows, offsets, row, target),
+        32 => pick_of_pieces::<4>(windows, offsets, row, target),
+        64 => pick_of_pieces::<8>(windows, offsets, row, target),
+        other => unreachable!("16 samples of {other} bytes in all"),
+    }
+}
+
+/// Of pieces that are filled by `P` registers.
+#[target_feature(enable = "avx2")]
+fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
+    match windows.n_per_register() {
+        1 => pick_of_windows::<1, P>(windows, offsets, row, target),
+        2 => pick_of_windows::<2, P>(windows, offsets, row, target),
+        3 => pick_of_windows::<3, P>(windows, offsets, row, target),
+        4 => pick_of_windows::<4, P>(windows, offsets, row, target),
+        5 => pick_of_windows::<5, P>(windows, offsets, row, target),
+        6 => pick_of_windows::<6, P>(windows, offsets, row, target),
+        7 => pick_of_windows::<7, P>(windows, offsets, row, target),
+        8 => pick_of_windows::<8, P>(windows, offsets, row, target),
+        more => unreachable!("with {more} windows for a register they are not used"),
+    }
+}
+
+/// With `W` windows for each register.
+#[target_feature(enable = "avx2")]
+fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
+    let pieces: &mut [[[u8; 8]; P]] = target.as_chunks_mut().0.as_chunks_mut().0;
     for (component, offset) in offsets.iter().enumerate() {
         let row = &row[*offset..];
-        let place = 2 * component * piece_bytes..2 * (component + 1) * piece_bytes;
-        if let Some(mut registers) = windows.single(16) {
-            for block in target.chunks_exact_mut(block_bytes) {
-                let (firsts, seconds) = block[place.clone()].split_at_mut(piece_bytes);
-                let halves = firsts.as_chunks_mut().0.iter_mut().zip(seconds.as_chunks_mut().0);
-                for ((firsts, seconds), (begin, control)) in halves.zip(&mut registers) {
-                    let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
-                    store_halves_16(_mm_shuffle_epi8(load_16(window), load_16(control)), firsts, seconds);
-                }
-            }
-            continue;
-        }
-        let mut registers = windows.registers();
-        for block in target.chunks_exact_mut(block_bytes) {
-            let (firsts, seconds) = block[place.clone()].split_at_mut(piece_bytes);
-            let halves = firsts.as_chunks_mut().0.iter_mut().zip(seconds.as_chunks_mut().0);
-            for ((firsts, seconds), (begin, controls)) in halves.zip(&mut registers) {
-                let mut picked = _mm_setzero_si128();
-                for (window, control) in row[begin..].as_chunks().0.iter().zip(controls) {
-                    picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(window), load_16(control)));
+        let mut registers = windows.registers_of::<16, W>();
+        for block in pieces.chunks_exact_mut(n_pieces(offsets)) {
+            let (firsts, seconds) = block.split_at_mut(2 * component + 1);
+            let (firsts, seconds) = (&mut firsts[2 * component], &mut seconds[0]);
+            for ((firsts, seconds), (begin, controls)) in firsts.iter_mut().zip(seconds).zip(&mut registers) {
+                let windows: &[_; W] = row[begin..].as_chunks().0.first_chunk().expect("a row reaches to the end of its windows");
+                let mut picked = _mm_shuffle_epi8(load_16(&windows[0]), load_16(&controls[0]));
+                for idx in 1..W {
+                    picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(&windows[idx]), load_16(&controls[idx])));
                 }
                 store_halves_16(picked, firsts, seconds);
             }
@@ -85,6 +101,11 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
         }
         store_64(picked, target);
     }
+}
+
+/// Of a block: two for each component, and what fills it up.
+fn n_pieces(offsets: &[usize]) -> usize {
+    (2 * offsets.len()).next_power_of_two()
 }
 
 #[inline]
