@@ -74,7 +74,11 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         Task::Classification { heads } | Task::Raw { heads } => {
             for Head { name, decoder, output_idx, threshold, labels } in heads {
                 let output = info.outputs[*output_idx].name();
-                writeln!(out, "  `{name}`: decoder {decoder}; output `{output}`, threshold {threshold}, {} labels", labels.len())?;
+                write!(out, "  `{name}`: decoder {decoder}; output `{output}`")?;
+                if decoder.tells_classes() {
+                    write!(out, ", threshold {threshold}, {} labels", labels.len())?;
+                }
+                writeln!(out)?;
             }
         }
     }

@@ -436,9 +436,15 @@ fn inspect_and_devices_tell_what_is_there() {
     let own = folder.file("own.toml");
     std::fs::write(&own, beside.replace("[input]\n", "[input]\nantialias = true\nrotate = 90\nsquare = true\nmargin = 0.1\n")).unwrap();
     let text = said(&["inspect", model.to_str().unwrap(), "--description", &own]);
-    let parts =
-        ["picture 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel", "of a detection: margin 0.1, square true\n", "decoder classes"];
+    let parts = [
+        "picture 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel",
+        "of a detection: margin 0.1, square true\n",
+        "decoder classes",
+        " labels\n",
+    ];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    let number = said(&["inspect", model.with_file_name("brightness.onnx").to_str().unwrap()]);
+    assert!(number.contains("decoder expectation") && !number.contains(" labels") && !number.contains("threshold"), "{number}");
     let text = said(&["inspect", &folder.file("colors.toml")]);
     assert!(["Colors of rectangles.", "detector (path", "the detector"].iter().all(|part| text.contains(part)), "{text}");
     assert!(said(&["devices"]).contains("CPU"));

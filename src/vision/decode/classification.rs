@@ -84,6 +84,11 @@ pub trait ClassScheme: fmt::Debug + Send + Sync {
 }
 
 impl ClassDecoder {
+    /// Whether it may tell classes, of which there are labels and a threshold; else it tells numbers.
+    pub fn tells_classes(&self) -> bool {
+        matches!(self, Self::Classes { .. } | Self::MultiLabel { .. } | Self::Scheme { .. })
+    }
+
     /// Whether an output of this name and shape is one that this decoder reads, and how many classes it has: 0 if the shape
     /// does not say, or it tells none apart. The first axis may have any extent, `usize::MAX` stands for one that is not known yet.
     ///
