@@ -73,15 +73,18 @@ pub(super) struct Columns {
     pub(super) pairs: Vec<[u32; 2]>,
     /// How much of the second one.
     pub(super) weights: Aligned<f32>,
-    /// The same in whole steps.
+    /// The same in whole steps of [`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
+    /// How much of the first one and of the second one, in whole steps of [`FINE_STEPS`]; of bytes that are colors as they are.
+    pub(super) of_both: Aligned<[i16; 2]>,
     /// Whether any of them mixes; where a picture is scaled down to a third, none does.
     pub(super) is_mixed: bool,
 }
 
 impl Columns {
-    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture.
-    pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64) {
+    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture. Where samples are bytes
+    /// that are colors as they are, weights are rounded to steps of [`FINE_STEPS`].
+    pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, are_colors: bool) {
         self.n_visible = visible.len();
         let n_filled = self.n_visible.next_multiple_of(GROUP);
         self.weights.resize(n_filled);
@@ -91,6 +94,15 @@ impl Columns {
             let Tap { first, second, weight } = axis.tap((column as i64 - offset) as u64);
             self.pairs.push([first, second]);
             (*to_weight, *to_steps) = (weight, steps(weight));
+        }
+        if are_colors && axis.rounding == Rounding::Exact {
+            self.of_both.resize(n_filled);
+            self.of_both[self.n_visible..].fill([0; 2]);
+            for (weight, to_both) in self.weights[..self.n_visible].iter_mut().zip(self.of_both.iter_mut()) {
+                let of_second = (*weight * f32::from(FINE_STEPS) + 0.5) as u16;
+                *weight = f32::from(of_second) / f32::from(FINE_STEPS);
+                *to_both = [FINE_STEPS - of_second, of_second].map(|n_steps| n_steps as i16);
+            }
         }
         self.is_mixed = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);
         self.pairs.resize(n_filled, self.pairs.last().copied().unwrap_or_default());
@@ -143,6 +155,10 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
         }
     }
 }
+
+/// So many steps of weight are one where bytes are mixed and nothing is rounded. A byte times a number of them, and the sum of two such,
+/// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
+pub(super) const FINE_STEPS: u16 = 1 << 14;
 
 /// As [`MixExact`], of two source rows that differ in their first component alone: what the others make of a color is computed once.
 pub(super) struct MixTwo<'a, S, T, const C: usize> {
@@ -327,11 +343,11 @@ mod tests {
     #[test]
     fn columns_show_what_is_visible_and_are_filled_up_to_groups() {
         let mut columns = Columns::default();
-        columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0);
+        columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0, true);
         assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
         // The middle of a cropped picture: its left and right are not sampled, and nothing is mixed.
-        columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3);
+        columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
         assert_eq!((&columns.pairs[..2], columns.is_mixed), (&[[3, 3], [4, 4]][..], false));
     }
 

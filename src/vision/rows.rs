@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
-use super::picture::{Picture, Rows, SampleType};
+use super::picture::{Meaning, Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{Axis, Columns, MixExact, MixTwo, MixWhole, Tap, steps};
-use super::sample::{Picked, Sample};
+use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, blocks, split_rows, steps};
+use super::sample::{Order, Picked, Sample};
 use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
@@ -28,6 +28,8 @@ pub(super) struct ScaledRows {
     is_whole: bool,
     /// Whether rows that share a row of a plane are made together.
     is_by_two: bool,
+    /// Whether samples are mixed in whole numbers; then rows are in [`FINE_STEPS`].
+    is_by_pairs: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,11 +52,17 @@ impl ScaledRows {
     ) {
         self.is_whole = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
-        self.normalizers = preprocess.normalizers();
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(picture.size().width, placement.scaled.width, preprocess.rounding);
-        self.columns.set(&axis, visible, placement.offset.0);
-        self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
+        // They need no conversion before they are mixed.
+        let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
+        self.columns.set(&axis, visible, placement.offset.0, are_colors);
+        let lie_together = || picture.groups().count() == 1;
+        self.is_by_pairs = are_colors && lie_together() && self.columns.is_mixed && !self.is_whole && instructions.adds_pairs();
+        let order = if self.is_by_pairs { Order::Paired } else { Order::Apart };
+        self.samples.begin(picture, order, 1, |_| self.columns.pairs.iter().copied(), instructions);
+        let n_steps = if self.is_by_pairs { f32::from(FINE_STEPS) } else { 1.0 };
+        self.normalizers = preprocess.normalizers().map(|normalizer| normalizer.of_steps(n_steps));
         let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
         self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
         let n_columns = self.columns.pairs.len();
@@ -92,10 +100,22 @@ impl ScaledRows {
             let (Some(slot_idx), Some(next_idx)) = (free.next(), free.next()) else { unreachable!("there is a slot for a third row") };
             let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
             match source.picture.sample() {
+                SampleType::U8 if self.is_by_pairs => self.make_of_pairs(slot_idx, wanted, source, instructions),
                 SampleType::U8 => self.make::<1>(slot_idx, of_two, wanted, source, instructions),
                 SampleType::U16 => self.make::<2>(slot_idx, of_two, wanted, source, instructions),
                 SampleType::F32 => self.make::<4>(slot_idx, of_two, wanted, source, instructions),
             }
+        }
+    }
+
+    /// Makes a row in a slot, in whole numbers.
+    #[inline(never)]
+    fn make_of_pairs(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions) {
+        let picked = self.samples.pick::<1>(source, source_row, instructions);
+        let (slot, weights) = (&mut self.slots[slot_idx], blocks(&self.columns.of_both));
+        slot.source_row = Some(source_row);
+        for (component, row) in split_rows::<_, 3>(&mut slot.exact).into_iter().enumerate() {
+            instructions.add_pairs(picked.pairs(component), weights, row);
         }
     }
 

@@ -45,6 +45,11 @@ pub(super) struct Normalizer {
 }
 
 impl Normalizer {
+    /// For pixels in steps, of which `n_steps` are one. A power of two: the values are the same bits.
+    pub(super) fn of_steps(self, n_steps: f32) -> Self {
+        Self { mean: self.mean * n_steps, factor: self.factor / n_steps }
+    }
+
     #[inline(always)]
     pub(super) fn value(self, pixel: f32) -> f32 {
         (pixel - self.mean) * self.factor

@@ -1,6 +1,6 @@
 //! Which instructions the pass over the pixels runs on. A kernel is written once, in plain Rust, and compiled once more for each set
-//! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only the picking
-//! of bytes, which no compiler finds by itself, is written per set.
+//! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
+//! no compiler finds by itself is written per set: the picking of bytes, and the sums of their pairs.
 //!
 //! No kernel fuses a multiplication with an addition or changes the order of operations, so every set gives the same bits.
 //!
@@ -9,7 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use super::sample::Windows;
+use super::sample::{LANES, Pixels, Windows};
 
 /// A set of instructions that the pass has code for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +99,41 @@ impl Instructions {
             // SAFETY: as above.
             InstructionSet::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
             _ => unreachable!("a set without windows is never asked for them"),
+        }
+    }
+
+    /// Picks the pairs of three components, into blocks of as many, and room for a fourth. For AVX2 alone.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    pub(super) fn pick_pixels(self, pixels: &Pixels, row: &[u8], blocks: &mut [[[[u8; LANES]; 2]; 4]]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a value with this set exists only where the processor has it.
+            InstructionSet::Avx2 => unsafe { x86::pick_pixels_avx2(pixels, row, blocks) },
+            _ => unreachable!("no other set is asked for pixels"),
+        }
+    }
+
+    /// Whether it has an instruction that multiplies whole numbers and adds those of a pair.
+    pub(super) fn adds_pairs(self) -> bool {
+        self.0 != InstructionSet::Portable
+    }
+
+    /// Multiplies the bytes of pairs by weights, adds the two of each, and writes the sums. For sets that [add pairs](Self::adds_pairs).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    pub(super) fn add_pairs<'a>(
+        self,
+        pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
+        weights: &[[[i16; 2]; LANES]],
+        sums: &mut [[f32; LANES]],
+    ) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a value with this set exists only where the processor has it.
+            InstructionSet::Avx2 => unsafe { x86::add_pairs_avx2(pairs, weights, sums) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            InstructionSet::Avx512 => unsafe { x86::add_pairs_avx512(pairs, weights, sums) },
+            _ => unreachable!("a set that does not add pairs is never asked to"),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! What is compiled for instructions of x86 processors. Every function here may be called only where they are.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_shuffle_epi8, _mm512_loadu_si512,
-    _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8, _mm512_permutexvar_epi8,
-    _mm512_setzero_si512, _mm512_storeu_si512,
+    __m128i, __m256i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_set_epi64x, _mm_shuffle_epi8,
+    _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_storeu_ps, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16,
+    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
+    _mm512_permutexvar_epi8, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
 use super::Kernel;
-use crate::vision::sample::Windows;
+use crate::vision::sample::{LANES, Pixels, Windows};
 
 /// A kernel, compiled for AVX2.
 #[target_feature(enable = "avx2")]
@@ -58,8 +60,7 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
         let row = &row[*offset..];
         let mut registers = windows.registers_of::<16, W>();
         for block in pieces.chunks_exact_mut(n_pieces(offsets)) {
-            let (firsts, seconds) = block.split_at_mut(2 * component + 1);
-            let (firsts, seconds) = (&mut firsts[2 * component], &mut seconds[0]);
+            let [firsts, seconds] = block[2 * component..].first_chunk_mut().expect("each component has two pieces");
             for ((firsts, seconds), (begin, controls)) in firsts.iter_mut().zip(seconds).zip(&mut registers) {
                 let windows: &[_; W] = row[begin..].as_chunks().0.first_chunk().expect("a row reaches to the end of its windows");
                 let mut picked = _mm_shuffle_epi8(load_16(&windows[0]), load_16(&controls[0]));
@@ -103,6 +104,58 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     }
 }
 
+/// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange.
+#[target_feature(enable = "avx2")]
+pub(super) fn pick_pixels_avx2(pixels: &Pixels, row: &[u8], blocks: &mut [[[[u8; 16]; 2]; 4]]) {
+    let control = load_16(pixels.control());
+    let last = row.len().checked_sub(Pixels::N_BYTES).expect("a row reaches to the end of what is loaded");
+    for (begins, block) in pixels.begins().iter().zip(blocks) {
+        // All at once: the compiler would look at each.
+        assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last, "a row reaches to the end of what is loaded");
+        for (half, begins) in begins.as_chunks::<8>().0.iter().enumerate() {
+            let pairs_of = |idx: usize| {
+                // SAFETY: no pixel begins behind the last one that the row has.
+                let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
+                _mm_shuffle_epi8(_mm_set_epi64x(load(begins[idx + 1]), load(begins[idx])), control)
+            };
+            let (two, four, six, eight) = (pairs_of(0), pairs_of(2), pairs_of(4), pairs_of(6));
+            let (low, high) = (_mm_unpacklo_epi32(two, four), _mm_unpacklo_epi32(six, eight));
+            store_16(_mm_unpacklo_epi64(low, high), &mut block[0][half]);
+            store_16(_mm_unpackhi_epi64(low, high), &mut block[1][half]);
+            let (low, high) = (_mm_unpackhi_epi32(two, four), _mm_unpackhi_epi32(six, eight));
+            store_16(_mm_unpacklo_epi64(low, high), &mut block[2][half]);
+        }
+    }
+}
+
+/// Sums of pairs, by `pmaddwd`.
+#[target_feature(enable = "avx2")]
+pub(super) fn add_pairs_avx2<'a>(
+    pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
+    weights: &[[[i16; 2]; LANES]],
+    sums: &mut [[f32; LANES]],
+) {
+    for ((pairs, weights), sums) in pairs.zip(weights).zip(sums) {
+        let pairs = pairs.as_flattened().as_flattened().as_chunks().0;
+        for ((pairs, weights), sums) in pairs.iter().zip(weights.as_chunks().0).zip(sums.as_chunks_mut().0) {
+            store_f32s_8(_mm256_madd_epi16(_mm256_cvtepu8_epi16(load_16(pairs)), load_pairs_8(weights)), sums);
+        }
+    }
+}
+
+/// Sums of pairs, by `pmaddwd`.
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+pub(super) fn add_pairs_avx512<'a>(
+    pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
+    weights: &[[[i16; 2]; LANES]],
+    sums: &mut [[f32; LANES]],
+) {
+    for ((pairs, weights), sums) in pairs.zip(weights).zip(sums) {
+        let pairs = pairs.as_flattened().as_flattened().first_chunk().expect("a block has 32 bytes");
+        store_f32s_16(_mm512_madd_epi16(_mm512_cvtepu8_epi16(load_32(pairs)), load_pairs_16(weights)), sums);
+    }
+}
+
 /// Of a block: two for each component, and what fills it up.
 fn n_pieces(offsets: &[usize]) -> usize {
     (2 * offsets.len()).next_power_of_two()
@@ -113,6 +166,48 @@ fn n_pieces(offsets: &[usize]) -> usize {
 fn load_16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: there are 16 bytes, and the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_32(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: there are 32 bytes, and the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_pairs_8(pairs: &[[i16; 2]; 8]) -> __m256i {
+    // SAFETY: there are 32 bytes, and the load needs no alignment.
+    unsafe { _mm256_loadu_si256(pairs.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_pairs_16(pairs: &[[i16; 2]; 16]) -> __m512i {
+    // SAFETY: there are 64 bytes, and the load needs no alignment.
+    unsafe { _mm512_loadu_si512(pairs.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_f32s_8(values: __m256i, target: &mut [f32; 8]) {
+    // SAFETY: there are 8 numbers, and the store needs no alignment.
+    unsafe { _mm256_storeu_ps(target.as_mut_ptr(), _mm256_cvtepi32_ps(values)) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_f32s_16(values: __m512i, target: &mut [f32; 16]) {
+    // SAFETY: there are 16 numbers, and the store needs no alignment.
+    unsafe { _mm512_storeu_ps(target.as_mut_ptr(), _mm512_cvtepi32_ps(values)) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_16(bytes: __m128i, target: &mut [u8; 16]) {
+    // SAFETY: there are 16 bytes, and the store needs no alignment.
+    unsafe { _mm_storeu_si128(target.as_mut_ptr().cast(), bytes) }
 }
 
 #[inline]

@@ -6,7 +6,7 @@ use roiflow::vision::{InputLayout, Preprocess, Rounding};
 use serde_json::Value;
 
 use super::{Bounds, EXACT, Picture, U8, Worst, float, floats, pairs, stage};
-use crate::support::{Scratch, compile_on, is_here, real};
+use crate::support::{Scratch, compile_on, is_here, quantizes_as_references_do, real};
 
 /// A face is classified as one or the other only above this.
 const GENDER_SURE: f32 = 0.6;
@@ -14,6 +14,8 @@ const GENDER_OFF_MAX: f32 = 0.03;
 const AGE_OFF_P95_MAX: f32 = 10.0;
 /// By how much the probability of an attribute may differ, scaled without rounding and with it.
 const ATTRIBUTE_OFF_MAX: [f32; 2] = [0.1, 0.01];
+/// Of quantized weights on a processor where that is another sum.
+const ATTRIBUTE_QUANTIZED_OFF_MAX: f32 = 0.2;
 /// The reference was made with ONNX Runtime. OpenVINO computes a quantized model in integers of its own: its Python package (2026.4)
 /// gives, on the bytes of the same 24 crops, the very bytes that `OPENVINO.CPU` gives here, 18 of 256 steps away from ONNX Runtime,
 /// whatever its hints of precision, mode and threads say.
@@ -55,33 +57,24 @@ on!("OPENVINO.CPU" as openvino_cpu);
 /// A quantized model: bytes in, bytes out.
 #[test]
 fn a_quantized_classifier_says_what_the_reference_says_on_the_devices_that_run_it() {
-    if !sums_bytes_exactly() {
+    if !quantizes_as_references_do() {
         return eprintln!("skipped: on a processor without VNNI, engines' sums of products of bytes overflow");
     }
     QUANTIZED_OFF_MAX.into_iter().for_each(|(device, off_max)| check_quantized(device, off_max));
 }
 
-/// Whether engines do: without these instructions they use some that keep 16 bits in between, as ONNX Runtime's documentation of
-/// quantization says. On such a processor its probabilities are off by 0.27, and those of OpenVINO by 0.29. ONNX Runtime's option against
-/// that, `session.x64quantprecision`, fails on this model (1.31: "Attempt to replace the existing tensor").
-fn sums_bytes_exactly() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");
-    #[cfg(not(target_arch = "x86_64"))]
-    return true;
-}
-
 /// OpenVINO's own format, with the suppression of boxes inside the model.
 #[test]
 fn vehicles_and_their_attributes_are_those_of_the_reference() {
-    check_vehicles("exact", &EXACT, "vehicle-attributes-recognition-barrier-0039.xml");
-    check_vehicles("u8", &U8, "vehicle-attributes-recognition-barrier-0039.xml");
+    check_vehicles("exact", &EXACT, "vehicle-attributes-recognition-barrier-0039.xml", ATTRIBUTE_OFF_MAX[0]);
+    check_vehicles("u8", &U8, "vehicle-attributes-recognition-barrier-0039.xml", ATTRIBUTE_OFF_MAX[1]);
 }
 
 /// Quantized weights move probabilities: what is compared is what is said when it is sure.
 #[test]
 fn attributes_of_vehicles_are_the_same_with_quantized_weights() {
-    check_vehicles("int8", &EXACT, "int8/vehicle-attributes-recognition-barrier-0039-int8.xml");
+    let off_max = if quantizes_as_references_do() { ATTRIBUTE_OFF_MAX[0] } else { ATTRIBUTE_QUANTIZED_OFF_MAX };
+    check_vehicles("int8", &EXACT, "int8/vehicle-attributes-recognition-barrier-0039-int8.xml", off_max);
 }
 
 fn check_faces(device: &str, name: &str, bounds: &Bounds) {
@@ -184,7 +177,7 @@ fn check_quantized(device: &str, off_max: f32) {
     assert!(n_crops > 0 && most_off <= off_max, "{device}: {n_crops} crops, probability off by {most_off}");
 }
 
-fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str) {
+fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
     let device = "OPENVINO.CPU";
     if !is_here(device) {
         return;
@@ -218,9 +211,7 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str) {
                     worst.fail(said[*attribute] != label, || format!("{}: {attribute} {label}, expected {said}", picture.name));
                     let off = (confidence - sure).abs();
                     worst.attribute_off = worst.attribute_off.max(off);
-                    worst.fail(off > ATTRIBUTE_OFF_MAX[usize::from(bounds.rounding.is_some())], || {
-                        format!("{}: {attribute} {confidence}, expected {said}", picture.name)
-                    });
+                    worst.fail(off > off_max, || format!("{}: {attribute} {confidence}, expected {said}", picture.name));
                 }
             }
         }
