@@ -45,6 +45,7 @@
 //! `max-object-width` and `-height` say, in pixels of the frame, how large the objects are in which it looks.
 
 mod imp;
+mod stage;
 
 use gst::glib;
 use gstreamer as gst;

@@ -1,0 +1,131 @@
+//! The detector as the driver sees it: where it looks, and how what it found is carried on to frames that are not searched.
+//!
+//! Knows no pads and no properties.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::elements::infer::{self, Done, Stage};
+use crate::elements::regions::ObjectFilter;
+use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
+use crate::stages;
+use crate::stages::detector::{DetectedInRegions, Found};
+use crate::stages::{Detector, Permit, Scheduling, StageStats};
+
+/// See the module.
+pub(super) struct DetectStage {
+    pub(super) detector: Detector,
+    /// In which objects it looks; `None`: in the frame.
+    pub(super) parents: Option<ObjectFilter>,
+}
+
+impl Stage for DetectStage {
+    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+        let frame_number = results.frame_number;
+        // What is found stands behind what detectors before this one found.
+        let Some(parents) = &self.parents else {
+            let finish = move |detected: stages::Result<Found>| {
+                match detected {
+                    Ok(found) => {
+                        results.detections.extend(found.detections);
+                        results.classifications.extend(found.said);
+                    }
+                    Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
+                }
+                done(results);
+            };
+            return self.detector.submit_with(frame, frame_number, permit, Box::new(finish));
+        };
+        let regions: Vec<_> = parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect();
+        let finish = move |detected: DetectedInRegions| {
+            results.detections.extend(detected.detections);
+            for (id, said) in detected.said {
+                if let Some(detection) = results.detection_mut(id) {
+                    detection.classifications.push(said);
+                }
+            }
+            if let Some((error, n_failed)) = detected.failed {
+                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
+            }
+            done(results);
+        };
+        self.detector.submit_regions(frame, frame_number, &regions, &permit, Box::new(finish));
+    }
+
+    fn warm_up(&self) -> stages::Result<Duration> {
+        self.detector.warm_up(|| {
+            let frame = infer::black_frame(self.detector.spec().input_size)?;
+            self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
+            let begin = Instant::now();
+            self.detector.detect(&frame)?;
+            Ok(begin.elapsed())
+        })
+    }
+
+    fn drop_pending(&self) {
+        self.detector.drop_pending();
+    }
+
+    fn drop_withdrawn(&self) {
+        self.detector.drop_withdrawn();
+    }
+
+    /// Beside what was found, the objects in which it was found, without parents of their own: where they were is needed to carry
+    /// their children on.
+    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults {
+        let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
+        let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));
+        let parents = before.iter().filter(is_parent).map(|parent| Detection { parent: None, ..parent.clone() });
+        let is_own = |said: &&Classification| said.model == self.detector.spec().model_name;
+        FrameResults {
+            size: results.size,
+            detections: parents.chain(found.iter().cloned()).collect(),
+            classifications: results.classifications.iter().filter(is_own).cloned().collect(),
+            ..FrameResults::default()
+        }
+    }
+
+    /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+        let size = results.size;
+        let moved = |earlier: &Detection, rect: Rect| {
+            let mut moved = earlier.clone();
+            moved.move_to(rect);
+            moved
+        };
+        let in_this_size = |rect: Rect| if found.size == size { rect } else { rect.rescaled(found.size, size) };
+        if self.parents.is_none() {
+            results.detections.extend(found.detections.iter().map(|earlier| moved(earlier, in_this_size(earlier.rect))));
+            results.classifications.extend(found.classifications.iter().cloned());
+            return;
+        }
+        let children = found.detections.iter().filter_map(|child| {
+            let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
+            let is = results.detections.iter().find(|parent| parent.is_same_object(was))?;
+            let rect = in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect);
+            Some(Detection { parent: Some(is.id), ..moved(child, rect) })
+        });
+        let children: Vec<Detection> = children.collect();
+        results.detections.extend(children);
+    }
+
+    fn scheduling(&self) -> Scheduling {
+        self.detector.scheduling()
+    }
+
+    fn n_frames_at_once(&self) -> usize {
+        self.detector.n_frames_at_once()
+    }
+
+    fn n_frames_fewer(&self) -> usize {
+        self.detector.n_frames_fewer()
+    }
+
+    fn stats(&self) -> StageStats {
+        self.detector.stats()
+    }
+
+    fn reads_results(&self) -> bool {
+        self.parents.is_some()
+    }
+}
