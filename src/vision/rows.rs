@@ -58,11 +58,17 @@ impl ScaledRows {
         let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
         self.columns.set(&axis, visible, placement.offset.0, are_colors);
         let lie_together = || picture.groups().count() == 1;
-        self.is_by_pairs = are_colors && lie_together() && self.columns.is_mixed && !self.is_whole && instructions.adds_pairs();
+        let normalizers = preprocess.normalizers();
+        let of_steps = normalizers.map(|normalizer| normalizer.of_steps(FINE_STEPS.into()));
+        self.is_by_pairs = are_colors
+            && lie_together()
+            && self.columns.is_mixed
+            && !self.is_whole
+            && instructions.adds_pairs()
+            && of_steps.iter().all(Option::is_some);
         let order = if self.is_by_pairs { Order::Paired } else { Order::Apart };
         self.samples.begin(picture, order, 1, |_| self.columns.pairs.iter().copied(), instructions);
-        let n_steps = if self.is_by_pairs { f32::from(FINE_STEPS) } else { 1.0 };
-        self.normalizers = preprocess.normalizers().map(|normalizer| normalizer.of_steps(n_steps));
+        self.normalizers = if self.is_by_pairs { of_steps.map(Option::unwrap_or_default) } else { normalizers };
         let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
         self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
         let n_columns = self.columns.pairs.len();

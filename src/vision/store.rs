@@ -45,9 +45,11 @@ pub(super) struct Normalizer {
 }
 
 impl Normalizer {
-    /// For pixels in steps, of which `n_steps` are one. A power of two: the values are the same bits.
-    pub(super) fn of_steps(self, n_steps: f32) -> Self {
-        Self { mean: self.mean * n_steps, factor: self.factor / n_steps }
+    /// For pixels in steps, of which `n_steps`, a power of two, are one: the values are the same bits. `None` where the numbers would leave
+    /// the range of their type.
+    pub(super) fn of_steps(self, n_steps: f32) -> Option<Self> {
+        let of_steps = Self { mean: self.mean * n_steps, factor: self.factor / n_steps };
+        (of_steps.mean / n_steps == self.mean && of_steps.factor * n_steps == self.factor).then_some(of_steps)
     }
 
     #[inline(always)]

@@ -169,6 +169,29 @@ fn every_instruction_set_gives_the_same_bits_and_stays_inside() {
     }
 }
 
+#[test]
+fn means_and_scales_at_the_ends_of_their_range_give_the_same_bits_too() {
+    let (mut random, seed) = Random::seeded();
+    let ends = [1e-45, 1e-38, 1.0, 1e34, f32::MAX];
+    for (mean, scale) in ends.into_iter().flat_map(|mean| ends.map(|scale| (-mean, scale))) {
+        let mut case = Case::random(&mut random, 4);
+        case.format = PixelFormat::Rgb;
+        case.element = ElementType::F32;
+        case.preprocess = Preprocess { mean: [mean, 0.0, 1.0], scale: [1.0, scale, 2.0], ..Preprocess::default() };
+        let (frame, input) = (case.frame(&mut random), case.inputs(&mut random));
+        let filled: Vec<Vec<u8>> = InstructionSet::ALL
+            .into_iter()
+            .filter_map(Scratch::with_instructions)
+            .map(|mut scratch| {
+                let mut bytes = input.bytes_mut().unwrap();
+                case.preprocess.fill(&frame, &mut bytes, 1, &mut scratch).unwrap();
+                bytes.extent_mut().to_vec()
+            })
+            .collect();
+        assert!(filled.windows(2).all(|pair| pair[0] == pair[1]), "ROIFLOW_SEED={seed}: {case:?}");
+    }
+}
+
 /// Pictures along keypoints, that lie in the frame, at its edges or beside it.
 #[test]
 fn aligned_pictures_give_the_same_bits_too() {
