@@ -17,6 +17,10 @@ use crate::frame::Size;
 /// So many pixels of a picture are worth a thread: on AVX-512, from memory, some half a millisecond.
 const PIXELS_PER_BAND: u64 = 2 << 20;
 
+/// Rows of a large picture lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
+/// the line after the next one are asked for before they are needed.
+const LINES_AHEAD: usize = 2;
+
 /// What a pixel costs with the filter of `antialias`, in pixels without.
 const FILTER_COST: u64 = 16;
 
@@ -121,7 +125,11 @@ impl Fill<'_> {
             let line = if *is_filtered {
                 filtered.line(y - visible.start, source_rows, on)
             } else {
-                rows.line(axis.tap((y as i64 - placement.offset.1) as u64), source_rows, on)
+                let tap = |y: usize| axis.tap((y as i64 - placement.offset.1) as u64);
+                if y + LINES_AHEAD < visible.end {
+                    rows.prefetch(tap(y + LINES_AHEAD), source_rows, on);
+                }
+                rows.line(tap(y), source_rows, on)
             };
             target.blend(y, columns.start, columns.len(), &line);
         }

@@ -9,7 +9,7 @@ use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
 use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::sample::{Order, Picked, Sample};
+use super::sample::{Picked, Sample};
 use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
@@ -54,7 +54,7 @@ impl FilteredRows {
             let (firsts, seconds) = (self.columns.samples(2 * pair_idx), self.columns.samples(2 * pair_idx + 1));
             firsts.zip(seconds).map(|(first, second)| [first, second])
         };
-        self.samples.begin(picture, Order::Apart, self.columns.n_taps.div_ceil(2), taps, instructions);
+        self.samples.begin(picture, self.columns.n_taps.div_ceil(2), taps, instructions);
         let n_columns = self.columns.n_filled();
         self.row_len = self.n_channels * n_columns;
         self.line.resize(self.row_len);

@@ -9,9 +9,9 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`, for pictures that are made smaller without
-//! moire `antialias` and `filtered` instead of these two, for pictures that are brought into a pose `warp`, `store`, `bands` around them, and `simd` and `aligned` under them;
-//! [`decode`], [`nms`].
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`, for bytes that are colors
+//! as they are `pairs` instead of most of these, for pictures that are made smaller without moire `antialias` and `filtered`, for pictures
+//! that are brought into a pose `warp`; then `store`, `bands` around them, and `simd` and `aligned` under them; [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no GStreamer, and no threads but
 //! those that share a large picture.
@@ -26,6 +26,7 @@ pub mod decode;
 mod filtered;
 mod letterbox;
 pub mod nms;
+mod pairs;
 mod picture;
 pub mod preprocess;
 mod resize;

@@ -75,8 +75,6 @@ pub(super) struct Columns {
     pub(super) weights: Aligned<f32>,
     /// The same in whole steps of [`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
-    /// How much of the first one and of the second one, in whole steps of [`FINE_STEPS`]; of bytes that are colors as they are.
-    pub(super) of_both: Aligned<[i16; 2]>,
     /// Whether any of them mixes; where a picture is scaled down to a third, none does.
     pub(super) is_mixed: bool,
 }
@@ -96,12 +94,9 @@ impl Columns {
             (*to_weight, *to_steps) = (weight, steps(weight));
         }
         if are_colors && axis.rounding == Rounding::Exact {
-            self.of_both.resize(n_filled);
-            self.of_both[self.n_visible..].fill([0; 2]);
-            for (weight, to_both) in self.weights[..self.n_visible].iter_mut().zip(self.of_both.iter_mut()) {
-                let of_second = (*weight * f32::from(FINE_STEPS) + 0.5) as u16;
-                *weight = f32::from(of_second) / f32::from(FINE_STEPS);
-                *to_both = [FINE_STEPS - of_second, of_second].map(|n_steps| n_steps as i16);
+            for weight in &mut self.weights[..self.n_visible] {
+                let n_steps = f32::from(FINE_STEPS);
+                *weight = (*weight * n_steps + 0.5).floor() / n_steps;
             }
         }
         self.is_mixed = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);

@@ -6,10 +6,11 @@ use std::ops::Range;
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
 use super::letterbox::Placement;
+use super::pairs::Pairs;
 use super::picture::{Meaning, Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, blocks, split_rows, steps};
-use super::sample::{Order, Picked, Sample};
+use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, split_rows, steps};
+use super::sample::{Picked, Sample};
 use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
@@ -19,7 +20,11 @@ use super::store::{Blend, Line, Normalizer};
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
+    /// Instead of samples, where there are no others.
+    pairs: Pairs,
     slots: [Slot; 3],
+    /// The first row that was not brought near.
+    prefetch_begin: u32,
     /// Of the channels.
     normalizers: [Normalizer; 3],
     /// Which of red, green and blue each is; 0 for gray.
@@ -57,20 +62,20 @@ impl ScaledRows {
         // They need no conversion before they are mixed.
         let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
         self.columns.set(&axis, visible, placement.offset.0, are_colors);
-        let lie_together = || picture.groups().count() == 1;
         let normalizers = preprocess.normalizers();
         let of_steps = normalizers.map(|normalizer| normalizer.of_steps(FINE_STEPS.into()));
         self.is_by_pairs = are_colors
-            && lie_together()
             && self.columns.is_mixed
             && !self.is_whole
-            && instructions.adds_pairs()
-            && of_steps.iter().all(Option::is_some);
-        let order = if self.is_by_pairs { Order::Paired } else { Order::Apart };
-        self.samples.begin(picture, order, 1, |_| self.columns.pairs.iter().copied(), instructions);
+            && of_steps.iter().all(Option::is_some)
+            && self.pairs.set(picture, &self.columns, instructions);
+        if !self.is_by_pairs {
+            self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
+        }
         self.normalizers = if self.is_by_pairs { of_steps.map(Option::unwrap_or_default) } else { normalizers };
         let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
         self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
+        self.prefetch_begin = 0;
         let n_columns = self.columns.pairs.len();
         for slot in &mut self.slots {
             slot.source_row = None;
@@ -80,6 +85,15 @@ impl ScaledRows {
                 slot.exact.resize(self.n_channels * n_columns);
             }
         }
+    }
+
+    /// Has the rows of a tap brought near, unless they were before. Taps come in their order.
+    pub(super) fn prefetch(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
+        let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
+        for row in tap.first.max(self.prefetch_begin)..=tap.second {
+            source.prefetch(row, *first..last + 1, instructions);
+        }
+        self.prefetch_begin = tap.second + 1;
     }
 
     /// What the rows of a tap make; they are made unless they are there.
@@ -105,23 +119,17 @@ impl ScaledRows {
             // At most one is taken, by the other row of the tap.
             let (Some(slot_idx), Some(next_idx)) = (free.next(), free.next()) else { unreachable!("there is a slot for a third row") };
             let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
+            if self.is_by_pairs {
+                let slot = &mut self.slots[slot_idx];
+                slot.source_row = Some(wanted);
+                self.pairs.mix(source, wanted, split_rows(&mut slot.exact), instructions);
+                continue;
+            }
             match source.picture.sample() {
-                SampleType::U8 if self.is_by_pairs => self.make_of_pairs(slot_idx, wanted, source, instructions),
                 SampleType::U8 => self.make::<1>(slot_idx, of_two, wanted, source, instructions),
                 SampleType::U16 => self.make::<2>(slot_idx, of_two, wanted, source, instructions),
                 SampleType::F32 => self.make::<4>(slot_idx, of_two, wanted, source, instructions),
             }
-        }
-    }
-
-    /// Makes a row in a slot, in whole numbers.
-    #[inline(never)]
-    fn make_of_pairs(&mut self, slot_idx: usize, source_row: u32, source: Rows<'_>, instructions: Instructions) {
-        let picked = self.samples.pick::<1>(source, source_row, instructions);
-        let (slot, weights) = (&mut self.slots[slot_idx], blocks(&self.columns.of_both));
-        slot.source_row = Some(source_row);
-        for (component, row) in split_rows::<_, 3>(&mut slot.exact).into_iter().enumerate() {
-            instructions.add_pairs(picked.pairs(component), weights, row);
         }
     }
 

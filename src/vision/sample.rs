@@ -42,53 +42,21 @@ impl Sample for [u8; 4] {
     }
 }
 
-/// How the samples of a block of columns are kept, of each component.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Order {
-    /// The first samples of all columns, then the second ones.
-    #[default]
-    Apart,
-    /// The two samples of each column side by side.
-    Paired,
-}
-
-impl Order {
-    /// Which column and which of its two samples is at a place of a block.
-    #[inline(always)]
-    fn sample_at(self, place: usize) -> (usize, usize) {
-        match self {
-            Self::Apart => (place % LANES, place / LANES),
-            Self::Paired => (place / 2, place % 2),
-        }
-    }
-}
-
 /// Where the columns of an input find the samples of components that lie side by side.
 ///
-/// They are kept block by block, each of [`LANES`] columns: the samples of a component, then those of the next one. So those that lie
-/// together are picked together, and written as they are.
+/// They are kept block by block, each of [`LANES`] columns: the first samples of a component, its second ones, then those of the next
+/// component. So those that lie together are picked together, and written as they are.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// For each column the first bytes of its two samples, counted from the first sample of the row. They never decrease from one column
     /// to the next.
     positions: Vec<[usize; 2]>,
     group: Group,
-    order: Order,
-    way: Way,
     windows: Windows,
-    pixels: Pixels,
-    /// A row that ends before the last byte that is loaded, and bytes that nobody picks.
+    /// Whether the windows are in use: not where samples are too far apart.
+    is_windowed: bool,
+    /// A row that ends before its last window does, and bytes that nobody picks.
     padded: Vec<u8>,
-}
-
-/// How samples are picked.
-#[derive(Debug, Clone, Copy, Default)]
-enum Way {
-    /// With plain instructions, and where samples are too far apart for others.
-    #[default]
-    OneByOne,
-    ByWindows,
-    ByPixels,
 }
 
 impl Grid {
@@ -96,22 +64,19 @@ impl Grid {
     pub(super) fn set(
         &mut self,
         group: Group,
-        order: Order,
         positions: impl Iterator<Item = [usize; 2]>,
         sample_bytes: usize,
         instructions: Instructions,
     ) {
-        (self.group, self.order) = (group, order);
+        self.group = group;
         self.positions.clear();
         self.positions.extend(positions);
         debug_assert!(self.positions.len().is_multiple_of(GROUP));
         debug_assert!(self.positions.is_sorted_by(|left, right| left[0] <= right[0] && left[1] <= right[1]));
-        let positions = &self.positions;
-        self.way = match (instructions.set(), order) {
-            (InstructionSet::Avx2, Order::Apart) if self.windows.set_for_columns(positions, &group, sample_bytes) => Way::ByWindows,
-            (InstructionSet::Avx2, Order::Paired) if self.pixels.set(positions, &group, sample_bytes) => Way::ByPixels,
-            (InstructionSet::Avx512, _) if self.windows.set_for_pieces(positions, &group, order, sample_bytes) => Way::ByWindows,
-            _ => Way::OneByOne,
+        self.is_windowed = match instructions.set() {
+            InstructionSet::Portable => false,
+            InstructionSet::Avx2 => self.windows.set_for_columns(&self.positions, &group, sample_bytes),
+            InstructionSet::Avx512 => self.windows.set_for_pieces(&self.positions, &group, sample_bytes),
         };
     }
 
@@ -123,11 +88,18 @@ impl Grid {
     /// Picks from a row that begins with the first sample of the group and ends with its last, or later.
     pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], instructions: Instructions) {
         let group = &self.group;
-        let reach_bytes = match self.way {
-            Way::OneByOne => 0,
-            Way::ByWindows => self.windows.reach_bytes,
-            Way::ByPixels => self.pixels.reach_bytes,
-        };
+        if !self.is_windowed {
+            let sample = |position: usize| *row[position..].first_chunk().expect("a sample lies in its row");
+            for (positions, pieces) in self.positions.as_chunks::<LANES>().0.iter().zip(target.chunks_exact_mut(group.n_pieces())) {
+                for (offset, pair) in group.offsets().iter().zip(pieces.as_chunks_mut::<2>().0) {
+                    for (lane, positions) in positions.iter().enumerate() {
+                        (pair[0][lane], pair[1][lane]) = (sample(positions[0] + offset), sample(positions[1] + offset));
+                    }
+                }
+            }
+            return;
+        }
+        let reach_bytes = self.windows.reach_bytes;
         let row = if row.len() >= reach_bytes {
             row
         } else {
@@ -135,28 +107,8 @@ impl Grid {
             self.padded[..row.len()].copy_from_slice(row);
             &self.padded
         };
-        match self.way {
-            Way::OneByOne => {
-                let sample = |position: usize| *row[position..].first_chunk().expect("a sample lies in its row");
-                for (positions, pieces) in self.positions.as_chunks::<LANES>().0.iter().zip(target.chunks_exact_mut(group.n_pieces())) {
-                    for (offset, pair) in group.offsets().iter().zip(pieces.as_chunks_mut::<2>().0) {
-                        for (place, target) in pair.as_flattened_mut().iter_mut().enumerate() {
-                            let (lane, half) = self.order.sample_at(place);
-                            *target = sample(positions[lane][half] + offset);
-                        }
-                    }
-                }
-            }
-            Way::ByWindows => {
-                let block_bytes = group.n_pieces() * LANES * N;
-                let bytes = target.as_flattened_mut().as_flattened_mut();
-                instructions.pick_windows(&self.windows, group.offsets(), row, bytes, block_bytes);
-            }
-            Way::ByPixels => {
-                let pieces = target.as_flattened_mut().as_flattened_mut().as_chunks_mut().0;
-                instructions.pick_pixels(&self.pixels, row, pieces.as_chunks_mut().0.as_chunks_mut().0);
-            }
-        }
+        let block_bytes = group.n_pieces() * LANES * N;
+        instructions.pick_windows(&self.windows, group.offsets(), row, target.as_flattened_mut().as_flattened_mut(), block_bytes);
     }
 }
 
@@ -180,12 +132,6 @@ impl<'a, S> Picked<'a, S> {
             let pair = self.begins[component] + tap_idx / 2 * self.pair_steps[component];
             &self.pieces[pair + block_idx * self.steps[component] + tap_idx % 2]
         })
-    }
-
-    /// Of columns of one pair, which were picked in the order [`Order::Paired`]: those of a component, block by block.
-    pub(super) fn pairs(&self, component: usize) -> impl Iterator<Item = &'a [[S; 2]; LANES]> {
-        let blocks = self.pieces[self.begins[component]..].chunks(self.steps[component]);
-        blocks.map(|pieces| pieces[..2].as_flattened().as_chunks().0.first_chunk().expect("two pieces have as many pairs"))
     }
 }
 
@@ -243,7 +189,7 @@ impl Windows {
 
     /// Plans registers of 64 bytes, for the samples in the order in which they are kept, and windows as long if one is enough for each,
     /// or else twice as long. False if it is better to have none.
-    fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, order: Order, sample_bytes: usize) -> bool {
+    fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 64;
         let piece_bytes = LANES * sample_bytes;
         // A register is within a block, or has pieces of the next one. There may be pieces, and registers, of nothing.
@@ -254,20 +200,15 @@ impl Windows {
         let piece = |piece_idx: usize| {
             let slot = piece_idx & slot_mask;
             let offset = *group.offsets().get(slot / 2)?;
-            let columns = &blocks[piece_idx >> block_shift];
-            // Where its samples begin, but for the offset.
-            Some((offset, move |idx: usize| {
-                let (column, half) = order.sample_at(slot % 2 * LANES + idx);
-                columns[column][half]
-            }))
+            Some((&blocks[piece_idx >> block_shift], slot % 2, offset))
         };
         self.begins.clear();
         let mut span_max = 0;
         for register_idx in 0..n_pieces / per_register {
             let (mut begin, mut end) = (usize::MAX, 0);
-            for (offset, position) in (0..per_register).filter_map(|idx| piece(register_idx * per_register + idx)) {
-                begin = begin.min(position(0) + offset);
-                end = end.max(position(LANES - 1) + offset + sample_bytes);
+            for (columns, half, offset) in (0..per_register).filter_map(|idx| piece(register_idx * per_register + idx)) {
+                begin = begin.min(columns[0][half] + offset);
+                end = end.max(columns[LANES - 1][half] + offset + sample_bytes);
             }
             let begin = begin.min(end);
             self.begins.push(begin);
@@ -287,18 +228,18 @@ impl Windows {
         for (register_idx, controls) in self.controls.chunks_exact_mut(self.n_per_register * N).enumerate() {
             let begin = self.begins[register_idx];
             for idx in 0..per_register {
-                let Some((offset, position)) = piece(register_idx * per_register + idx) else { continue };
+                let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
                 if self.n_per_register == 1 && sample_bytes == 1 {
                     // Most are like this.
                     let controls = controls[idx * LANES..].first_chunk_mut::<LANES>().expect("a register has all of its pieces");
-                    *controls = std::array::from_fn(|idx| (position(idx) + offset - begin) as u8);
+                    *controls = columns.map(|pair| (pair[half] + offset - begin) as u8);
                     continue;
                 }
-                for sample_idx in 0..LANES {
+                for (lane, pair) in columns.iter().enumerate() {
                     for byte_idx in 0..sample_bytes {
-                        let at = position(sample_idx) + offset + byte_idx - begin;
+                        let at = pair[half] + offset + byte_idx - begin;
                         let (window_idx, byte_of_window) = (at >> window_shift, at & (self.window_bytes - 1));
-                        controls[window_idx * N + idx * piece_bytes + sample_idx * sample_bytes + byte_idx] = byte_of_window as u8;
+                        controls[window_idx * N + idx * piece_bytes + lane * sample_bytes + byte_idx] = byte_of_window as u8;
                     }
                 }
             }
@@ -333,53 +274,6 @@ impl Windows {
     pub(super) fn registers_of<const N: usize, const W: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]; W])> {
         debug_assert_eq!(self.n_per_register, W);
         self.begins.iter().copied().zip(self.controls.as_chunks().0.as_chunks().0)
-    }
-}
-
-/// Picking pixel by pixel, where both pixels of a column lie side by side within 8 bytes: these are loaded at once, for all components.
-#[derive(Debug, Default)]
-pub(super) struct Pixels {
-    /// Of each column its first pixel.
-    begins: Vec<u32>,
-    /// For the 8 bytes of two columns, one behind the other: which of them the pairs of each component are.
-    control: [u8; 16],
-    /// No column's 8 bytes end behind it.
-    reach_bytes: usize,
-}
-
-impl Pixels {
-    /// So many are loaded for a column.
-    pub(super) const N_BYTES: usize = 8;
-
-    /// Plans for three components of one byte each. False if pixels do not lie so.
-    fn set(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
-        let Ok(offsets): Result<[usize; 3], _> = group.offsets().try_into() else { return false };
-        // Where the second pixel is the first one, at an edge, it does not count.
-        let steps = || positions.iter().map(|[first, second]| second - first).filter(|step| *step > 0);
-        let step = steps().next().unwrap_or(0);
-        let last = step + offsets.into_iter().max().unwrap_or(0);
-        if sample_bytes != 1 || last >= Self::N_BYTES || steps().any(|other| other != step) {
-            return false;
-        }
-        self.begins.clear();
-        self.begins.extend(positions.iter().map(|[first, _]| *first as u32));
-        self.reach_bytes = positions.iter().map(|[first, _]| first + Self::N_BYTES).max().unwrap_or(0);
-        self.control = [Windows::ELSEWHERE; 16];
-        for (offset, pairs) in offsets.iter().zip(self.control.as_chunks_mut::<4>().0) {
-            *pairs = [0, step, Self::N_BYTES, Self::N_BYTES + step].map(|begin| (begin + offset) as u8);
-        }
-        true
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn control(&self) -> &[u8; 16] {
-        &self.control
-    }
-
-    /// The first pixels of each block of columns.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn begins(&self) -> &[[u32; LANES]] {
-        self.begins.as_chunks().0
     }
 }
 
@@ -434,25 +328,22 @@ mod tests {
             let frame = Frame::from_planes(format, size, &planes, Colorimetry::default()).unwrap();
             let picture = Picture::of_frame(&frame).unwrap();
             let sample_bytes = picture.sample().n_bytes();
-            for (group, order, begin, step) in picture.groups().flat_map(|group| {
-                let steps = [0.15, 0.9, 1.34, 2.0, 3.1];
-                let orders = [Order::Apart, Order::Paired];
-                orders.into_iter().flat_map(move |order| steps.map(move |step| (group, order, (step * 7.0) as u32, step)))
-            }) {
+            let steps = [0.15, 0.9, 1.34, 2.0, 3.1];
+            for (group, begin, step) in picture.groups().flat_map(|group| steps.map(|step| (group, (step * 7.0) as u32, step))) {
                 let spacing = picture.spacing(group.first_component);
                 let positions: Vec<_> = pairs(begin, step).iter().map(|pair| pair.map(|column| spacing.position(column))).collect();
                 let row = picture.rows().row(group.first_component, 0);
-                let sample = |pair: [usize; 2], half: usize, offset: usize| &row[pair[half] + offset..][..sample_bytes];
+                let sample = |position: usize| &row[position..][..sample_bytes];
                 let blocks = positions.as_chunks::<LANES>().0;
                 let expected: Vec<Vec<u8>> = blocks
                     .iter()
                     .flat_map(|columns| group.offsets().iter().map(move |offset| (columns, *offset)))
                     .map(|(columns, offset)| {
-                        let places = (0..2 * LANES).map(|place| order.sample_at(place));
-                        places.flat_map(|(column, half)| sample(columns[column], half, offset)).copied().collect()
+                        let halves = [0, 1].into_iter().flat_map(|half| columns.iter().map(move |pair| pair[half] + offset));
+                        halves.flat_map(sample).copied().collect()
                     })
                     .collect();
-                let case = format!("{format} {group:?} {order:?}, step {step}");
+                let case = format!("{format} {group:?}, step {step}");
                 let of_blocks = |bytes: &[u8]| -> Vec<Vec<u8>> {
                     let blocks = bytes.chunks_exact(group.n_pieces() * LANES * sample_bytes);
                     let components = |block: &[u8]| {
@@ -462,33 +353,19 @@ mod tests {
                     blocks.flat_map(components).collect()
                 };
                 let mut windows = Windows::default();
-                if windows.set_for_pieces(&positions, &group, order, sample_bytes) {
+                if windows.set_for_pieces(&positions, &group, sample_bytes) {
                     assert_eq!(of_blocks(&picked_by_windows(&windows, 64, row)), expected, "{case}");
                     n_compared += 1;
                 }
                 let mut grid = Grid::default();
                 for instructions in InstructionSet::ALL.into_iter().filter_map(Instructions::of) {
-                    grid.set(group, order, positions.iter().copied(), sample_bytes, instructions);
+                    grid.set(group, positions.iter().copied(), sample_bytes, instructions);
                     let mut target = vec![0; grid.n_pieces() * LANES * sample_bytes];
                     match sample_bytes {
                         1 => grid.pick::<1>(row, target.as_chunks_mut().0.as_chunks_mut().0, instructions),
                         _ => grid.pick::<2>(row, target.as_chunks_mut().0.as_chunks_mut().0, instructions),
                     }
-                    let got = of_blocks(&target);
-                    // What a pixel without a second one is paired with does not count.
-                    let is_same = |place: usize, got: u8, expected: u8| {
-                        let columns = &blocks[place / group.offsets().len() / (2 * LANES)];
-                        let (column, half) = order.sample_at(place % (2 * LANES));
-                        got == expected || (half == 1 && columns[column][0] == columns[column][1])
-                    };
-                    if sample_bytes == 1 && order == Order::Paired {
-                        let bytes = got.concat().into_iter().zip(expected.concat()).enumerate();
-                        bytes.for_each(|(place, (got, expected))| {
-                            assert!(is_same(place, got, expected), "{case}, {instructions:?}, {place}")
-                        });
-                    } else {
-                        assert_eq!(got, expected, "{case}, {instructions:?}");
-                    }
+                    assert_eq!(of_blocks(&target), expected, "{case}, {instructions:?}");
                     n_compared += 1;
                 }
             }

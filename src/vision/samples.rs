@@ -3,7 +3,7 @@
 
 use super::aligned::Aligned;
 use super::picture::{Group, Picture, Rows};
-use super::sample::{Grid, LANES, Order, Picked};
+use super::sample::{Grid, LANES, Picked};
 use super::simd::Instructions;
 
 /// See the module.
@@ -37,7 +37,6 @@ impl Samples {
     pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(
         &mut self,
         picture: &Picture,
-        order: Order,
         n_pairs: usize,
         columns: impl Fn(usize) -> I,
         instructions: Instructions,
@@ -60,7 +59,7 @@ impl Samples {
             if !is_like_the_last {
                 for (pair_idx, grids) in self.grids.iter_mut().enumerate().take(n_pairs) {
                     let positions = columns(pair_idx).map(|pair| pair.map(|column| spacing.position(column)));
-                    grids[grid_idx].set(group, order, positions, sample_bytes, instructions);
+                    grids[grid_idx].set(group, positions, sample_bytes, instructions);
                 }
             }
             let n_pieces = self.grids[0][grid_idx].n_pieces();

@@ -1,6 +1,6 @@
 //! Which instructions the pass over the pixels runs on. A kernel is written once, in plain Rust, and compiled once more for each set
 //! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
-//! no compiler finds by itself is written per set: the picking of bytes, and the sums of their pairs.
+//! no compiler finds by itself is written per set: the picking of bytes, and the mixing of those that are picked in pairs.
 //!
 //! No kernel fuses a multiplication with an addition or changes the order of operations, so every set gives the same bits.
 //!
@@ -9,7 +9,8 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use super::sample::{LANES, Pixels, Windows};
+use super::pairs::{PairWindows, PixelPairs};
+use super::sample::{LANES, Windows};
 
 /// A set of instructions that the pass has code for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +84,13 @@ impl Instructions {
         }
     }
 
+    /// Has the first of these bytes brought near, because all will be read soon, one after the other.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "other processors are left to find out"))]
+    pub(super) fn prefetch(self, bytes: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        x86::prefetch(bytes);
+    }
+
     /// Which one it is.
     pub(super) fn set(self) -> InstructionSet {
         self.0
@@ -102,38 +110,28 @@ impl Instructions {
         }
     }
 
-    /// Picks the pairs of three components, into blocks of as many, and room for a fourth. For AVX2 alone.
+    /// Mixes the pixels of a row, weighed, to a row for each color, from windows. For AVX-512 alone.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
-    pub(super) fn pick_pixels(self, pixels: &Pixels, row: &[u8], blocks: &mut [[[[u8; LANES]; 2]; 4]]) {
+    pub(super) fn mix_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx2 => unsafe { x86::pick_pixels_avx2(pixels, row, blocks) },
-            _ => unreachable!("no other set is asked for pixels"),
+            InstructionSet::Avx512 => unsafe { x86::mix_windows_avx512(windows, weights, row, rows) },
+            _ => unreachable!("no other set is asked for windows of pairs"),
         }
     }
 
-    /// Whether it has an instruction that multiplies whole numbers and adds those of a pair.
-    pub(super) fn adds_pairs(self) -> bool {
-        self.0 != InstructionSet::Portable
-    }
-
-    /// Multiplies the bytes of pairs by weights, adds the two of each, and writes the sums. For sets that [add pairs](Self::adds_pairs).
+    /// The same, pixel by pixel. For AVX2, and what has it.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
-    pub(super) fn add_pairs<'a>(
-        self,
-        pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
-        weights: &[[[i16; 2]; LANES]],
-        sums: &mut [[f32; LANES]],
-    ) {
+    pub(super) fn mix_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx2 => unsafe { x86::add_pairs_avx2(pairs, weights, sums) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            InstructionSet::Avx512 => unsafe { x86::add_pairs_avx512(pairs, weights, sums) },
-            _ => unreachable!("a set that does not add pairs is never asked to"),
+            // SAFETY: a value with one of these sets exists only where the processor has it; AVX-512 is available only with AVX2.
+            InstructionSet::Avx2 | InstructionSet::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
+            _ => unreachable!("the portable set is never asked for pixels"),
         }
     }
 }
+
+/// Of a block of columns, how much of the first pixel and of the second one of each.
+pub(super) type Weights = [[i16; 2]; LANES];

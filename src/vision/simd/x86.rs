@@ -1,15 +1,16 @@
 //! What is compiled for instructions of x86 processors. Every function here may be called only where they are.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_set_epi64x, _mm_shuffle_epi8,
-    _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_storeu_ps, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16,
-    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maskz_permutex2var_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
-    _mm512_permutexvar_epi8, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_prefetch,
+    _mm_set_epi64x, _mm_shuffle_epi8, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_storeu_ps, _mm512_add_epi8, _mm512_cvtepi32_ps, _mm512_loadu_si512,
+    _mm512_madd_epi16, _mm512_maskz_permutex2var_epi8, _mm512_maskz_permutexvar_epi8, _mm512_movepi8_mask, _mm512_or_si512,
+    _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
-use super::Kernel;
-use crate::vision::sample::{LANES, Pixels, Windows};
+use super::{Kernel, Weights};
+use crate::vision::pairs::{PairWindows, PixelPairs};
+use crate::vision::sample::{LANES, Windows};
 
 /// A kernel, compiled for AVX2.
 #[target_feature(enable = "avx2")]
@@ -104,15 +105,61 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     }
 }
 
-/// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange.
+/// Windows of 64 bytes, by `vpermb`, or of 128, by `vpermi2b`: a component of both pixels of each column, in the lower bytes of words, which
+/// `vpmaddwd` weighs and adds.
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+pub(super) fn mix_windows_avx512(windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
+    match windows.window_bytes() {
+        64 => mix_of_windows::<64>(windows, weights, row, rows, |control, window| {
+            _mm512_maskz_permutexvar_epi8(LOWER_BYTES, control, load_64(window))
+        }),
+        128 => mix_of_windows::<128>(windows, weights, row, rows, |control, window| {
+            let [left, right] = load_128(window);
+            _mm512_maskz_permutex2var_epi8(LOWER_BYTES, left, control, right)
+        }),
+        other => unreachable!("windows of {other} bytes"),
+    }
+}
+
+/// Of each word.
+const LOWER_BYTES: u64 = 0x5555_5555_5555_5555;
+
+/// With windows of `W` bytes.
+#[inline]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+fn mix_of_windows<const W: usize>(
+    windows: &PairWindows,
+    weights: &[Weights],
+    row: &[u8],
+    [first, second, third]: [&mut [[f32; LANES]]; 3],
+    pick: impl Fn(__m512i, &[u8; W]) -> __m512i,
+) {
+    let offsets = windows.offsets().map(|offset| _mm512_set1_epi8(offset as i8));
+    let rows = first.iter_mut().zip(second).zip(third);
+    for (((begin, control), weights), ((first, second), third)) in windows.blocks().zip(weights).zip(rows) {
+        let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
+        let (control, weights) = (load_64(control), load_pairs_16(weights));
+        for (offset, mixed) in offsets.into_iter().zip([first, second, third]) {
+            let pairs = pick(_mm512_add_epi8(control, offset), window);
+            store_f32s_16(_mm512_madd_epi16(pairs, weights), mixed);
+        }
+    }
+}
+
+/// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange; `vpmaddwd` weighs
+/// and adds them.
 #[target_feature(enable = "avx2")]
-pub(super) fn pick_pixels_avx2(pixels: &Pixels, row: &[u8], blocks: &mut [[[[u8; 16]; 2]; 4]]) {
+pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u8], [first, second, third]: [&mut [[f32; LANES]]; 3]) {
     let control = load_16(pixels.control());
-    let last = row.len().checked_sub(Pixels::N_BYTES).expect("a row reaches to the end of what is loaded");
-    for (begins, block) in pixels.begins().iter().zip(blocks) {
+    let last = row.len().checked_sub(PixelPairs::N_BYTES).expect("a row reaches to the end of what is loaded");
+    let rows = first.iter_mut().zip(second).zip(third);
+    for ((begins, weights), ((first, second), third)) in pixels.begins().iter().zip(weights).zip(rows) {
         // All at once: the compiler would look at each.
         assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last, "a row reaches to the end of what is loaded");
-        for (half, begins) in begins.as_chunks::<8>().0.iter().enumerate() {
+        let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
+        let mixed = [first, second, third].map(|mixed| mixed.as_chunks_mut().0);
+        let [first, second, third] = mixed;
+        for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
                 // SAFETY: no pixel begins behind the last one that the row has.
                 let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
@@ -120,39 +167,23 @@ pub(super) fn pick_pixels_avx2(pixels: &Pixels, row: &[u8], blocks: &mut [[[[u8;
             };
             let (two, four, six, eight) = (pairs_of(0), pairs_of(2), pairs_of(4), pairs_of(6));
             let (low, high) = (_mm_unpacklo_epi32(two, four), _mm_unpacklo_epi32(six, eight));
-            store_16(_mm_unpacklo_epi64(low, high), &mut block[0][half]);
-            store_16(_mm_unpackhi_epi64(low, high), &mut block[1][half]);
-            let (low, high) = (_mm_unpackhi_epi32(two, four), _mm_unpackhi_epi32(six, eight));
-            store_16(_mm_unpacklo_epi64(low, high), &mut block[2][half]);
+            let (third_low, third_high) = (_mm_unpackhi_epi32(two, four), _mm_unpackhi_epi32(six, eight));
+            let weights = load_pairs_8(weights);
+            let mix = |pairs: __m128i| _mm256_madd_epi16(_mm256_cvtepu8_epi16(pairs), weights);
+            store_f32s_8(mix(_mm_unpacklo_epi64(low, high)), first);
+            store_f32s_8(mix(_mm_unpackhi_epi64(low, high)), second);
+            store_f32s_8(mix(_mm_unpacklo_epi64(third_low, third_high)), third);
         }
     }
 }
 
-/// Sums of pairs, by `pmaddwd`.
-#[target_feature(enable = "avx2")]
-pub(super) fn add_pairs_avx2<'a>(
-    pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
-    weights: &[[[i16; 2]; LANES]],
-    sums: &mut [[f32; LANES]],
-) {
-    for ((pairs, weights), sums) in pairs.zip(weights).zip(sums) {
-        let pairs = pairs.as_flattened().as_flattened().as_chunks().0;
-        for ((pairs, weights), sums) in pairs.iter().zip(weights.as_chunks().0).zip(sums.as_chunks_mut().0) {
-            store_f32s_8(_mm256_madd_epi16(_mm256_cvtepu8_epi16(load_16(pairs)), load_pairs_8(weights)), sums);
-        }
-    }
-}
-
-/// Sums of pairs, by `pmaddwd`.
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(super) fn add_pairs_avx512<'a>(
-    pairs: impl Iterator<Item = &'a [[[u8; 1]; 2]; LANES]>,
-    weights: &[[[i16; 2]; LANES]],
-    sums: &mut [[f32; LANES]],
-) {
-    for ((pairs, weights), sums) in pairs.zip(weights).zip(sums) {
-        let pairs = pairs.as_flattened().as_flattened().first_chunk().expect("a block has 32 bytes");
-        store_f32s_16(_mm512_madd_epi16(_mm512_cvtepu8_epi16(load_32(pairs)), load_pairs_16(weights)), sums);
+/// Has the first cache lines of some bytes brought near; from these, a processor finds the next ones by itself.
+pub(super) fn prefetch(bytes: &[u8]) {
+    const LINE_BYTES: usize = 64;
+    const N_LINES: usize = 4;
+    for line in bytes.chunks(LINE_BYTES).take(N_LINES) {
+        // SAFETY: every x86-64 processor has the instruction, and it reads nothing that a program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
 
@@ -166,13 +197,6 @@ fn n_pieces(offsets: &[usize]) -> usize {
 fn load_16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: there are 16 bytes, and the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_32(bytes: &[u8; 32]) -> __m256i {
-    // SAFETY: there are 32 bytes, and the load needs no alignment.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[inline]
@@ -201,13 +225,6 @@ fn store_f32s_8(values: __m256i, target: &mut [f32; 8]) {
 fn store_f32s_16(values: __m512i, target: &mut [f32; 16]) {
     // SAFETY: there are 16 numbers, and the store needs no alignment.
     unsafe { _mm512_storeu_ps(target.as_mut_ptr(), _mm512_cvtepi32_ps(values)) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn store_16(bytes: __m128i, target: &mut [u8; 16]) {
-    // SAFETY: there are 16 bytes, and the store needs no alignment.
-    unsafe { _mm_storeu_si128(target.as_mut_ptr().cast(), bytes) }
 }
 
 #[inline]
