@@ -147,7 +147,8 @@ impl PixelPairs {
         let steps = || positions.iter().map(|[first, second]| second - first).filter(|step| *step > 0);
         let step = steps().next().unwrap_or(0);
         let last = step + offsets.into_iter().max().unwrap_or(0);
-        if last >= Self::N_BYTES || steps().any(|other| other != step) {
+        let is_far = |[first, _]: &[usize; 2]| u32::try_from(*first).is_err();
+        if last >= Self::N_BYTES || steps().any(|other| other != step) || positions.last().is_some_and(is_far) {
             return false;
         }
         self.begins.clear();

@@ -96,7 +96,7 @@ impl Columns {
         if are_colors && axis.rounding == Rounding::Exact {
             for weight in &mut self.weights[..self.n_visible] {
                 let n_steps = f32::from(FINE_STEPS);
-                *weight = (*weight * n_steps + 0.5).floor() / n_steps;
+                *weight = f32::from((*weight * n_steps + 0.5) as u16) / n_steps;
             }
         }
         self.is_mixed = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);
