@@ -285,6 +285,8 @@ impl Driver {
             Scheduling::Latency => n_at_once,
         };
         self.window.set_capacity(capacity, MAX_PASSING);
+        // What was found out with the stage before.
+        self.window.limit(usize::MAX);
         let latency = run_time * capacity as u32;
         gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
         let mut stream = self.stream.lock().unwrap();

@@ -75,7 +75,7 @@ impl Frame {
     /// A frame of planes that are tensors already, such as the picture in a model's own `u8` input.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if a plane is not what [`PixelFormat::plane_shape`] says.
+    /// [`ErrorKind::Shape`] if a plane is not what [`PixelFormat::plane_shape`] says, or has gaps within its rows.
     pub fn from_planes(format: PixelFormat, size: Size, tensors: &[Tensor], colorimetry: Colorimetry) -> Result<Self> {
         Self::check(format, size, tensors.len())?;
         let mut planes = [const { None }; MAX_PLANES];
@@ -89,6 +89,19 @@ impl Frame {
                         format.element(),
                         tensor.shape(),
                         tensor.element()
+                    ),
+                ));
+            }
+            let strides = tensor.layout();
+            let dense = format.plane_layout(plane_idx, size, strides.stride_bytes()[0])?;
+            let has_gaps = (1..expected.len()).any(|axis| expected[axis] > 1 && strides.stride_bytes()[axis] != dense.stride_bytes()[axis]);
+            if has_gaps {
+                return Err(Error::new(
+                    ErrorKind::Shape,
+                    format!(
+                        "plane {plane_idx} of a {size} {format} frame: expected pixels side by side, strides of {:?} bytes, got {:?}; copy it first",
+                        dense.stride_bytes(),
+                        strides.stride_bytes()
                     ),
                 ));
             }

@@ -158,6 +158,8 @@ mod tests {
     fn bands_make_what_one_makes() {
         let resizes = [Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop];
         let mut n_divided = 0;
+        // As they were left by other formats.
+        let (mut workspace, mut bands) = (Workspace::default(), Vec::new());
         for case_idx in 0..96_u32 {
             let format = [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Rgb, PixelFormat::Gray8][case_idx as usize % 4];
             let size = Size::new(30 + case_idx * 7 % 90, 20 + case_idx * 11 % 70);
@@ -190,7 +192,7 @@ mod tests {
                 let target = Target::new(&mut bytes, layout, preprocess.rotation, 1, on, &mut lines).unwrap();
                 let n_bands = if target.is_divisible() { n_bands.min(height) } else { 1 };
                 n_divided += u32::from(n_bands > 1);
-                fill.run_in(n_bands, target, &mut Workspace::default(), &mut Vec::new(), on);
+                fill.run_in(n_bands, target, &mut workspace, &mut bands, on);
                 bytes.extent_mut().to_vec()
             });
             assert!(filled.iter().all(|bytes| *bytes == filled[0]), "case {case_idx}: {preprocess:?}");

@@ -16,6 +16,7 @@ pub(super) struct Pairs {
     positions: Vec<[usize; 2]>,
     /// How much of the first pixel and of the second one, in whole steps of [`FINE_STEPS`].
     weights: Aligned<[i16; 2]>,
+    /// Whether `windows` were planned, or else `pixels`.
     is_by_windows: bool,
     windows: PairWindows,
     pixels: PixelPairs,
@@ -27,6 +28,9 @@ impl Pairs {
     /// Plans for these columns, whose weights are whole steps. False if the picture does not lie so, or the processor has no instructions
     /// for it.
     pub(super) fn set(&mut self, picture: &Picture, columns: &Columns, instructions: Instructions) -> bool {
+        if instructions.set() == InstructionSet::Portable {
+            return false;
+        }
         let mut groups = picture.groups();
         let (Some(group), None) = (groups.next(), groups.next()) else { return false };
         let Ok(offsets) = group.offsets().try_into() else { return false };
@@ -35,7 +39,7 @@ impl Pairs {
         self.positions.clear();
         self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
         self.is_by_windows = instructions.set() == InstructionSet::Avx512 && self.windows.set(&self.positions, offsets);
-        if !self.is_by_windows && (instructions.set() == InstructionSet::Portable || !self.pixels.set(&self.positions, offsets)) {
+        if !self.is_by_windows && !self.pixels.set(&self.positions, offsets) {
             return false;
         }
         self.weights.resize(columns.weights.len());
@@ -58,6 +62,7 @@ impl Pairs {
             self.padded[..row.len()].copy_from_slice(row);
             &self.padded
         };
+        debug_assert!(rows.iter().all(|row| row.len() * LANES == self.positions.len()));
         if self.is_by_windows {
             instructions.mix_windows(&self.windows, blocks(&self.weights), row, rows);
         } else {
@@ -71,6 +76,7 @@ impl Pairs {
 pub(super) struct PairWindows {
     /// How long a window is: 64 bytes or 128.
     window_bytes: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no other processor has instructions for it"))]
     offsets: [usize; 3],
     /// Of each block the first byte of its window, and for each of its columns at which bytes of the window its two pixels begin, each in
     /// the lower byte of two.

@@ -1,7 +1,7 @@
 //! A picture to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
 //! Owns what a format means for that. Knows no scaling and no arithmetic of colors.
 
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 use super::InputLayout;
 use super::simd::Instructions;
@@ -61,13 +61,6 @@ struct Component {
     offset_bytes: usize,
     row_stride_bytes: usize,
     spacing: Spacing,
-}
-
-impl Component {
-    fn lies_beside(&self, other: &Self) -> bool {
-        let is_near = self.offset_bytes.abs_diff(other.offset_bytes) < other.spacing.stride_bytes;
-        self.plane_idx == other.plane_idx && self.spacing == other.spacing && is_near
-    }
 }
 
 /// How the samples of a row follow each other.
@@ -214,7 +207,11 @@ impl Picture {
         std::iter::from_fn(move || {
             let components = &self.components[..self.n_components()];
             let [first, ..] = components.get(begin..)? else { return None };
-            let n_components = components[begin..].iter().take_while(|component| component.lies_beside(first)).count();
+            let lies_beside = |other: &Component| {
+                let is_near = other.offset_bytes.abs_diff(first.offset_bytes) < first.spacing.stride_bytes;
+                other.plane_idx == first.plane_idx && other.spacing == first.spacing && is_near
+            };
+            let n_components = components[begin..].iter().take_while(|component| lies_beside(component)).count();
             // Of several they are as far from each other as from the first.
             let members = &components[begin..begin + n_components.max(1)];
             let (first_idx, lowest) = members.iter().enumerate().min_by_key(|(_, member)| member.offset_bytes)?;
@@ -268,17 +265,11 @@ impl<'a> Rows<'a> {
         y + 1 < self.picture.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
     }
 
-    /// Has these columns of row `y` brought near, because they will be read soon.
-    pub(super) fn prefetch(&self, y: u32, columns: Range<u32>, instructions: Instructions) {
-        let components = &self.picture.components[..self.picture.n_components()];
-        for (idx, component) in components.iter().enumerate() {
-            if idx > 0 && component.lies_beside(&components[idx - 1]) {
-                continue;
-            }
-            let row = self.row(idx, y);
-            let [begin, end] = [columns.start, columns.end].map(|column| component.spacing.position(column).min(row.len()));
-            instructions.prefetch(&row[begin..end]);
-        }
+    /// Has what lies at these columns of a component's row `y` brought near, because it will be read soon.
+    pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, instructions: Instructions) {
+        let (row, spacing) = (self.row(component_idx, y), self.picture.spacing(component_idx));
+        let end = spacing.position(*columns.end()) + spacing.stride_bytes;
+        instructions.prefetch(&row[spacing.position(*columns.start())..end.min(row.len())]);
     }
 
     /// The sample of a component at column `x` of row `y`.

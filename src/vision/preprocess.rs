@@ -18,9 +18,11 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 /// The pass is defined exactly. Each source pixel becomes red, green and blue in 0..=255: a subsampled format takes the chroma
 /// sample that the pixel shares, matrix and range are the frame's, the result is clamped and not rounded; a gray picture has
 /// three equal colors. An input pixel is the bilinear mix at `(x + 0.5) * s - 0.5`, where `s` is the picture's extent over its
-/// scaled extent; beyond the edges of the picture (of the region, if it is one) its edge is replicated. Where bytes of red, green and
-/// blue become these, the weights of columns are rounded to 1/16384, which makes a difference of 1/128 of a pixel value at most. The
-/// value written is `(pixel - mean) / scale`.
+/// scaled extent; beyond the edges of the picture (of the region, if it is one) its edge is replicated. The value
+/// written is `(pixel - mean) / scale`.
+///
+/// Where a picture of red, green and blue in 8 bits fills an input of three channels, and nothing is rounded, the weights of its columns are
+/// whole steps of 1/16384, which makes a difference of 1/128 of a pixel value at most.
 ///
 /// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
 /// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those

@@ -64,6 +64,10 @@ impl Axis {
     }
 }
 
+/// So many steps of weight are one where bytes are mixed and nothing is rounded. A byte times a number of them, and the sum of two such,
+/// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
+pub(super) const FINE_STEPS: u16 = 1 << 14;
+
 /// The columns of a picture that a row of the input is made of.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
@@ -80,9 +84,9 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture. Where samples are bytes
-    /// that are colors as they are, weights are rounded to steps of [`FINE_STEPS`].
-    pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, are_colors: bool) {
+    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture; their weights are rounded
+    /// to whole steps of [`FINE_STEPS`], if so wanted.
+    pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, in_fine_steps: bool) {
         self.n_visible = visible.len();
         let n_filled = self.n_visible.next_multiple_of(GROUP);
         self.weights.resize(n_filled);
@@ -93,7 +97,7 @@ impl Columns {
             self.pairs.push([first, second]);
             (*to_weight, *to_steps) = (weight, steps(weight));
         }
-        if are_colors && axis.rounding == Rounding::Exact {
+        if in_fine_steps {
             for weight in &mut self.weights[..self.n_visible] {
                 let n_steps = f32::from(FINE_STEPS);
                 *weight = f32::from((*weight * n_steps + 0.5) as u16) / n_steps;
@@ -150,10 +154,6 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
         }
     }
 }
-
-/// So many steps of weight are one where bytes are mixed and nothing is rounded. A byte times a number of them, and the sum of two such,
-/// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
-pub(super) const FINE_STEPS: u16 = 1 << 14;
 
 /// As [`MixExact`], of two source rows that differ in their first component alone: what the others make of a color is computed once.
 pub(super) struct MixTwo<'a, S, T, const C: usize> {

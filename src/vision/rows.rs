@@ -20,11 +20,13 @@ use super::store::{Blend, Line, Normalizer};
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
-    /// Instead of samples, where there are no others.
+    /// Instead of `samples`, for pictures whose bytes are colors.
     pairs: Pairs,
     slots: [Slot; 3],
-    /// The first row that was not brought near.
+    /// Rows before this one are not asked for again.
     prefetch_begin: u32,
+    /// Of each group of components, the one that comes first in memory.
+    first_components: Vec<usize>,
     /// Of the channels.
     normalizers: [Normalizer; 3],
     /// Which of red, green and blue each is; 0 for gray.
@@ -59,14 +61,14 @@ impl ScaledRows {
         self.n_channels = preprocess.color.n_channels();
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(picture.size().width, placement.scaled.width, preprocess.rounding);
-        // They need no conversion before they are mixed.
+        // Such bytes need no conversion before they are mixed.
         let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
-        self.columns.set(&axis, visible, placement.offset.0, are_colors);
+        let in_fine_steps = are_colors && !self.is_whole;
+        self.columns.set(&axis, visible, placement.offset.0, in_fine_steps);
         let normalizers = preprocess.normalizers();
         let of_steps = normalizers.map(|normalizer| normalizer.of_steps(FINE_STEPS.into()));
-        self.is_by_pairs = are_colors
+        self.is_by_pairs = in_fine_steps
             && self.columns.is_mixed
-            && !self.is_whole
             && of_steps.iter().all(Option::is_some)
             && self.pairs.set(picture, &self.columns, instructions);
         if !self.is_by_pairs {
@@ -76,6 +78,8 @@ impl ScaledRows {
         let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
         self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
         self.prefetch_begin = 0;
+        self.first_components.clear();
+        self.first_components.extend(picture.groups().map(|group| group.first_component));
         let n_columns = self.columns.pairs.len();
         for slot in &mut self.slots {
             slot.source_row = None;
@@ -91,7 +95,9 @@ impl ScaledRows {
     pub(super) fn prefetch(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {
-            source.prefetch(row, *first..last + 1, instructions);
+            for component_idx in &self.first_components {
+                source.prefetch(*component_idx, row, *first..=*last, instructions);
+            }
         }
         self.prefetch_begin = tap.second + 1;
     }
@@ -118,13 +124,13 @@ impl ScaledRows {
             let mut free = (0..self.slots.len()).filter(|slot_idx| is_free(&self.slots[*slot_idx]));
             // At most one is taken, by the other row of the tap.
             let (Some(slot_idx), Some(next_idx)) = (free.next(), free.next()) else { unreachable!("there is a slot for a third row") };
-            let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
             if self.is_by_pairs {
                 let slot = &mut self.slots[slot_idx];
                 slot.source_row = Some(wanted);
                 self.pairs.mix(source, wanted, split_rows(&mut slot.exact), instructions);
                 continue;
             }
+            let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
             match source.picture.sample() {
                 SampleType::U8 => self.make::<1>(slot_idx, of_two, wanted, source, instructions),
                 SampleType::U16 => self.make::<2>(slot_idx, of_two, wanted, source, instructions),

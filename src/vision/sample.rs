@@ -312,7 +312,7 @@ mod tests {
             .collect()
     }
 
-    /// Also for processors that have the instructions, so that it runs on any.
+    /// Registers of 64 bytes by their plan alone, so that a processor without them tests it too.
     #[test]
     fn windows_pick_what_is_picked_one_by_one() {
         let mut n_compared = 0;

@@ -46,7 +46,7 @@ pub(super) struct Normalizer {
 
 impl Normalizer {
     /// For pixels in steps, of which `n_steps`, a power of two, are one: the values are the same bits. `None` where the numbers would leave
-    /// the range of their type.
+    /// the range of their type, or lose bits at its end.
     pub(super) fn of_steps(self, n_steps: f32) -> Option<Self> {
         let of_steps = Self { mean: self.mean * n_steps, factor: self.factor / n_steps };
         (of_steps.mean / n_steps == self.mean && of_steps.factor * n_steps == self.factor).then_some(of_steps)
@@ -73,7 +73,7 @@ pub(super) struct Line<'a> {
 /// The two rows of each color that are mixed, and how much of the second one.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
-    /// Pixel values.
+    /// Pixel values, or steps of them as the normalizers take.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
     /// Sums that [`whole_pixel`] makes a pixel of.
     Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
@@ -494,6 +494,15 @@ mod tests {
         for case in cases {
             assert_eq!(bf16_bits(f32::from_bits(case.0)), case.1, "{case:x?}");
         }
+    }
+
+    #[test]
+    fn normalizers_take_steps_as_long_as_their_numbers_have_room() {
+        let of_steps = |mean, factor| Normalizer { mean, factor }.of_steps(16384.0).map(|of_steps| of_steps.value(100.0 * 16384.0));
+        for (mean, factor) in [(103.53, 1.0 / 57.375), (0.0, 1.0), (-1e-45, 1.0), (1e34, 1e-33)] {
+            assert_eq!(of_steps(mean, factor), Some(Normalizer { mean, factor }.value(100.0)), "{mean}, {factor}");
+        }
+        assert_eq!([(f32::MAX, 1.0), (0.0, 1.1e-38), (f32::NAN, 1.0)].map(|(mean, factor)| of_steps(mean, factor)), [None; 3]);
     }
 
     #[test]

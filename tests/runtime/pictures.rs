@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use roiflow::devices::null::Script;
-use roiflow::frame::{Frame, PixelFormat, PixelRect, Size};
+use roiflow::frame::{Colorimetry, Frame, PixelFormat, PixelRect, Size};
 use roiflow::runtime::{CompiledModel, Dim, ErrorKind, InferRequest, PartialShape, Port};
 use roiflow::stages::image_input;
-use roiflow::tensor::{ElementType, Tensor};
+use roiflow::tensor::{self, ElementType, Tensor};
 use roiflow::vision::{InputLayout, Preprocess};
 
 use crate::request::{compile_ports, read, write};
@@ -113,4 +113,20 @@ fn pictures_that_do_not_fit_are_refused_when_the_run_starts_or_end_it() {
     assert!(error.to_string().contains("expected [1, C, H, W]") && error.to_string().contains("got [3, 4, 4]"), "{error}");
     request.set_input((), image_input(ramp(4, 4))).unwrap();
     request.infer(()).unwrap();
+}
+
+#[test]
+fn a_plane_with_gaps_within_its_rows_is_no_plane() {
+    let wider = Tensor::new(ElementType::U8, [2, 4, 4]).unwrap();
+    let (begin, end, size) = ([0, 0, 0], [2, 4, 3], Size::new(4, 2));
+    let gaps = wider.roi(&begin, &end).unwrap();
+    let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
+    let said = "expected pixels side by side, strides of [16, 3, 1] bytes, got [16, 4, 1]; copy it first";
+    assert!(error.to_string().contains(said) && error.kind() == tensor::ErrorKind::Shape, "{error}");
+    // Of one column there is nothing to lie apart, and rows may.
+    for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {
+        let format = if width == 1 { PixelFormat::Rgb } else { PixelFormat::Rgbx };
+        let plane = wider.roi(&begin, &end).unwrap();
+        Frame::from_planes(format, Size::new(width, 2), &[plane], Colorimetry::default()).unwrap();
+    }
 }

@@ -386,8 +386,8 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
         Ok(())
     });
     roiflow::stages::register_device(Arc::new(NullDevice::instance("NULL.busy", Arc::new(script))));
-    let n_rigs = 2 * std::thread::available_parallelism().unwrap().get();
-    let rigs: Vec<Rig> = (0..n_rigs)
+    let n_rigs = 1 + 2 * std::thread::available_parallelism().unwrap().get();
+    let mut rigs: Vec<Rig> = (0..n_rigs)
         .map(|idx| {
             let n_requests = if idx == 0 { "nireq=2" } else { "" };
             Rig::begun(&detect("rectangle", &format!("device=NULL.busy model-instance-id=pace-{idx} {n_requests}")))
@@ -407,7 +407,8 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
             });
         }
         // Else a failure would leave the other threads at work.
-        let is_less = catch_unwind(AssertUnwindSafe(|| eventually("a smaller window", || rigs[1].count("window") == 2)));
+        let are_smaller = || [1, n_rigs - 1].iter().all(|idx| rigs[*idx].count("window") == 2);
+        let is_less = catch_unwind(AssertUnwindSafe(|| eventually("smaller windows", are_smaller)));
         is_over.store(true, Ordering::Relaxed);
         is_less.unwrap();
     });
@@ -415,6 +416,11 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
     rigs[1].element.set_property_from_str("queue-policy", "drop-newest");
     rigs[1].frame(0).unwrap();
     assert_eq!(rigs[1].count("window"), 4, "where there is no place, a frame would not be inferred");
+    let begun_anew = rigs.pop().unwrap();
+    begun_anew.element.set_state(gst::State::Ready).unwrap();
+    begun_anew.element.set_state(gst::State::Playing).unwrap();
+    begun_anew.begin();
+    assert_eq!(begun_anew.count("window"), 4, "the stream before does not matter");
     for rig in rigs {
         rig.event(gst::event::Eos::new());
         rig.until_eos();

@@ -235,7 +235,8 @@ fn check(
                 // A rounded value may differ by one where the exact one lies half way.
                 let step = if preprocess.rounding == Rounding::U8 { 1.001 / f64::from(preprocess.scale[channel].abs()) } else { 0.0 };
                 let range = 255.0 / f64::from(preprocess.scale[channel].abs());
-                let weight_off = if picture.frame.format().rgb_offsets().is_some() { 0.5 / 16384.0 } else { 0.0 };
+                let has_steps = picture.frame.format().rgb_offsets().is_some() && preprocess.color != ChannelOrder::Gray;
+                let weight_off = if has_steps && preprocess.rounding == Rounding::Exact { 0.5 / 16384.0 } else { 0.0 };
                 let off = range * (weight_off + 1e-5);
                 let (expected, fine, coarse) = match tensor.element() {
                     ElementType::U8 => ((expected + 0.5).floor().clamp(0.0, 255.0), 0.0, step.ceil().max(1.0)),

@@ -2,7 +2,9 @@
 //! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
 //! no compiler finds by itself is written per set: the picking of bytes, and the mixing of those that are picked in pairs.
 //!
-//! No kernel fuses a multiplication with an addition or changes the order of operations, so every set gives the same bits.
+//! Every set gives the same bits: no kernel fuses a multiplication with an addition or changes the order of operations that round. What is
+//! mixed in pairs is computed in another order and in whole numbers, all of which single precision has too, see `resize::FINE_STEPS` and
+//! `store::Normalizer::of_steps`.
 //!
 //! Owns all `unsafe` of `vision`. Knows no pixels.
 

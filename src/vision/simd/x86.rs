@@ -63,10 +63,10 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
         for block in pieces.chunks_exact_mut(n_pieces(offsets)) {
             let [firsts, seconds] = block[2 * component..].first_chunk_mut().expect("each component has two pieces");
             for ((firsts, seconds), (begin, controls)) in firsts.iter_mut().zip(seconds).zip(&mut registers) {
-                let windows: &[_; W] = row[begin..].as_chunks().0.first_chunk().expect("a row reaches to the end of its windows");
-                let mut picked = _mm_shuffle_epi8(load_16(&windows[0]), load_16(&controls[0]));
+                let bytes: &[_; W] = row[begin..].as_chunks().0.first_chunk().expect("a row reaches to the end of its windows");
+                let mut picked = _mm_shuffle_epi8(load_16(&bytes[0]), load_16(&controls[0]));
                 for idx in 1..W {
-                    picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(&windows[idx]), load_16(&controls[idx])));
+                    picked = _mm_or_si128(picked, _mm_shuffle_epi8(load_16(&bytes[idx]), load_16(&controls[idx])));
                 }
                 store_halves_16(picked, firsts, seconds);
             }
@@ -151,17 +151,17 @@ fn mix_of_windows<const W: usize>(
 #[target_feature(enable = "avx2")]
 pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u8], [first, second, third]: [&mut [[f32; LANES]]; 3]) {
     let control = load_16(pixels.control());
-    let last = row.len().checked_sub(PixelPairs::N_BYTES).expect("a row reaches to the end of what is loaded");
+    let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("a row reaches to the end of what is loaded");
     let rows = first.iter_mut().zip(second).zip(third);
     for ((begins, weights), ((first, second), third)) in pixels.begins().iter().zip(weights).zip(rows) {
         // All at once: the compiler would look at each.
-        assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last, "a row reaches to the end of what is loaded");
+        assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "a row reaches to the end of what is loaded");
         let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
         let mixed = [first, second, third].map(|mixed| mixed.as_chunks_mut().0);
         let [first, second, third] = mixed;
         for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
-                // SAFETY: no pixel begins behind the last one that the row has.
+                // SAFETY: by the assertion, so many bytes of the row lie from each begin on.
                 let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
                 _mm_shuffle_epi8(_mm_set_epi64x(load(begins[idx + 1]), load(begins[idx])), control)
             };
