@@ -76,7 +76,7 @@ impl Pairs {
 pub(super) struct PairWindows {
     /// How long a window is: 64 bytes or 128.
     window_bytes: usize,
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no other processor has instructions for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
     offsets: [usize; 3],
     /// Of each block the first byte of its window, and for each of its columns at which bytes of the window its two pixels begin, each in
     /// the lower byte of two.

@@ -86,7 +86,10 @@ pub trait ClassScheme: fmt::Debug + Send + Sync {
 impl ClassDecoder {
     /// Whether it may tell classes, of which there are labels and a threshold; else it tells numbers.
     pub fn tells_classes(&self) -> bool {
-        matches!(self, Self::Classes { .. } | Self::MultiLabel { .. } | Self::Scheme { .. })
+        match self {
+            Self::Classes { .. } | Self::MultiLabel { .. } | Self::Scheme { .. } => true,
+            Self::Expectation { .. } | Self::Regression { .. } | Self::Embedding { .. } | Self::Raw => false,
+        }
     }
 
     /// Whether an output of this name and shape is one that this decoder reads, and how many classes it has: 0 if the shape
