@@ -92,16 +92,14 @@ impl Frame {
                     ),
                 ));
             }
-            let strides = tensor.layout();
-            let dense = format.plane_layout(plane_idx, size, strides.stride_bytes()[0])?;
-            let has_gaps = (1..expected.len()).any(|axis| expected[axis] > 1 && strides.stride_bytes()[axis] != dense.stride_bytes()[axis]);
-            if has_gaps {
+            let (layout, dense) = (tensor.layout(), Layout::dense(format.element(), expected)?);
+            let (got, side_by_side) = (&layout.stride_bytes()[1..], &dense.stride_bytes()[1..]);
+            // An axis of one element may have any stride.
+            if expected[1..].iter().zip(got.iter().zip(side_by_side)).any(|(extent, (got, dense))| *extent > 1 && got != dense) {
                 return Err(Error::new(
                     ErrorKind::Shape,
                     format!(
-                        "plane {plane_idx} of a {size} {format} frame: expected pixels side by side, strides of {:?} bytes, got {:?}; copy it first",
-                        dense.stride_bytes(),
-                        strides.stride_bytes()
+                        "plane {plane_idx} of a {size} {format} frame: expected pixels side by side, strides of {side_by_side:?} bytes within a row, got {got:?}; copy it first"
                     ),
                 ));
             }

@@ -4,7 +4,7 @@
 use super::aligned::Aligned;
 use super::picture::{Picture, Rows};
 use super::resize::{Columns, FINE_STEPS, blocks};
-use super::sample::LANES;
+use super::sample::{LANES, reaching};
 use super::simd::{InstructionSet, Instructions};
 
 /// See the module.
@@ -53,15 +53,8 @@ impl Pairs {
     /// Mixes row `y` to one for each color, in steps.
     #[inline(never)]
     pub(super) fn mix(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], instructions: Instructions) {
-        let row = source.row(self.first_component, y);
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };
-        let row = if row.len() >= reach_bytes {
-            row
-        } else {
-            self.padded.resize(reach_bytes, 0);
-            self.padded[..row.len()].copy_from_slice(row);
-            &self.padded
-        };
+        let row = reaching(source.row(self.first_component, y), reach_bytes, &mut self.padded);
         debug_assert!(rows.iter().all(|row| row.len() * LANES == self.positions.len()));
         if self.is_by_windows {
             instructions.mix_windows(&self.windows, blocks(&self.weights), row, rows);

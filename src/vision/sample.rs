@@ -100,16 +100,20 @@ impl Grid {
             return;
         }
         let reach_bytes = self.windows.reach_bytes;
-        let row = if row.len() >= reach_bytes {
-            row
-        } else {
-            self.padded.resize(reach_bytes, 0);
-            self.padded[..row.len()].copy_from_slice(row);
-            &self.padded
-        };
+        let row = reaching(row, reach_bytes, &mut self.padded);
         let block_bytes = group.n_pieces() * LANES * N;
         instructions.pick_windows(&self.windows, group.offsets(), row, target.as_flattened_mut().as_flattened_mut(), block_bytes);
     }
+}
+
+/// A row that has so many bytes: itself, or a copy with more behind it that nobody picks.
+pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Vec<u8>) -> &'a [u8] {
+    if row.len() >= reach_bytes {
+        return row;
+    }
+    padded.resize(reach_bytes, 0);
+    padded[..row.len()].copy_from_slice(row);
+    padded
 }
 
 /// Samples that were picked, as [`Grid`] keeps them, of each component.
