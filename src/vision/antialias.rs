@@ -7,7 +7,7 @@ use super::aligned::Aligned;
 use super::color::Colors;
 use super::resize::{blocks, n_blocks, split_rows, store_block};
 use super::sample::{GROUP, LANES, Picked, Sample};
-use super::simd::Kernel;
+use super::simd::{Arithmetic, Kernel};
 
 /// Bits after the point of weights in whole numbers, as in Pillow: so the sums of eight bits fit into 32.
 const WHOLE_BITS: u32 = 22;
@@ -94,7 +94,7 @@ pub(super) struct WeighExact<'a, S, T, const C: usize> {
 
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
         let (weights, mut rows) = (blocks(weights), split_rows::<_, C>(rows));
         let n_blocks = n_blocks(&rows);
@@ -103,7 +103,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C>
             for (tap_idx, weights) in weights.chunks_exact(n_blocks).enumerate() {
                 let (samples, weights) = (picked.block(tap_idx, block_idx), &weights[block_idx]);
                 for lane in 0..LANES {
-                    let color = colors.exact(samples.map(|samples| samples[lane]));
+                    let color = colors.exact(arithmetic, samples.map(|samples| samples[lane]));
                     for color_idx in 0..C {
                         block[color_idx][lane] += color[color_idx] * weights[lane];
                     }
@@ -124,7 +124,7 @@ pub(super) struct WeighWhole<'a, S, T, const C: usize> {
 
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
         let (weights, mut rows) = (blocks(weights), split_rows::<_, C>(rows));
         let n_blocks = n_blocks(&rows);
@@ -182,7 +182,7 @@ pub(super) struct WeighRowsExact<'a> {
 
 impl Kernel for WeighRowsExact<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
             let mut sums = [0.0; LANES];
             for (block, weight) in self.rows.blocks(block_idx) {
@@ -203,7 +203,7 @@ pub(super) struct WeighRowsWhole<'a> {
 
 impl Kernel for WeighRowsWhole<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
             let mut sums = [0; LANES];
             for (block, weight) in self.rows.blocks(block_idx) {

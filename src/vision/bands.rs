@@ -8,7 +8,6 @@ use super::filtered::FilteredRows;
 use super::letterbox::Placement;
 use super::picture::Picture;
 use super::preprocess::Preprocess;
-use super::resize::Axis;
 use super::rows::ScaledRows;
 use super::simd::Instructions;
 use super::store::Target;
@@ -16,10 +15,6 @@ use crate::frame::Size;
 
 /// So many pixels of a picture are worth a thread: on AVX-512, from memory, some half a millisecond.
 const PIXELS_PER_BAND: u64 = 2 << 20;
-
-/// Rows of a large picture lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
-/// the line after the next one are asked for before they are needed.
-const LINES_AHEAD: usize = 2;
 
 /// What a pixel costs with the filter of `antialias`, in pixels without.
 const FILTER_COST: u64 = 16;
@@ -110,9 +105,8 @@ impl Fill<'_> {
         if *is_filtered {
             filtered.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
         } else {
-            rows.begin(preprocess, picture, placement, columns.clone(), on);
+            rows.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
         }
-        let axis = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
         let border = preprocess.normalizers().map(|normalizer| normalizer.value(preprocess.pad));
         let (width, source_rows) = (input_size.width as usize, picture.rows());
         for y in range {
@@ -122,15 +116,8 @@ impl Fill<'_> {
             }
             target.fill(y, 0, columns.start, border);
             target.fill(y, columns.end, width - columns.end, border);
-            let line = if *is_filtered {
-                filtered.line(y - visible.start, source_rows, on)
-            } else {
-                let tap = |y: usize| axis.tap((y as i64 - placement.offset.1) as u64);
-                if y + LINES_AHEAD < visible.end {
-                    rows.prefetch(tap(y + LINES_AHEAD), source_rows, on);
-                }
-                rows.line(tap(y), source_rows, on)
-            };
+            let line_idx = y - visible.start;
+            let line = if *is_filtered { filtered.line(line_idx, source_rows, on) } else { rows.line(line_idx, source_rows, on) };
             target.blend(y, columns.start, columns.len(), &line);
         }
     }

@@ -1,14 +1,15 @@
 //! Samples to colors: what the numbers of one pixel mean. Owns the conversion, its clamping and its rounding.
 //! Knows no rows, no scaling, no normalization, no tensors.
 
-use super::picture::Meaning;
+use super::resize::FINE_STEPS;
 use super::sample::Sample;
+use super::simd::{Arithmetic, Separate};
 use crate::frame::format::YuvCoefficients;
 
 /// Makes the `C` channels of a pixel (red, green and blue, or gray) of its samples, as many as it needs of three.
 pub(super) trait Colors<const C: usize>: Copy {
     /// Not rounded.
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C];
+    fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; C];
 
     /// Rounded to whole numbers, half up, after each step.
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C];
@@ -19,48 +20,102 @@ pub(super) trait WithColors {
     fn run<T: Colors<C>, const C: usize>(self, colors: T);
 }
 
+/// What the components of a pixel are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Meaning {
+    /// Luma, then the two color differences.
+    Yuv(Yuv),
+    /// Luma alone; all three components are it.
+    Luma(Luma),
+    /// Red, green and blue as they are.
+    Rgb,
+    /// Gray as it is; all three components are it.
+    Gray,
+}
+
 /// Does the work for pixels of this meaning and inputs of three channels, or of one.
+#[inline(always)]
 pub(super) fn with_colors(meaning: Meaning, n_channels: usize, work: impl WithColors) {
     match (meaning, n_channels) {
-        (Meaning::Yuv(coefficients), 3) => work.run::<_, 3>(Yuv::new(coefficients)),
-        (Meaning::Yuv(coefficients), _) => work.run::<_, 1>(Weighed(Yuv::new(coefficients))),
+        (Meaning::Yuv(yuv), 3) => work.run::<_, 3>(yuv),
+        (Meaning::Yuv(yuv), _) => work.run::<_, 1>(Weighed(yuv)),
         (Meaning::Rgb, 3) => work.run::<_, 3>(Rgb),
         (Meaning::Rgb, _) => work.run::<_, 1>(Weighed(Rgb)),
-        (Meaning::Luma(coefficients), 3) => work.run::<_, 3>(Luma::new(coefficients)),
-        (Meaning::Luma(coefficients), _) => work.run::<_, 1>(Luma::new(coefficients)),
+        (Meaning::Luma(luma), 3) => work.run::<_, 3>(luma),
+        (Meaning::Luma(luma), _) => work.run::<_, 1>(luma),
         (Meaning::Gray, 3) => work.run::<_, 3>(Gray),
         (Meaning::Gray, _) => work.run::<_, 1>(Gray),
     }
 }
 
 /// Luma and two color differences.
-#[derive(Debug, Clone, Copy)]
+///
+/// Bytes are multiplied by factors that are rounded to whole steps of 1/16384. All products and sums are less than 1024, so that single
+/// precision has each of them, and none is rounded, in whatever order. A color is off by less than 0.016 of 255.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Yuv {
     luma: Luma,
     to: YuvCoefficients,
+    /// For bytes.
+    of_bytes: YuvFactors,
+}
+
+/// `r = y * Y + r_v * V + zero[0]`, and so on, of bytes as they are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct YuvFactors {
+    pub(super) y: f32,
+    pub(super) r_v: f32,
+    pub(super) g_u: f32,
+    pub(super) g_v: f32,
+    pub(super) b_u: f32,
+    /// Red, green and blue where all samples are zero.
+    pub(super) zero: [f32; 3],
+}
+
+impl YuvFactors {
+    fn new(to: YuvCoefficients) -> Self {
+        let in_steps = |factor: f32| (factor * f32::from(FINE_STEPS)).round() / f32::from(FINE_STEPS);
+        let [y, r_v, g_u, g_v, b_u] = [to.y, to.r_v, to.g_u, to.g_v, to.b_u].map(in_steps);
+        let zero = [r_v, g_u + g_v, b_u].map(|differences| -(to.y_offset as f32 * y + to.c_offset as f32 * differences));
+        Self { y, r_v, g_u, g_v, b_u, zero }
+    }
 }
 
 impl Yuv {
     pub(super) fn new(to: YuvCoefficients) -> Self {
-        Self { luma: Luma::new(to), to }
+        Self { luma: Luma::new(to), to, of_bytes: YuvFactors::new(to) }
+    }
+
+    pub(super) fn of_bytes(self) -> YuvFactors {
+        self.of_bytes
+    }
+
+    #[inline(always)]
+    fn precise<S: Sample>(self, [y, u, v]: [S; 3]) -> [f32; 3] {
+        let (y, u, v, to) = (self.luma.unbounded(y), u.above(self.to.c_offset), v.above(self.to.c_offset), self.to);
+        [y + to.r_v * v, y + (to.g_u * u + to.g_v * v), y + to.b_u * u].map(bounded)
     }
 }
 
 impl Colors<3> for Yuv {
     #[inline(always)]
-    fn exact<S: Sample>(self, [y, u, v]: [S; 3]) -> [f32; 3] {
-        let (y, u, v, to) = (self.luma.unbounded(y), u.above(self.to.c_offset), v.above(self.to.c_offset), self.to);
-        [y + to.r_v * v, y + (to.g_u * u + to.g_v * v), y + to.b_u * u].map(|color| color.clamp(0.0, 255.0))
+    fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; 3] {
+        if !S::IS_BYTE {
+            return self.precise(samples);
+        }
+        let ([y, u, v], of, add) = (samples.map(|sample| sample.above(0)), self.of_bytes, |a, b, c| arithmetic.multiply_add(a, b, c));
+        let differences = [add(of.r_v, v, of.zero[0]), add(of.g_u, u, add(of.g_v, v, of.zero[1])), add(of.b_u, u, of.zero[2])];
+        differences.map(|difference| bounded(add(of.y, y, difference)))
     }
 
     #[inline(always)]
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
-        self.exact(samples).map(round)
+        self.precise(samples).map(round)
     }
 }
 
 /// Luma alone, one or three times. The range of the caps holds for gray too.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Luma {
     black: i32,
     factor: f32,
@@ -79,13 +134,13 @@ impl Luma {
 
 impl<const C: usize> Colors<C> for Luma {
     #[inline(always)]
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
-        [self.unbounded(samples[0]).clamp(0.0, 255.0); C]
+    fn exact<S: Sample>(self, _: impl Arithmetic, samples: [S; 3]) -> [f32; C] {
+        [bounded(self.unbounded(samples[0])); C]
     }
 
     #[inline(always)]
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
-        self.exact(samples).map(round)
+        self.exact(Separate, samples).map(round)
     }
 }
 
@@ -95,13 +150,13 @@ pub(super) struct Rgb;
 
 impl Colors<3> for Rgb {
     #[inline(always)]
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; 3] {
+    fn exact<S: Sample>(self, _: impl Arithmetic, samples: [S; 3]) -> [f32; 3] {
         samples.map(|sample| sample.above(0))
     }
 
     #[inline(always)]
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
-        self.exact(samples).map(round)
+        self.exact(Separate, samples).map(round)
     }
 }
 
@@ -111,7 +166,7 @@ pub(super) struct Gray;
 
 impl<const C: usize> Colors<C> for Gray {
     #[inline(always)]
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
+    fn exact<S: Sample>(self, _: impl Arithmetic, samples: [S; 3]) -> [f32; C] {
         [samples[0].above(0); C]
     }
 
@@ -127,14 +182,22 @@ pub(super) struct Weighed<T>(pub(super) T);
 
 impl<T: Colors<3>> Colors<1> for Weighed<T> {
     #[inline(always)]
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; 1] {
-        [weigh(self.0.exact(samples))]
+    fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; 1] {
+        [weigh(self.0.exact(arithmetic, samples))]
     }
 
     #[inline(always)]
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 1] {
         [round(weigh(self.0.whole(samples).map(f32::from)))]
     }
+}
+
+/// The nearest value in `0.0..=255.0`. Such numbers are in the order of their bits, and those below have the sign bit; whole numbers are compared
+/// where a processor does not add at the same time, and it has more places for it.
+#[inline(always)]
+fn bounded(color: f32) -> f32 {
+    const MAX: i32 = 255.0_f32.to_bits() as i32;
+    f32::from_bits((color.to_bits() as i32).clamp(0, MAX) as u32)
 }
 
 #[inline(always)]
@@ -151,7 +214,45 @@ fn round(value: f32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Colorimetry, PixelFormat};
+    use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
+
+    /// Rounds once, as an instruction that does both at once.
+    #[derive(Clone, Copy)]
+    struct Once;
+
+    impl Arithmetic for Once {
+        fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
+            (f64::from(a) * f64::from(b) + f64::from(c)) as f32
+        }
+    }
+
+    #[test]
+    fn colors_of_bytes_are_the_same_bits_whether_products_are_rounded_or_not() {
+        let mut worst = 0.0_f32;
+        for matrix in [ColorMatrix::Bt601, ColorMatrix::Bt709, ColorMatrix::Bt2020] {
+            for range in [ColorRange::Limited, ColorRange::Full] {
+                let colors = Yuv::new(Colorimetry { matrix, range }.yuv_coefficients(PixelFormat::Nv12));
+                for [y, u] in (0..=255).flat_map(|u| [0, 15, 16, 127, 171, 254, 255].map(|y| [y, u])) {
+                    for v in 0..=255 {
+                        let samples = [y, u, v].map(|sample| [sample]);
+                        let [separate, once] = [colors.exact(Separate, samples), colors.exact(Once, samples)];
+                        assert_eq!(separate.map(f32::to_bits), once.map(f32::to_bits), "{matrix:?} {range:?} {samples:?}");
+                        let precise = colors.precise(samples);
+                        worst = separate.iter().zip(precise).map(|(color, precise)| (color - precise).abs()).fold(worst, f32::max);
+                    }
+                }
+            }
+        }
+        assert!(worst < 0.016, "{worst}");
+    }
+
+    #[test]
+    fn colors_beyond_the_range_are_its_ends() {
+        assert_eq!(
+            [-300.0, -0.0, 0.0, 1e-30, 17.5, 254.99, 255.0, 255.1, 600.0].map(bounded),
+            [0.0, 0.0, 0.0, 1e-30, 17.5, 254.99, 255.0, 255.0, 255.0]
+        );
+    }
 
     #[test]
     fn known_colors_come_out_of_limited_range_yuv() {
@@ -169,9 +270,9 @@ mod tests {
 
     #[test]
     fn gray_weighs_the_colors_and_leaves_gray_pictures_alone() {
-        let [gray] = Weighed(Rgb).exact([[200], [100], [10]]);
+        let [gray] = Weighed(Rgb).exact(Separate, [[200], [100], [10]]);
         assert!((gray - (0.299 * 200.0 + 0.587 * 100.0 + 0.114 * 10.0)).abs() < 1e-4);
         assert_eq!(Weighed(Rgb).whole([[200], [100], [10]]), [120]);
-        assert_eq!((Gray.exact([[201], [7], [7]]), Gray.whole([[201], [7], [7]])), ([201.0], [201]));
+        assert_eq!((Gray.exact(Separate, [[201], [7], [7]]), Gray.whole([[201], [7], [7]])), ([201.0], [201]));
     }
 }

@@ -9,9 +9,10 @@
 //!                 \------------- frame_from_input --------------------------------> boxes in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`, for bytes that are colors
-//! as they are `pairs` instead of most of these, for pictures that are made smaller without moire `antialias` and `filtered`, for pictures
-//! that are brought into a pose `warp`; then `store`, `bands` around them, and `simd` and `aligned` under them; [`decode`], [`nms`].
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`; instead of most of these
+//! for bytes that are colors as they are `pairs`, for bytes of luma and color differences `yuv`; for pictures that are made smaller without
+//! moire `antialias` and `filtered`, for pictures that are brought into a pose `warp`; then `store`, `bands` around them, and `simd` and
+//! `aligned` under them; [`decode`], [`nms`].
 //!
 //! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no GStreamer, and no threads but
 //! those that share a large picture.
@@ -37,6 +38,7 @@ mod samples;
 mod simd;
 mod store;
 mod warp;
+mod yuv;
 
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
 pub use simd::InstructionSet;

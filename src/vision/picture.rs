@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 
 use super::InputLayout;
+use super::color::{Luma, Meaning, Yuv};
 use super::simd::Instructions;
-use crate::frame::format::YuvCoefficients;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
 
@@ -19,19 +19,6 @@ pub(super) struct Picture {
     components: [Component; 3],
     /// How far the picture begins inside the first sample of subsampled components, in pixels.
     phase: (usize, usize),
-}
-
-/// What the components of a pixel are.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Meaning {
-    /// Luma, then the two color differences.
-    Yuv(YuvCoefficients),
-    /// Luma alone; all three components are it.
-    Luma(YuvCoefficients),
-    /// Red, green and blue as they are.
-    Rgb,
-    /// Gray as it is; all three components are it.
-    Gray,
 }
 
 /// How a sample is stored.
@@ -131,10 +118,11 @@ impl Picture {
         let coefficients = frame.colorimetry().yuv_coefficients(format);
         let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
         let n = sample.n_bytes();
+        let yuv = || Meaning::Yuv(Yuv::new(coefficients));
         let (meaning, components) = match format {
-            _ if format.has_interleaved_chroma() => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
-            _ if format.is_subsampled() => (Meaning::Yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
-            PixelFormat::Gray8 => (Meaning::Luma(coefficients), [full(0); 3]),
+            _ if format.has_interleaved_chroma() => (yuv(), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
+            _ if format.is_subsampled() => (yuv(), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
+            PixelFormat::Gray8 => (Meaning::Luma(Luma::new(coefficients)), [full(0); 3]),
             _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
         };
         Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })

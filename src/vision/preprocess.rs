@@ -22,7 +22,8 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 /// written is `(pixel - mean) / scale`.
 ///
 /// Where a picture of red, green and blue in 8 bits fills an input of three channels, and nothing is rounded, the weights of its columns are
-/// whole steps of 1/16384, which makes a difference of 1/128 of a pixel value at most.
+/// whole steps of 1/16384, which makes a difference of 1/128 of a pixel value at most. Where a picture of luma and color differences in 8 bits is
+/// filled, and nothing is rounded, the factors of the conversion are such steps: a color is off by less than 0.016 of 255.
 ///
 /// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
 /// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those

@@ -7,7 +7,7 @@ use super::aligned::Aligned;
 use super::color::Colors;
 use super::preprocess::Rounding;
 use super::sample::{GROUP, LANES, Picked, Sample};
-use super::simd::Kernel;
+use super::simd::{Arithmetic, Kernel};
 
 /// Two samples and how much of the second one: `first + (second - first) * weight`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -122,7 +122,7 @@ pub(super) struct MixExact<'a, S, T, const C: usize> {
 
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
         let mut rows = split_rows::<_, C>(rows);
         let Some(weights) = weights.map(blocks) else {
@@ -130,7 +130,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
                 let samples = picked.block(0, block_idx);
                 let mut block = [[0.0; LANES]; C];
                 for lane in 0..LANES {
-                    let color = colors.exact(samples.map(|samples| samples[lane]));
+                    let color = colors.exact(arithmetic, samples.map(|samples| samples[lane]));
                     for color_idx in 0..C {
                         block[color_idx][lane] = color[color_idx];
                     }
@@ -144,8 +144,8 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
             let weights = &weights[block_idx];
             let mut block = [[0.0; LANES]; C];
             for lane in 0..LANES {
-                let first = colors.exact(firsts.map(|samples| samples[lane]));
-                let second = colors.exact(seconds.map(|samples| samples[lane]));
+                let first = colors.exact(arithmetic, firsts.map(|samples| samples[lane]));
+                let second = colors.exact(arithmetic, seconds.map(|samples| samples[lane]));
                 for color_idx in 0..C {
                     block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
                 }
@@ -165,7 +165,7 @@ pub(super) struct MixTwo<'a, S, T, const C: usize> {
 
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked: [picked, next], weights, rows: [rows, next_rows] } = self;
         let weights = blocks(weights);
         let (mut rows, mut next_rows) = (split_rows::<_, C>(rows), split_rows::<_, C>(next_rows));
@@ -176,15 +176,15 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
             let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
             // Each row has a loop of its own, because that is how they become vectors; what both compute is found to be the same after that.
             for lane in 0..LANES {
-                let first = colors.exact(firsts.map(|samples| samples[lane]));
-                let second = colors.exact(seconds.map(|samples| samples[lane]));
+                let first = colors.exact(arithmetic, firsts.map(|samples| samples[lane]));
+                let second = colors.exact(arithmetic, seconds.map(|samples| samples[lane]));
                 for color_idx in 0..C {
                     block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
                 }
             }
             for lane in 0..LANES {
-                let first = colors.exact([next_firsts[0][lane], firsts[1][lane], firsts[2][lane]]);
-                let second = colors.exact([next_seconds[0][lane], seconds[1][lane], seconds[2][lane]]);
+                let first = colors.exact(arithmetic, [next_firsts[0][lane], firsts[1][lane], firsts[2][lane]]);
+                let second = colors.exact(arithmetic, [next_seconds[0][lane], seconds[1][lane], seconds[2][lane]]);
                 for color_idx in 0..C {
                     next_block[color_idx][lane] = first[color_idx] + (second[color_idx] - first[color_idx]) * weights[lane];
                 }
@@ -205,7 +205,7 @@ pub(super) struct MixWhole<'a, S, T, const C: usize> {
 
 impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         let Self { colors, picked, steps, rows } = self;
         let steps = blocks(steps);
         let mut rows = split_rows::<_, C>(rows);
@@ -281,6 +281,7 @@ pub(super) fn whole_pixel(first: u16, second: u16, steps: u16) -> u16 {
 mod tests {
     use super::*;
     use crate::vision::color::Rgb;
+    use crate::vision::simd::Separate;
 
     #[test]
     fn taps_sit_at_pixel_centers_and_stop_at_the_edges() {
@@ -359,7 +360,7 @@ mod tests {
             weights: Some(&weights),
             rows: &mut rows,
         };
-        mix.run();
+        mix.run(Separate);
         assert_eq!([0, LANES, 2 * LANES].map(|begin| [rows[begin], rows[begin + 1]]), [[2.0, 8.0], [15.0, 30.0], [20.0, 20.0]]);
     }
 }

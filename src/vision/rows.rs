@@ -4,25 +4,38 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use super::color::{Colors, WithColors, with_colors};
+use super::color::{Colors, Meaning, WithColors, with_colors};
 use super::letterbox::Placement;
 use super::pairs::Pairs;
-use super::picture::{Meaning, Picture, Rows, SampleType};
+use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, split_rows, steps};
 use super::sample::{Picked, Sample};
 use super::samples::Samples;
 use super::simd::Instructions;
 use super::store::{Blend, Line, Normalizer};
+use super::yuv::YuvBytes;
 
-/// The source rows that were made last: the two of a line, and one that was made together with one of them.
+/// Rows are kept for the two of a line, and one that was made together with one of them. With one slot more, where a row is kept follows from
+/// its number, and no two of these are kept in the same.
+const N_SLOTS: usize = 4;
+
+/// Rows of a large picture lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
+/// the line after the next one are asked for before they are needed.
+const LINES_AHEAD: usize = 2;
+
+/// The source rows that were made last.
 #[derive(Debug, Default)]
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
     /// Instead of `samples`, for pictures whose bytes are colors.
     pairs: Pairs,
-    slots: [Slot; 3],
+    /// And for those whose bytes are luma and color differences.
+    yuv: YuvBytes,
+    slots: [Slot; N_SLOTS],
+    /// Of each visible line.
+    taps: Vec<Tap>,
     /// Rows before this one are not asked for again.
     prefetch_begin: u32,
     /// Of each group of components, the one that comes first in memory.
@@ -35,8 +48,17 @@ pub(super) struct ScaledRows {
     is_whole: bool,
     /// Whether rows that share a row of a plane are made together.
     is_by_two: bool,
-    /// Whether samples are mixed in whole numbers; then rows are in [`FINE_STEPS`].
-    is_by_pairs: bool,
+    source: MixSource,
+}
+
+/// What rows are mixed of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum MixSource {
+    #[default]
+    Samples,
+    /// In whole numbers; then rows are in [`FINE_STEPS`].
+    Pairs,
+    Yuv,
 }
 
 #[derive(Debug, Default)]
@@ -48,13 +70,13 @@ struct Slot {
 }
 
 impl ScaledRows {
-    /// Plans for the columns `visible` of the input and forgets the rows.
+    /// Plans for the columns and lines of the input that are visible, and forgets the rows.
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
         picture: &Picture,
         placement: &Placement,
-        visible: Range<usize>,
+        (columns, lines): (Range<usize>, Range<usize>),
         instructions: Instructions,
     ) {
         self.is_whole = preprocess.rounding == Rounding::U8;
@@ -64,19 +86,28 @@ impl ScaledRows {
         // Such bytes need no conversion before they are mixed.
         let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
         let in_fine_steps = are_colors && !self.is_whole;
-        self.columns.set(&axis, visible, placement.offset.0, in_fine_steps);
+        self.columns.set(&axis, columns, placement.offset.0, in_fine_steps);
         let normalizers = preprocess.normalizers();
         let of_steps = normalizers.map(|normalizer| normalizer.of_steps(FINE_STEPS.into()));
-        self.is_by_pairs = in_fine_steps
-            && self.columns.is_mixed
-            && of_steps.iter().all(Option::is_some)
-            && self.pairs.set(picture, &self.columns, instructions);
-        if !self.is_by_pairs {
+        let is_mixed = self.columns.is_mixed && !self.is_whole && self.n_channels == 3;
+        self.source = if !is_mixed {
+            MixSource::Samples
+        } else if in_fine_steps && of_steps.iter().all(Option::is_some) && self.pairs.set(picture, &self.columns, instructions) {
+            MixSource::Pairs
+        } else if self.yuv.set(picture, &self.columns, instructions) {
+            MixSource::Yuv
+        } else {
+            MixSource::Samples
+        };
+        if self.source == MixSource::Samples {
             self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
         }
-        self.normalizers = if self.is_by_pairs { of_steps.map(Option::unwrap_or_default) } else { normalizers };
-        let lines = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
-        self.is_by_two = lines.takes_all() && self.columns.is_mixed && !self.is_whole;
+        let is_in_steps = self.source == MixSource::Pairs;
+        self.normalizers = if is_in_steps { of_steps.map(Option::unwrap_or_default) } else { normalizers };
+        let axis = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
+        self.is_by_two = axis.takes_all() && self.columns.is_mixed && !self.is_whole && self.source != MixSource::Pairs;
+        self.taps.clear();
+        self.taps.extend(lines.map(|line| axis.tap((line as i64 - placement.offset.1) as u64)));
         self.prefetch_begin = 0;
         self.first_components.clear();
         self.first_components.extend(picture.groups().map(|group| group.first_component));
@@ -91,8 +122,28 @@ impl ScaledRows {
         }
     }
 
+    /// The line with this number, counted from the first visible one. Lines are asked for in their order.
+    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
+        if let Some(tap) = self.taps.get(line_idx + LINES_AHEAD) {
+            self.prefetch(*tap, source, instructions);
+        }
+        let tap = self.taps[line_idx];
+        for row in tap.first..=tap.second {
+            if self.slots[slot_of(row)].source_row != Some(row) {
+                self.hold(row, source, instructions);
+            }
+        }
+        let (first, second) = (&self.slots[slot_of(tap.first)], &self.slots[slot_of(tap.second)]);
+        let blend = if self.is_whole {
+            Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight) }
+        } else {
+            Blend::Exact { first: &first.exact, second: &second.exact, weight: tap.weight }
+        };
+        Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
+    }
+
     /// Has the rows of a tap brought near, unless they were before. Taps come in their order.
-    pub(super) fn prefetch(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
+    fn prefetch(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {
             for component_idx in &self.first_components {
@@ -102,67 +153,52 @@ impl ScaledRows {
         self.prefetch_begin = tap.second + 1;
     }
 
-    /// What the rows of a tap make; they are made unless they are there.
-    pub(super) fn line(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
-        self.hold(tap, source, instructions);
-        let slot = |row: u32| self.slots.iter().find(|slot| slot.source_row == Some(row)).expect("the rows of the tap are held");
-        let (first, second) = (slot(tap.first), slot(tap.second));
-        let blend = if self.is_whole {
-            Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight) }
-        } else {
-            Blend::Exact { first: &first.exact, second: &second.exact, weight: tap.weight }
-        };
-        Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
-    }
-
-    fn hold(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
-        for wanted in [tap.first, tap.second] {
-            if self.slots.iter().any(|slot| slot.source_row == Some(wanted)) {
-                continue;
+    /// Makes a row, and the next one where that costs less than to make it later.
+    fn hold(&mut self, row: u32, source: Rows<'_>, instructions: Instructions) {
+        let with_next = self.is_by_two && source.shares_with_next(row);
+        self.slots[slot_of(row)].source_row = Some(row);
+        if with_next {
+            self.slots[slot_of(row + 1)].source_row = Some(row + 1);
+        }
+        match (self.source, source.picture.sample()) {
+            (MixSource::Pairs, _) => {
+                let slot = &mut self.slots[slot_of(row)];
+                self.pairs.mix(source, row, split_rows(&mut slot.exact), instructions);
             }
-            let is_free = |slot: &Slot| slot.source_row.is_none_or(|row| row != tap.first && row != tap.second);
-            let mut free = (0..self.slots.len()).filter(|slot_idx| is_free(&self.slots[*slot_idx]));
-            // At most one is taken, by the other row of the tap.
-            let (Some(slot_idx), Some(next_idx)) = (free.next(), free.next()) else { unreachable!("there is a slot for a third row") };
-            if self.is_by_pairs {
-                let slot = &mut self.slots[slot_idx];
-                slot.source_row = Some(wanted);
-                self.pairs.mix(source, wanted, split_rows(&mut slot.exact), instructions);
-                continue;
+            (MixSource::Yuv, _) if with_next => {
+                let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
+                self.yuv.mix(source, row, &self.columns.weights, slots.map(|slot| split_rows(&mut slot.exact)), instructions);
             }
-            let of_two = (self.is_by_two && source.shares_with_next(wanted)).then_some(next_idx);
-            match source.picture.sample() {
-                SampleType::U8 => self.make::<1>(slot_idx, of_two, wanted, source, instructions),
-                SampleType::U16 => self.make::<2>(slot_idx, of_two, wanted, source, instructions),
-                SampleType::F32 => self.make::<4>(slot_idx, of_two, wanted, source, instructions),
+            (MixSource::Yuv, _) => {
+                let slot = &mut self.slots[slot_of(row)];
+                self.yuv.mix(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], instructions);
             }
+            (MixSource::Samples, SampleType::U8) => self.make::<1>(row, with_next, source, instructions),
+            (MixSource::Samples, SampleType::U16) => self.make::<2>(row, with_next, source, instructions),
+            (MixSource::Samples, SampleType::F32) => self.make::<4>(row, with_next, source, instructions),
         }
     }
 
-    /// Makes a row in a slot, and the next one in another, if one is given.
-    #[inline(never)]
-    fn make<const N: usize>(
-        &mut self,
-        slot_idx: usize,
-        next_idx: Option<usize>,
-        source_row: u32,
-        source: Rows<'_>,
-        instructions: Instructions,
-    ) where
+    fn make<const N: usize>(&mut self, row: u32, with_next: bool, source: Rows<'_>, instructions: Instructions)
+    where
         [u8; N]: Sample,
     {
         let (meaning, n_channels, columns) = (source.picture.meaning(), self.n_channels, &self.columns);
-        self.slots[slot_idx].source_row = Some(source_row);
-        let Some(next_idx) = next_idx else {
-            let picked = self.samples.pick::<N>(source, source_row, instructions);
-            let slot = &mut self.slots[slot_idx];
-            return with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, instructions });
-        };
-        self.slots[next_idx].source_row = Some(source_row + 1);
-        let picked = self.samples.pick_two::<N>(source, source_row, instructions);
-        let slots = self.slots.get_disjoint_mut([slot_idx, next_idx]).expect("two slots");
-        with_colors(meaning, n_channels, MixOfTwo { picked, columns, slots, instructions });
+        if with_next {
+            let picked = self.samples.pick_two::<N>(source, row, instructions);
+            let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
+            with_colors(meaning, n_channels, MixOfTwo { picked, columns, slots, instructions });
+        } else {
+            let picked = self.samples.pick::<N>(source, row, instructions);
+            let slot = &mut self.slots[slot_of(row)];
+            with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, instructions });
+        }
     }
+}
+
+/// Where a row is kept.
+fn slot_of(row: u32) -> usize {
+    row as usize % N_SLOTS
 }
 
 /// The mixing of a row whose samples were picked.
@@ -175,6 +211,7 @@ struct Mix<'a, S> {
 }
 
 impl<S: Sample> WithColors for Mix<'_, S> {
+    #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
         let Self { picked, columns, slot, is_whole, instructions } = self;
         if is_whole {
@@ -195,6 +232,7 @@ struct MixOfTwo<'a, S> {
 }
 
 impl<S: Sample> WithColors for MixOfTwo<'_, S> {
+    #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
         let Self { picked, columns, slots, instructions } = self;
         let rows = slots.map(|slot| &mut *slot.exact);

@@ -13,12 +13,17 @@ pub(super) const LANES: usize = 16;
 
 /// A sample as it lies in memory.
 pub(super) trait Sample: Copy {
+    /// Whether it is one.
+    const IS_BYTE: bool;
+
     /// How much its number is above another one, which is a whole number.
     fn above(self, zero: i32) -> f32;
 }
 
 /// A byte.
 impl Sample for [u8; 1] {
+    const IS_BYTE: bool = true;
+
     #[inline(always)]
     fn above(self, zero: i32) -> f32 {
         // Whole numbers are subtracted faster than others, with the same result.
@@ -28,6 +33,8 @@ impl Sample for [u8; 1] {
 
 /// Two bytes, the lower one first.
 impl Sample for [u8; 2] {
+    const IS_BYTE: bool = false;
+
     #[inline(always)]
     fn above(self, zero: i32) -> f32 {
         (i32::from(u16::from_le_bytes(self)) - zero) as f32
@@ -36,6 +43,8 @@ impl Sample for [u8; 2] {
 
 /// A number in single precision.
 impl Sample for [u8; 4] {
+    const IS_BYTE: bool = false;
+
     #[inline(always)]
     fn above(self, zero: i32) -> f32 {
         f32::from_ne_bytes(self) - zero as f32

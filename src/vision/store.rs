@@ -1,9 +1,11 @@
 //! Lines of the input: two rows of the picture are mixed, normalized, and become bytes of the input's element type, whatever the distance
 //! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
 
+use std::ops::Range;
+
 use super::preprocess::{InputLayout, Rotation};
 use super::resize::whole_pixel;
-use super::simd::{Instructions, Kernel};
+use super::simd::{Arithmetic, Instructions, Kernel};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
 /// The element types that an input can have.
@@ -220,15 +222,21 @@ impl<'a> Target<'a> {
     fn blend_cells<const N: usize>(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>, encode: impl Fn(f32) -> [u8; N] + Copy) {
         let (instructions, stride_bytes) = (self.instructions, self.column_stride_bytes);
         if stride_bytes == N as isize {
+            if self.has_plane_per_channel {
+                let begin = self.offset_bytes(0, y, x);
+                let [first, second, third] = &mut self.planes;
+                let targets = [first, second, third].map(|plane| plane[begin..][..N * n].as_chunks_mut().0);
+                return instructions.run(EncodeLine { line, channels: 0..3, targets, encode });
+            }
             for channel in 0..self.n_channels {
                 let target = self.from(channel, y, x)[..N * n].as_chunks_mut().0;
-                line.encode(channel, encode, target, instructions);
+                instructions.run(EncodeLine { line, channels: channel..channel + 1, targets: [target], encode });
             }
             return;
         }
         self.lines.resize(self.n_channels * N * n, 0);
         for (channel, target) in self.lines.chunks_exact_mut(N * n).enumerate() {
-            line.encode(channel, encode, target.as_chunks_mut().0, instructions);
+            instructions.run(EncodeLine { line, channels: channel..channel + 1, targets: [target.as_chunks_mut().0], encode });
         }
         if self.is_interleaved(N) {
             let offset_bytes = self.offset_bytes(0, y, x);
@@ -276,67 +284,41 @@ fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_byt
     }
 }
 
-impl Line<'_> {
-    /// Mixes the rows of a channel and encodes the values, as many as fit.
-    fn encode<const N: usize>(
-        &self,
-        channel: usize,
-        encode: impl Fn(f32) -> [u8; N] + Copy,
-        target: &mut [[u8; N]],
-        instructions: Instructions,
-    ) {
-        let begin = self.color_of_channel[channel] * self.n_columns;
-        let (range, normalizer) = (begin..begin + target.len(), self.normalizers[channel]);
-        match self.blend {
-            Blend::Exact { first, second, weight } => {
-                let (first, second) = (&first[range.clone()], &second[range]);
-                instructions.run(EncodeExact { first, second, weight, normalizer, encode, target });
-            }
-            Blend::Whole { first, second, steps } => {
-                let (first, second) = (&first[range.clone()], &second[range]);
-                instructions.run(EncodeWhole { first, second, steps, normalizer, encode, target });
+/// Mixes the rows of channels and encodes the values, as many as fit.
+struct EncodeLine<'a, F, const N: usize, const C: usize> {
+    line: &'a Line<'a>,
+    channels: Range<usize>,
+    /// Of each of them.
+    targets: [&'a mut [[u8; N]]; C],
+    encode: F,
+}
+
+impl<F: Fn(f32) -> [u8; N], const N: usize, const C: usize> Kernel for EncodeLine<'_, F, N, C> {
+    #[inline(always)]
+    fn run(self, _: impl Arithmetic) {
+        let Self { line, channels, targets, encode } = self;
+        for (channel, target) in channels.zip(targets) {
+            let begin = line.color_of_channel[channel] * line.n_columns;
+            let (range, normalizer) = (begin..begin + target.len(), line.normalizers[channel]);
+            match line.blend {
+                Blend::Exact { first, weight: 0.0, .. } => {
+                    let row = &first[range];
+                    encode_each(row, row, target, |pixel, _| encode(normalizer.value(pixel)));
+                }
+                Blend::Exact { first, second, weight } => {
+                    let mixed = |first, second| first + (second - first) * weight;
+                    encode_each(&first[range.clone()], &second[range], target, |first, second| {
+                        encode(normalizer.value(mixed(first, second)))
+                    });
+                }
+                Blend::Whole { first, second, steps } => {
+                    let pixel = |first, second| f32::from(whole_pixel(first, second, steps));
+                    encode_each(&first[range.clone()], &second[range], target, |first, second| {
+                        encode(normalizer.value(pixel(first, second)))
+                    });
+                }
             }
         }
-    }
-}
-
-struct EncodeExact<'a, F, const N: usize> {
-    first: &'a [f32],
-    second: &'a [f32],
-    weight: f32,
-    normalizer: Normalizer,
-    encode: F,
-    target: &'a mut [[u8; N]],
-}
-
-impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeExact<'_, F, N> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { first, second, weight, normalizer, encode, target } = self;
-        let encode = |pixel| encode(normalizer.value(pixel));
-        if weight == 0.0 {
-            encode_each(first, first, target, |value, _| encode(value));
-        } else {
-            encode_each(first, second, target, |first, second| encode(first + (second - first) * weight));
-        }
-    }
-}
-
-struct EncodeWhole<'a, F, const N: usize> {
-    first: &'a [u16],
-    second: &'a [u16],
-    steps: u16,
-    normalizer: Normalizer,
-    encode: F,
-    target: &'a mut [[u8; N]],
-}
-
-impl<F: Fn(f32) -> [u8; N], const N: usize> Kernel for EncodeWhole<'_, F, N> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { first, second, steps, normalizer, encode, target } = self;
-        let pixel = |first, second| f32::from(whole_pixel(first, second, steps));
-        encode_each(first, second, target, |first, second| encode(normalizer.value(pixel(first, second))));
     }
 }
 
@@ -356,7 +338,7 @@ struct Repeat<'a, const N: usize> {
 
 impl<const N: usize> Kernel for Repeat<'_, N> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         self.target.fill(self.cell);
     }
 }
@@ -369,7 +351,7 @@ struct Interleave<'a, const N: usize> {
 
 impl<const N: usize> Kernel for Interleave<'_, N> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         let [r, g, b] = self.channels;
         interleave(r, g, b, self.target);
     }

@@ -7,7 +7,7 @@ use super::picture::{Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{MixExact, blocks};
 use super::sample::{GROUP, LANES, Picked, Sample};
-use super::simd::{Instructions, Kernel};
+use super::simd::{Arithmetic, Instructions, Kernel};
 use super::store::{Blend, Line, Normalizer};
 use crate::frame::Similarity;
 
@@ -158,7 +158,7 @@ struct Rounded<T>(T);
 
 impl<T: Colors<C>, const C: usize> Colors<C> for Rounded<T> {
     #[inline(always)]
-    fn exact<S: Sample>(self, samples: [S; 3]) -> [f32; C] {
+    fn exact<S: Sample>(self, _: impl Arithmetic, samples: [S; 3]) -> [f32; C] {
         self.0.whole(samples).map(f32::from)
     }
 
@@ -181,7 +181,7 @@ struct Join<'a> {
 
 impl Kernel for Join<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Arithmetic) {
         let Self { above, lower, below, inside, pad, is_whole, line } = self;
         let n_columns = below.len();
         let (below, inside) = (blocks(below), blocks(inside));

@@ -205,6 +205,16 @@ fn input_shape(preprocess: &Preprocess, n_rows: usize, size: Size) -> [usize; 4]
     }
 }
 
+/// By how much of the range a value may be off because weights or factors are whole steps.
+fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
+    let has_steps = preprocess.rounding == Rounding::Exact && format.depth() == 8;
+    if has_steps && format.is_subsampled() {
+        return 0.016 / 255.0;
+    }
+    let has_weights = has_steps && format.rgb_offsets().is_some() && preprocess.color != ChannelOrder::Gray;
+    if has_weights { 0.5 / 16384.0 } else { 0.0 }
+}
+
 /// Fills row 1 of 3 and compares every value; returns how many are one step of the rounding off, or what is wrong.
 fn check(
     preprocess: &Preprocess,
@@ -235,9 +245,7 @@ fn check(
                 // A rounded value may differ by one where the exact one lies half way.
                 let step = if preprocess.rounding == Rounding::U8 { 1.001 / f64::from(preprocess.scale[channel].abs()) } else { 0.0 };
                 let range = 255.0 / f64::from(preprocess.scale[channel].abs());
-                let has_steps = picture.frame.format().rgb_offsets().is_some() && preprocess.color != ChannelOrder::Gray;
-                let weight_off = if has_steps && preprocess.rounding == Rounding::Exact { 0.5 / 16384.0 } else { 0.0 };
-                let off = range * (weight_off + 1e-5);
+                let off = range * (step_off(preprocess, picture.frame.format()) + 1e-5);
                 let (expected, fine, coarse) = match tensor.element() {
                     ElementType::U8 => ((expected + 0.5).floor().clamp(0.0, 255.0), 0.0, step.ceil().max(1.0)),
                     ElementType::I8 => ((expected + 0.5).floor().clamp(-128.0, 127.0), 0.0, step.ceil().max(1.0)),

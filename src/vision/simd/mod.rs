@@ -2,17 +2,19 @@
 //! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
 //! no compiler finds by itself is written per set: the picking of bytes, and the mixing of those that are picked in pairs.
 //!
-//! Every set gives the same bits: no kernel fuses a multiplication with an addition or changes the order of operations that round. What is
-//! mixed in pairs is computed in another order and in whole numbers, all of which single precision has too, see `resize::FINE_STEPS` and
-//! `store::Normalizer::of_steps`.
+//! Every set gives the same bits: no kernel changes the order of operations that round, or fuses a multiplication with an addition where the
+//! product is rounded; of bytes no color is, see `color::Yuv`. What is mixed in pairs is computed in another order and in whole numbers, all
+//! of which single precision has too, see `resize::FINE_STEPS` and `store::Normalizer::of_steps`.
 //!
 //! Owns all `unsafe` of `vision`. Knows no pixels.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use super::color::YuvFactors;
 use super::pairs::{PairWindows, PixelPairs};
 use super::sample::{LANES, Windows};
+use super::yuv::{YuvSource, YuvWindows};
 
 /// A set of instructions that the pass has code for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,7 +22,7 @@ use super::sample::{LANES, Windows};
 pub enum InstructionSet {
     /// What every processor of the compilation target has.
     Portable,
-    /// AVX2: Haswell, Zen, and newer.
+    /// AVX2 and FMA: Haswell, Zen, and newer.
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VBMI: Ice Lake, Zen 4, and newer.
     Avx512,
@@ -35,10 +37,11 @@ impl InstructionSet {
         match self {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
                 is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
@@ -58,7 +61,35 @@ pub(super) struct Instructions(InstructionSet);
 /// A loop that is worth being compiled for each set.
 pub(super) trait Kernel {
     /// Runs it. To be marked `#[inline(always)]`: it is compiled for the instructions of the function that it becomes part of.
-    fn run(self);
+    fn run(self, arithmetic: impl Arithmetic);
+}
+
+/// How a set multiplies and adds.
+pub(super) trait Arithmetic: Copy {
+    /// `a * b + c`. For numbers of which single precision has the product and the sum, so that all give the same bits.
+    fn multiply_add(self, a: f32, b: f32, c: f32) -> f32;
+}
+
+/// One after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Separate;
+
+impl Arithmetic for Separate {
+    #[inline(always)]
+    fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+}
+
+/// Both at once; fast where there is an instruction for it.
+#[derive(Debug, Clone, Copy)]
+struct Fused;
+
+impl Arithmetic for Fused {
+    #[inline(always)]
+    fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
 }
 
 impl Instructions {
@@ -82,7 +113,7 @@ impl Instructions {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             InstructionSet::Avx512 => unsafe { x86::run_avx512(kernel) },
-            _ => kernel.run(),
+            _ => kernel.run(Separate),
         }
     }
 
@@ -131,6 +162,24 @@ impl Instructions {
             // SAFETY: a value with one of these sets exists only where the processor has it; AVX-512 is available only with AVX2.
             InstructionSet::Avx2 | InstructionSet::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
             _ => unreachable!("the portable set is never asked for pixels"),
+        }
+    }
+
+    /// Converts and mixes luma and color differences to a row for each color, for as many rows as share the differences. For AVX-512 alone.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    pub(super) fn mix_yuv<const R: usize>(
+        self,
+        factors: &YuvFactors,
+        windows: &YuvWindows,
+        weights: &[[f32; LANES]],
+        source: YuvSource<'_, R>,
+        rows: [[&mut [[f32; LANES]]; 3]; R],
+    ) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a value with this set exists only where the processor has it.
+            InstructionSet::Avx512 => unsafe { x86::mix_yuv_avx512(factors, windows, weights, source, rows) },
+            _ => unreachable!("no other set is asked for windows of luma and differences"),
         }
     }
 }

@@ -1,27 +1,32 @@
 //! What is compiled for instructions of x86 processors. Every function here may be called only where they are.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_prefetch,
+    __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_prefetch,
     _mm_set_epi64x, _mm_shuffle_epi8, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_storeu_ps, _mm512_add_epi8, _mm512_cvtepi32_ps, _mm512_loadu_si512,
-    _mm512_madd_epi16, _mm512_maskz_permutex2var_epi8, _mm512_maskz_permutexvar_epi8, _mm512_movepi8_mask, _mm512_or_si512,
-    _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_storeu_ps, _mm512_add_epi8, _mm512_add_ps, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_madd_epi16,
+    _mm512_maskz_permutex2var_epi8, _mm512_maskz_permutexvar_epi8, _mm512_max_epi32, _mm512_min_epi32, _mm512_movepi8_mask, _mm512_mul_ps,
+    _mm512_or_si512, _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
+use std::hint::black_box;
 
-use super::{Kernel, Weights};
+use super::{Fused, Kernel, Weights};
+use crate::vision::color::YuvFactors;
 use crate::vision::pairs::{PairWindows, PixelPairs};
 use crate::vision::sample::{LANES, Windows};
+use crate::vision::yuv::{YuvSource, YuvWindows};
 
 /// A kernel, compiled for AVX2.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 pub(super) fn run_avx2(kernel: impl Kernel) {
-    kernel.run();
+    kernel.run(Fused);
 }
 
 /// A kernel, compiled for AVX-512.
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn run_avx512(kernel: impl Kernel) {
-    kernel.run();
+    kernel.run(Fused);
 }
 
 /// Registers and windows of 16 bytes, by `pshufb`, which gives zero where the highest bit of its control is set. `offsets` are those of the
@@ -141,9 +146,108 @@ fn mix_of_windows<const W: usize>(
         let (control, weights) = (load_64(control), load_pairs_16(weights));
         for (offset, mixed) in offsets.into_iter().zip([first, second, third]) {
             let pairs = pick(_mm512_add_epi8(control, offset), window);
-            store_f32s_16(_mm512_madd_epi16(pairs, weights), mixed);
+            store_f32s_16(_mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, weights)), mixed);
         }
     }
+}
+
+/// Windows of 64 bytes, by `vpermb`, or of 128, by `vpermi2b`: a sample of each column in the lowest byte of four, which becomes a number.
+/// What the differences make of a color is computed once for all rows.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+pub(super) fn mix_yuv_avx512<const R: usize>(
+    factors: &YuvFactors,
+    windows: &YuvWindows,
+    weights: &[[f32; LANES]],
+    source: YuvSource<'_, R>,
+    rows: [[&mut [[f32; LANES]]; 3]; R],
+) {
+    // The compiler would mask with an instruction more if it knew which they are.
+    let lowest_bytes = black_box(LOWEST_BYTES);
+    match windows.window_bytes {
+        64 => mix_yuv_of_windows::<R, 64>(factors, windows, weights, source, rows, |control, window| {
+            _mm512_maskz_permutexvar_epi8(lowest_bytes, load_64(control), load_64(window))
+        }),
+        128 => mix_yuv_of_windows::<R, 128>(factors, windows, weights, source, rows, |control, window| {
+            let [left, right] = load_128(window);
+            _mm512_maskz_permutex2var_epi8(lowest_bytes, left, load_64(control), right)
+        }),
+        other => unreachable!("windows of {other} bytes"),
+    }
+}
+
+/// Of each double word.
+const LOWEST_BYTES: u64 = 0x1111_1111_1111_1111;
+
+/// With windows of `W` bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+fn mix_yuv_of_windows<const R: usize, const W: usize>(
+    factors: &YuvFactors,
+    windows: &YuvWindows,
+    weights: &[[f32; LANES]],
+    source: YuvSource<'_, R>,
+    rows: [[&mut [[f32; LANES]]; 3]; R],
+    pick: impl Fn(&[u8; 64], &[u8; W]) -> __m512i,
+) {
+    let [y_factor, r_v, g_u, g_v, b_u] =
+        [factors.y, factors.r_v, factors.g_u, factors.g_v, factors.b_u].map(|factor| _mm512_set1_ps(factor));
+    let [r_zero, g_zero, b_zero] = factors.zero.map(|zero| _mm512_set1_ps(zero));
+    let max = _mm512_castps_si512(_mm512_set1_ps(255.0));
+    // As `color::bounded` does it.
+    let bounded = |color: __m512| {
+        let color = _mm512_max_epi32(_mm512_castps_si512(color), _mm512_setzero_si512());
+        _mm512_castsi512_ps(_mm512_min_epi32(color, max))
+    };
+    let blocks = windows.luma.blocks().zip(windows.differences.blocks()).zip(weights).enumerate();
+    for (block_idx, (((y_begin, y_controls), (begin, controls)), weights)) in blocks {
+        let weights = load_f32s_16(weights);
+        // Each step is taken for all before the next one: a processor that looks only so far ahead has enough to do meanwhile.
+        let (u, v) = (window(source.u, begin), window(source.v, begin));
+        let (u, v) = ([pick(&controls[0], u), pick(&controls[1], u)], [pick(&controls[0], v), pick(&controls[1], v)]);
+        let (u, v) = (u.map(|u| _mm512_cvtepi32_ps(u)), v.map(|v| _mm512_cvtepi32_ps(v)));
+        let mut lumas = [[_mm512_setzero_ps(); 2]; R];
+        for (luma, row) in lumas.iter_mut().zip(source.lumas) {
+            let row = window(row, y_begin);
+            *luma = [_mm512_cvtepi32_ps(pick(&y_controls[0], row)), _mm512_cvtepi32_ps(pick(&y_controls[1], row))];
+        }
+        let mut differences = [[r_zero; 2], [g_zero; 2], [b_zero; 2]];
+        for tap in 0..2 {
+            differences[0][tap] = _mm512_fmadd_ps(r_v, v[tap], differences[0][tap]);
+            differences[1][tap] = _mm512_fmadd_ps(g_v, v[tap], differences[1][tap]);
+            differences[2][tap] = _mm512_fmadd_ps(b_u, u[tap], differences[2][tap]);
+        }
+        for tap in 0..2 {
+            differences[1][tap] = _mm512_fmadd_ps(g_u, u[tap], differences[1][tap]);
+        }
+        let mut colors = [[[_mm512_setzero_ps(); 2]; 3]; R];
+        for row in 0..R {
+            for color in 0..3 {
+                for tap in 0..2 {
+                    colors[row][color][tap] = _mm512_fmadd_ps(y_factor, lumas[row][tap], differences[color][tap]);
+                }
+            }
+        }
+        for color in colors.as_flattened_mut().as_flattened_mut() {
+            *color = bounded(*color);
+        }
+        let mut mixed = [[_mm512_setzero_ps(); 3]; R];
+        for row in 0..R {
+            for color in 0..3 {
+                let [first, second] = colors[row][color];
+                mixed[row][color] = _mm512_mul_ps(_mm512_sub_ps(second, first), weights);
+            }
+        }
+        for row in 0..R {
+            for color in 0..3 {
+                store_f32s_16(_mm512_add_ps(colors[row][color][0], mixed[row][color]), &mut rows[row][color][block_idx]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn window<const W: usize>(row: &[u8], begin: usize) -> &[u8; W] {
+    row[begin..].first_chunk().expect("a row reaches to the end of its windows")
 }
 
 /// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange; `vpmaddwd` weighs
@@ -214,17 +318,24 @@ fn load_pairs_16(pairs: &[[i16; 2]; 16]) -> __m512i {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-fn store_f32s_8(values: __m256i, target: &mut [f32; 8]) {
-    // SAFETY: there are 8 numbers, and the store needs no alignment.
-    unsafe { _mm256_storeu_ps(target.as_mut_ptr(), _mm256_cvtepi32_ps(values)) }
+#[target_feature(enable = "avx512f")]
+fn load_f32s_16(values: &[f32; 16]) -> __m512 {
+    // SAFETY: there are 16 numbers, and the load needs no alignment.
+    unsafe { _mm512_loadu_ps(values.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store_f32s_16(values: __m512i, target: &mut [f32; 16]) {
+fn store_f32s_16(values: __m512, target: &mut [f32; 16]) {
     // SAFETY: there are 16 numbers, and the store needs no alignment.
-    unsafe { _mm512_storeu_ps(target.as_mut_ptr(), _mm512_cvtepi32_ps(values)) }
+    unsafe { _mm512_storeu_ps(target.as_mut_ptr(), values) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_f32s_8(values: __m256i, target: &mut [f32; 8]) {
+    // SAFETY: there are 8 numbers, and the store needs no alignment.
+    unsafe { _mm256_storeu_ps(target.as_mut_ptr(), _mm256_cvtepi32_ps(values)) }
 }
 
 #[inline]
