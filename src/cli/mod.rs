@@ -71,6 +71,7 @@ enum LogLevel {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    crate::devices::heaps::share();
     let cli = Cli::parse(); // Exits with 2 on wrong use, with 0 on --help and --version.
     let trace = match &cli.command {
         Command::Run(args) => args.create_trace(),

@@ -4,7 +4,7 @@
 //! A device knows `runtime` and `tensor`, and nothing of the other devices. Six helpers are shared: [`find`] looks for
 //! libraries that are loaded at run time, [`engine`] puts a run's tensors before them, [`exit`] keeps their calls and the end of the
 //! process apart, [`denormals`] keeps engines from computing with numbers that are next to nothing, [`onnx`] changes the shapes in a
-//! file, [`kept`] names what is kept for the next process.
+//! file, [`kept`] names what is kept for the next process; and [`heaps`] is for programs that use them.
 
 pub mod auto;
 pub mod cpu;
@@ -12,6 +12,7 @@ pub mod denormals;
 pub mod engine;
 pub mod exit;
 pub mod find;
+pub mod heaps;
 pub mod kept;
 pub mod null;
 pub mod onnx;
