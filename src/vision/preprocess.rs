@@ -23,7 +23,7 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
 ///
 /// Where a picture of red, green and blue in 8 bits fills an input of three channels, and nothing is rounded, the weights of its columns are
 /// whole steps of 1/16384, which makes a difference of 1/128 of a pixel value at most. Where a picture of luma and color differences in 8 bits is
-/// filled, and nothing is rounded, the factors of the conversion are such steps: a color is off by less than 0.016 of 255.
+/// filled, and nothing is rounded, the factors of the conversion are such steps: a color is off by less than 0.01, where white is 255.
 ///
 /// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
 /// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those
@@ -354,7 +354,7 @@ impl Preprocess {
 }
 
 /// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
-/// row, the most recent ones scaled to the input's width (three, with [`Preprocess::antialias`] as many as a line is made of), and a line
+/// row, the most recent ones scaled to the input's width (four, with [`Preprocess::antialias`] as many as a line is made of), and a line
 /// of the input; all that once more for each further thread. Grows to the largest need seen and stays; one per thread that fills.
 #[derive(Debug)]
 pub struct Scratch {

@@ -13,7 +13,7 @@ pub(super) const LANES: usize = 16;
 
 /// A sample as it lies in memory.
 pub(super) trait Sample: Copy {
-    /// Whether it is one.
+    /// Whether it is a byte.
     const IS_BYTE: bool;
 
     /// How much its number is above another one, which is a whole number.

@@ -21,6 +21,7 @@ pub(super) struct YuvBytes {
 
 /// Rows of a picture that share those of the differences.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
 pub(super) struct YuvSource<'a, const R: usize> {
     pub(super) lumas: [&'a [u8]; R],
     pub(super) u: &'a [u8],
@@ -198,7 +199,22 @@ mod tests {
         }
         if InstructionSet::Avx512.is_available() {
             assert!(n_compared >= 60, "{n_compared}");
+        } else {
+            eprintln!("skipped: this processor has no AVX-512");
         }
+    }
+
+    #[test]
+    fn samples_too_far_apart_for_a_window_are_left_to_others() {
+        let frame = region(PixelFormat::Nv12);
+        let picture = Picture::of_frame(&frame).unwrap();
+        let can_be_set = |n_columns| {
+            let set = |instructions| YuvBytes::default().set(&picture, &columns(n_columns, WIDTH - 2), instructions);
+            Instructions::of(InstructionSet::Avx512).map(set)
+        };
+        assert_ne!(can_be_set(27), Some(false));
+        assert_ne!(can_be_set(20), Some(true));
+        assert!(!YuvBytes::default().set(&picture, &columns(27, WIDTH - 2), Instructions::of(InstructionSet::Portable).unwrap()));
     }
 
     /// What registers of the processors that have them take, so that it runs on any.

@@ -209,7 +209,7 @@ fn input_shape(preprocess: &Preprocess, n_rows: usize, size: Size) -> [usize; 4]
 fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
     let has_steps = preprocess.rounding == Rounding::Exact && format.depth() == 8;
     if has_steps && format.is_subsampled() {
-        return 0.016 / 255.0;
+        return 0.01 / 255.0;
     }
     let has_weights = has_steps && format.rgb_offsets().is_some() && preprocess.color != ChannelOrder::Gray;
     if has_weights { 0.5 / 16384.0 } else { 0.0 }

@@ -1,10 +1,11 @@
 //! Which instructions the pass over the pixels runs on. A kernel is written once, in plain Rust, and compiled once more for each set
 //! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
-//! no compiler finds by itself is written per set: the picking of bytes, and the mixing of those that are picked in pairs.
+//! no compiler finds by itself is written per set: the picking of bytes, and the mixing of what is picked in registers.
 //!
 //! Every set gives the same bits: no kernel changes the order of operations that round, or fuses a multiplication with an addition where the
-//! product is rounded; of bytes no color is, see `color::Yuv`. What is mixed in pairs is computed in another order and in whole numbers, all
-//! of which single precision has too, see `resize::FINE_STEPS` and `store::Normalizer::of_steps`.
+//! product is rounded. Where luma and color differences of bytes become a color, no product is, see `color::Yuv`. What is mixed in pairs is
+//! computed in another order and in whole numbers, all of which single precision has too, see `resize::FINE_STEPS` and
+//! `store::Normalizer::of_steps`.
 //!
 //! Owns all `unsafe` of `vision`. Knows no pixels.
 
@@ -83,6 +84,7 @@ impl Arithmetic for Separate {
 
 /// Both at once; fast where there is an instruction for it.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no set of other processors is compiled for it"))]
 struct Fused;
 
 impl Arithmetic for Fused {
