@@ -321,6 +321,38 @@ fn interrupt_completes_the_files_of_all_streams() {
     }
 }
 
+/// Heaps of threads begin where a number of 64 MiB ends, on glibc with 64 bits.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+fn threads_share_heaps_unless_the_environment_says_otherwise() {
+    if std::thread::available_parallelism().unwrap().get() > 4 {
+        return eprintln!("skipped: more than 4 cores may have a heap for each of these threads");
+    }
+    let folder = Folder::new("heaps");
+    let n_heaps = |allowed: Option<&str>| {
+        let json = folder.file(&format!("{}-{{stream}}.jsonl", allowed.unwrap_or("shared")));
+        let colors = folder.file("colors.toml");
+        let inputs = ["--input", "test:1000000"].repeat(8);
+        let arguments = ["run", &colors, "-q", "--json", &json].into_iter().chain(inputs);
+        let mut running = command();
+        running.args(arguments).env_remove("MALLOC_ARENA_MAX").env_remove("GLIBC_TUNABLES");
+        let mut child = running.envs(allowed.map(|allowed| ("MALLOC_ARENA_MAX", allowed))).spawn().unwrap();
+        for name in ["test", "test-8"] {
+            while std::fs::read_to_string(json.replace("{stream}", name)).map_or(0, |text| text.lines().count()) < 5 {
+                std::thread::yield_now();
+            }
+        }
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let begins = maps.lines().filter(|line| line.contains(" rw-p ")).filter_map(|line| line.split('-').next());
+        begins.filter(|begin| u64::from_str_radix(begin, 16).is_ok_and(|begin| begin % (64 << 20) == 0)).count()
+    };
+    let (shared, of_their_own) = (n_heaps(None), n_heaps(Some("1000")));
+    assert!(shared <= 8, "{shared} heaps");
+    assert!(of_their_own > 8, "{of_their_own} heaps where as many are allowed");
+}
+
 #[test]
 fn interrupt_completes_the_files_of_pictures_in_a_loop() {
     let folder = Folder::new("interrupt-pictures");
