@@ -1,7 +1,6 @@
 //! Samples to colors: what the numbers of one pixel mean. Owns the conversion, its clamping and its rounding.
 //! Knows no rows, no scaling, no normalization, no tensors.
 
-use super::resize::FINE_STEPS;
 use super::sample::Sample;
 use super::simd::{Arithmetic, Separate};
 use crate::frame::format::YuvCoefficients;
@@ -31,6 +30,16 @@ pub(super) enum Meaning {
     Rgb,
     /// Gray as it is; all three components are it.
     Gray,
+}
+
+impl Meaning {
+    pub(super) fn yuv(to: YuvCoefficients) -> Self {
+        Self::Yuv(Yuv::new(to))
+    }
+
+    pub(super) fn luma(to: YuvCoefficients) -> Self {
+        Self::Luma(Luma::new(to))
+    }
 }
 
 /// Does the work for pixels of this meaning and inputs of three channels, or of one.
@@ -74,7 +83,9 @@ pub(super) struct YuvFactors {
 
 impl YuvFactors {
     fn new(to: YuvCoefficients) -> Self {
-        let in_steps = |factor: f32| (factor * f32::from(FINE_STEPS)).round() / f32::from(FINE_STEPS);
+        /// A power of two, so that to multiply and divide by it rounds nothing.
+        const STEPS: f32 = 16384.0;
+        let in_steps = |factor: f32| (factor * STEPS).round() / STEPS;
         let [y, r_v, g_u, g_v, b_u] = [to.y, to.r_v, to.g_u, to.g_v, to.b_u].map(in_steps);
         let zero = [r_v, g_u + g_v, b_u].map(|differences| -(to.y_offset as f32 * y + to.c_offset as f32 * differences));
         Self { y, r_v, g_u, g_v, b_u, zero }
@@ -82,7 +93,7 @@ impl YuvFactors {
 }
 
 impl Yuv {
-    pub(super) fn new(to: YuvCoefficients) -> Self {
+    fn new(to: YuvCoefficients) -> Self {
         Self { luma: Luma::new(to), to, of_bytes: YuvFactors::new(to) }
     }
 
@@ -122,7 +133,7 @@ pub(super) struct Luma {
 }
 
 impl Luma {
-    pub(super) fn new(to: YuvCoefficients) -> Self {
+    fn new(to: YuvCoefficients) -> Self {
         Self { black: to.y_offset, factor: to.y }
     }
 

@@ -4,7 +4,7 @@
 use super::aligned::Aligned;
 use super::picture::{Picture, Rows};
 use super::resize::{Columns, FINE_STEPS, blocks};
-use super::sample::{LANES, reaching};
+use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{InstructionSet, Instructions};
 
 /// See the module.
@@ -85,11 +85,8 @@ impl PairWindows {
         let blocks = positions.as_chunks::<LANES>().0;
         let last_offset = offsets.into_iter().max().unwrap_or(0);
         let span = |columns: &[[usize; 2]; LANES]| columns[LANES - 1][1] + last_offset + 1 - columns[0][0];
-        self.window_bytes = match blocks.iter().map(span).max().unwrap_or(0) {
-            0..=64 => 64,
-            65..=128 => 128,
-            _ => return false,
-        };
+        let Some(window_bytes) = window_bytes(blocks.iter().map(span).max().unwrap_or(0)) else { return false };
+        self.window_bytes = window_bytes;
         self.offsets = offsets;
         self.begins.clear();
         self.begins.extend(blocks.iter().map(|columns| columns[0][0]));

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::InputLayout;
-use super::color::{Luma, Meaning, Yuv};
+use super::color::Meaning;
 use super::simd::Instructions;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
@@ -118,11 +118,10 @@ impl Picture {
         let coefficients = frame.colorimetry().yuv_coefficients(format);
         let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
         let n = sample.n_bytes();
-        let yuv = || Meaning::Yuv(Yuv::new(coefficients));
         let (meaning, components) = match format {
-            _ if format.has_interleaved_chroma() => (yuv(), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
-            _ if format.is_subsampled() => (yuv(), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
-            PixelFormat::Gray8 => (Meaning::Luma(Luma::new(coefficients)), [full(0); 3]),
+            _ if format.has_interleaved_chroma() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
+            _ if format.is_subsampled() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
+            PixelFormat::Gray8 => (Meaning::luma(coefficients), [full(0); 3]),
             _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
         };
         Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })

@@ -64,9 +64,8 @@ impl Axis {
     }
 }
 
-/// So many steps of weight are one where bytes are mixed and nothing is rounded, and so many of a factor where bytes become colors. A byte times
-/// a number of them, and the sum of two such, are numbers that single precision has, so that mixing in whole numbers gives the same bits. A
-/// weight or factor is off by at most 1/32768.
+/// So many steps of weight are one where bytes are mixed and nothing is rounded. A byte times a number of them, and the sum of two such,
+/// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
 pub(super) const FINE_STEPS: u16 = 1 << 14;
 
 /// The columns of a picture that a row of the input is made of.

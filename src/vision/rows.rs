@@ -1,5 +1,5 @@
 //! Source rows as wide as the input: sampled, converted, mixed horizontally, and kept as long as the next line may need them.
-//! Owns the buffers of that. Knows no lines of the input.
+//! Owns the buffers of that, and which rows a line is mixed of. Knows no tensors.
 
 use std::ops::Range;
 

@@ -125,6 +125,11 @@ pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Ve
     padded
 }
 
+/// How long windows of so many bytes must be where instructions permute the bytes of one register or two; `None` where that is not enough.
+pub(super) fn window_bytes(span_bytes: usize) -> Option<usize> {
+    [64, 128].into_iter().find(|window_bytes| span_bytes <= *window_bytes)
+}
+
 /// Samples that were picked, as [`Grid`] keeps them, of each component.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picked<'a, S> {

@@ -5,7 +5,7 @@ use super::aligned::Aligned;
 use super::color::{Meaning, YuvFactors};
 use super::picture::{Picture, Rows, SampleType};
 use super::resize::{Columns, blocks};
-use super::sample::{LANES, reaching};
+use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{InstructionSet, Instructions};
 
 /// See the module.
@@ -45,12 +45,9 @@ impl YuvBytes {
             self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
             span_max = span_max.max(windows.set(&self.positions));
         }
-        self.windows.window_bytes = match span_max {
-            0..=64 => 64,
-            65..=128 => 128,
-            _ => return false,
-        };
-        true
+        let window_bytes = window_bytes(span_max);
+        self.windows.window_bytes = window_bytes.unwrap_or_default();
+        window_bytes.is_some()
     }
 
     /// Mixes row `y`, and as many more as wanted, which have the same differences, to one for each color.

@@ -82,19 +82,16 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
 /// Registers of 64 bytes and windows of as many, by `vpermb`, or of 128, by `vpermi2b` with the highest bits of its control as a mask.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
-    const REACHES: &str = "a row reaches to the end of its windows";
     let targets = target.as_chunks_mut::<64>().0.iter_mut();
     if let Some(registers) = windows.single(64) {
         for ((begin, control), target) in registers.zip(targets) {
-            let (window, _) = row[begin..].split_first_chunk().expect(REACHES);
-            store_64(_mm512_permutexvar_epi8(load_64(control), load_64(window)), target);
+            store_64(_mm512_permutexvar_epi8(load_64(control), load_64(window(row, begin))), target);
         }
         return;
     }
     if let Some(registers) = windows.single(128) {
         for ((begin, control), target) in registers.zip(targets) {
-            let (window, _) = row[begin..].split_first_chunk().expect(REACHES);
-            let [left, right] = load_128(window);
+            let [left, right] = load_128(window(row, begin));
             store_64(_mm512_permutex2var_epi8(left, load_64(control), right), target);
         }
         return;
@@ -142,7 +139,7 @@ fn mix_of_windows<const W: usize>(
     let offsets = windows.offsets().map(|offset| _mm512_set1_epi8(offset as i8));
     let rows = first.iter_mut().zip(second).zip(third);
     for (((begin, control), weights), ((first, second), third)) in windows.blocks().zip(weights).zip(rows) {
-        let (window, _) = row[begin..].split_first_chunk().expect("a row reaches to the end of its windows");
+        let window = window(row, begin);
         let (control, weights) = (load_64(control), load_pairs_16(weights));
         for (offset, mixed) in offsets.into_iter().zip([first, second, third]) {
             let pairs = pick(_mm512_add_epi8(control, offset), window);
@@ -245,11 +242,6 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
     }
 }
 
-#[inline(always)]
-fn window<const W: usize>(row: &[u8], begin: usize) -> &[u8; W] {
-    row[begin..].first_chunk().expect("a row reaches to the end of its windows")
-}
-
 /// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange; `vpmaddwd` weighs
 /// and adds them.
 #[target_feature(enable = "avx2")]
@@ -294,6 +286,11 @@ pub(super) fn prefetch(bytes: &[u8]) {
 /// Of a block: two for each component, and what fills it up.
 fn n_pieces(offsets: &[usize]) -> usize {
     (2 * offsets.len()).next_power_of_two()
+}
+
+#[inline(always)]
+fn window<const W: usize>(row: &[u8], begin: usize) -> &[u8; W] {
+    row[begin..].first_chunk().expect("a row reaches to the end of its windows")
 }
 
 #[inline]
