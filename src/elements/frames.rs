@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::infer::{Driver, Item, Stage, Stream};
+use super::infer::{Driver, Item, Stream};
 use super::policy::{Policy, QueuePolicy, Reason};
+use super::stage::Stage;
 use super::stats::Left;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus};
@@ -211,7 +212,7 @@ impl Driver {
     }
 
     /// Whether upstream is live; asked once per stream.
-    fn is_live(&self, element: &gst::Element) -> bool {
+    pub(super) fn is_live(&self, element: &gst::Element) -> bool {
         if let Some(is_live) = self.stream.lock().unwrap().is_live {
             return is_live;
         }
@@ -399,7 +400,7 @@ impl Driver {
     ) {
         if let Some(waited) = permit.waited() {
             let (run, mut stream) = (permit.arrived().elapsed().saturating_sub(waited), self.stream.lock().unwrap());
-            stream.run_time = (stream.run_time * 7 + run) / 8;
+            stream.run_time = if stream.run_time.is_zero() { run } else { (stream.run_time * 7 + run) / 8 };
         }
         let reason = permit.withdrawal().map(|withdrawal| match withdrawal {
             Withdrawal::Displaced => Reason::Queue,
@@ -480,13 +481,12 @@ impl Driver {
             Outcome::Failed(reason) => {
                 let n_failed = leave(Left::Failed, results.detections.len());
                 trace.end("failed", None);
-                self.warn_of_failure(element, results.frame_number, &reason, n_failed);
-                broken = self.count_failure(&permit, results.frame_number, &reason, n_failed);
+                broken = self.broken_by(element, &permit, results.frame_number, &reason, n_failed);
             }
             Outcome::Open | Outcome::Inferred => {
                 leave(Left::Inferred, results.detections.len());
                 if permit.has_succeeded() {
-                    self.stream.lock().unwrap().n_failed_in_a_row = 0;
+                    self.stream.lock().unwrap().count_success();
                 }
                 trace.end("inferred", None);
                 self.raise_latency(element, took);
@@ -504,17 +504,25 @@ impl Driver {
         broken.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
     }
 
-    /// One more frame on which inference failed. What to say if that is one too many.
-    fn count_failure(&self, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
-        let max_failures = self.policy.lock().unwrap().max_failures;
+    /// One more frame on which inference failed: a warning, or, if that is one too many, what to say.
+    fn broken_by(&self, element: &gst::Element, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
         let n_in_a_row = {
             let mut stream = self.stream.lock().unwrap();
-            // A region of the frame may have had a result.
-            stream.n_failed_in_a_row = if permit.has_succeeded() { 0 } else { stream.n_failed_in_a_row + 1 };
+            stream.n_failed_in_a_row += 1;
+            if permit.has_succeeded() {
+                stream.count_success(); // Another region of the frame.
+            }
             stream.n_failed_in_a_row
         };
-        let max_failures = max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
         let device = self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device);
+        if let Some(error) = self.never_runs(element) {
+            return Some(format!(
+                "the model has not run once, on a black frame neither: {error}; see whether `roiflow bench MODEL --device {device}` runs it, or \
+                 take another device"
+            ));
+        }
+        self.warn_of_failure(element, frame_number, reason, n_failed);
+        let max_failures = self.policy.lock().unwrap().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
         Some(format!(
             "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
              one, frame {frame_number}, because: {reason}; see whether `roiflow bench MODEL --device {device}` runs the model, take another \

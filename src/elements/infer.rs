@@ -9,7 +9,7 @@
 //! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
 //!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.
 //!
-//! The stage may still be made when the stream begins; [`Driver::ready_stage`] waits for it, for the caps and whatever comes first.
+//! The stage may still be made when the stream begins; [`super::stage`] waits for it, for the caps and whatever comes first.
 //!
 //! Serialized events pass through the window and keep their place; frames leave by the task or not at all. What becomes of one
 //! frame is decided in [`super::frames`].
@@ -31,7 +31,7 @@
 //!
 //! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
-//! turn ends, so the task never takes it. `Driver::arriving` comes before `stream`.
+//! turn ends, so the task never takes it. `Driver::loading` comes before `stream` and `stage`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -46,73 +46,13 @@ use super::economy::EconomyCounts;
 use super::frames::{InFlight, Pool};
 use super::lifecycle::Loading;
 use super::policy::Policy;
+use super::stage::Stage;
 use super::stats::Counts;
 use super::{buffer, caps, meta};
-use crate::frame::{Frame, FrameResults, PixelFormat, Size};
+use crate::frame::FrameResults;
 use crate::stages;
-use crate::stages::window::{MAX_PASSING, Taken};
-use crate::stages::{MotionGate, Permit, Scheduling, StageStats, Window};
-
-/// What an inference element does with a frame.
-pub(super) trait Stage: Send + Sync {
-    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was let go of. Runs begin
-    /// only while `permit` allows it.
-    fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
-
-    /// Runs on a black frame, to warm up, unless somebody who shares the model has; and tells how long a frame took.
-    fn warm_up(&self) -> stages::Result<Duration>;
-
-    /// Drops the frames whose run has not begun; their `done` is called.
-    fn drop_pending(&self);
-
-    /// Drops the frames whose permit was taken back before their run began; their `done` is called.
-    fn drop_withdrawn(&self);
-
-    /// What of these results is this stage's, of which `n_before` detections are not.
-    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;
-
-    /// Adds what was found in an earlier frame to the results of one that was not inferred.
-    fn carry(&self, found: &FrameResults, results: &mut FrameResults);
-
-    /// Adds to the results of a frame what is known of its objects from others; called for every frame that leaves, in the order of
-    /// the stream.
-    fn leave(&self, _results: &mut FrameResults) {}
-
-    /// The stream is flushed or over: what comes next has nothing to do with what came before.
-    fn reset(&self) {}
-
-    /// How many frames can run at once, where nobody else does on a model that is shared.
-    fn n_frames_at_once(&self) -> usize;
-
-    /// How many fewer would do now, for those that run wait for threads that others need too.
-    fn n_frames_fewer(&self) -> usize;
-
-    /// Which frame is next.
-    fn scheduling(&self) -> Scheduling;
-
-    /// Runs and times so far.
-    fn stats(&self) -> StageStats;
-
-    /// Whether results of earlier elements are needed.
-    fn reads_results(&self) -> bool;
-}
-
-/// A stage that has run, so that what is made lazily is there.
-#[derive(Clone)]
-pub(super) struct WarmStage {
-    stage: Arc<dyn Stage>,
-    /// What a frame takes.
-    run_time: Duration,
-}
-
-impl WarmStage {
-    pub(super) fn new(stage: Arc<dyn Stage>) -> stages::Result<Self> {
-        Ok(Self { run_time: stage.warm_up()?, stage })
-    }
-}
-
-/// Takes the results of a frame.
-pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;
+use crate::stages::window::Taken;
+use crate::stages::{MotionGate, Window};
 
 /// What is in the window.
 pub(super) enum Item {
@@ -124,11 +64,12 @@ pub(super) enum Item {
 pub(super) struct Driver {
     pub(super) cat: gst::DebugCategory,
     pub(super) window: Window<Item>,
-    stage: Mutex<Option<Arc<dyn Stage>>>,
-    /// The stage that is to be, once it is made.
-    arriving: Mutex<Option<Arc<Loading>>>,
+    /// Once it is put to work.
+    pub(super) stage: Mutex<Option<Arc<dyn Stage>>>,
+    /// The making of it.
+    pub(super) loading: Mutex<Option<Arc<Loading>>>,
     /// Nobody need wait for it any more.
-    is_given_up: AtomicBool,
+    pub(super) is_given_up: AtomicBool,
     pub(super) stream: Mutex<Stream>,
     /// One thread at a time starts the task anew.
     opening: Mutex<()>,
@@ -170,8 +111,12 @@ pub(super) struct Stream {
     pub(super) pool: Pool,
     /// How long runs took lately, from the begin of a frame's first to the end of its last.
     pub(super) run_time: Duration,
-    /// Reported to the latency query; only ever raised.
-    latency: Duration,
+    /// Told to live pipelines; zero until the stage is warm, and then only ever raised.
+    pub(super) latency: Duration,
+    /// How long a frame takes was measured.
+    pub(super) is_warm: bool,
+    /// A run succeeded.succeeded.
+    pub(super) has_run: bool,
     pub(super) n_frames: u64,
     /// Frames are missing before the next one that leaves.
     pub(super) has_gap: bool,
@@ -204,6 +149,8 @@ impl Default for Stream {
             pool: Pool::default(),
             run_time: Duration::ZERO,
             latency: Duration::ZERO,
+            is_warm: false,
+            has_run: false,
             n_frames: 0,
             has_gap: false,
             n_failed_in_a_row: 0,
@@ -215,13 +162,25 @@ impl Default for Stream {
     }
 }
 
+impl Stream {
+    /// For a full window: what is told, or, where nobody was told, what is known so far.
+    fn latency(&self) -> Duration {
+        if self.is_warm { self.latency } else { self.run_time * self.capacity as u32 }
+    }
+
+    /// A run succeeded.
+    pub(super) fn count_success(&mut self) {
+        (self.has_run, self.n_failed_in_a_row) = (true, 0);
+    }
+}
+
 impl Driver {
     pub(super) fn new(cat: gst::DebugCategory) -> Arc<Self> {
         Arc::new(Self {
             cat,
             window: Window::new(1),
             stage: Mutex::default(),
-            arriving: Mutex::default(),
+            loading: Mutex::default(),
             is_given_up: AtomicBool::new(false),
             stream: Mutex::default(),
             opening: Mutex::default(),
@@ -233,104 +192,11 @@ impl Driver {
         })
     }
 
-    /// Begins a stream with the stage that is, or will be, made.
-    pub(super) fn begin_stream(&self, element: &gst::Element, stage: Arc<Loading>) {
-        *self.stream.lock().unwrap() = Stream::default();
-        // It is put to work anew, for the policy may have changed.
-        self.release();
-        self.is_given_up.store(false, Ordering::Release);
-        let is_there = stage.is_over();
-        *self.arriving.lock().unwrap() = Some(stage);
-        if is_there {
-            self.ready_stage(element);
-        }
-    }
-
-    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was told, or the stream ends.
-    pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Stage>> {
-        if let Some(stage) = self.stage() {
-            return Some(stage);
-        }
-        let loading = self.arriving.lock().unwrap().clone()?;
-        let warm = loading.wait(&self.is_given_up)?;
-        let run_time = warm.run_time;
-        let is_first = {
-            let mut arriving = self.arriving.lock().unwrap();
-            let is_first = arriving.take_if(|other| Arc::ptr_eq(other, &loading)).is_some();
-            if is_first {
-                self.put_to_work(element, warm);
-            }
-            is_first
-        };
-        if is_first {
-            self.warn_of_max_latency(element, run_time);
-        }
-        self.stage()
-    }
-
-    /// What upstream hears where there is no stage.
-    pub(super) fn no_stage(&self) -> gst::FlowError {
-        if self.is_given_up.load(Ordering::Acquire) { gst::FlowError::Flushing } else { gst::FlowError::Error }
-    }
-
-    /// Sizes the window for a stage.
-    fn put_to_work(&self, element: &gst::Element, WarmStage { stage, run_time }: WarmStage) {
-        let n_at_once = stage.n_frames_at_once();
-        let capacity = match stage.scheduling() {
-            Scheduling::Throughput => {
-                n_at_once // one running on each request, or as many as run in a call
-                    + 1    // one being mapped by the streaming thread, or waiting for a request
-                    + 1 // one finished, on its way downstream
-            }
-            Scheduling::Latency => n_at_once,
-        };
-        self.window.set_capacity(capacity, MAX_PASSING);
-        // What was found out with the stage before.
-        self.window.limit(usize::MAX);
-        let latency = run_time * capacity as u32;
-        gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames, {run_time:?} a run, latency {latency:?}");
-        let mut stream = self.stream.lock().unwrap();
-        (stream.n_at_once, stream.wanted, stream.capacity) = (n_at_once, capacity, capacity);
-        (stream.run_time, stream.latency) = (run_time, latency);
-        drop(stream);
-        *self.stage.lock().unwrap() = Some(stage);
-    }
-
-    fn warn_of_max_latency(&self, element: &gst::Element, run_time: Duration) {
-        let max_latency = self.policy.lock().unwrap().max_latency;
-        if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
-            gst::element_warning!(
-                element,
-                gst::ResourceError::Settings,
-                (
-                    "max-latency is {} ms, and one run took {} ms: hardly a frame will be inferred in time; raise max-latency, or take a faster device or a smaller model",
-                    max_latency.as_millis(),
-                    run_time.as_millis()
-                )
-            );
-        }
-    }
-
-    /// Lets those go who wait for the stage.
-    pub(super) fn stop_waiting(&self) {
-        self.is_given_up.store(true, Ordering::Release);
-        let arriving = self.arriving.lock().unwrap().take();
-        if let Some(arriving) = arriving {
-            arriving.wake();
-        }
-    }
-
     /// Ends the stream; the stage stays for the next one.
     pub(super) fn end_stream(&self) {
         *self.stream.lock().unwrap() = Stream::default();
         self.forget_results();
         self.counts.end();
-    }
-
-    /// Lets go of the stage, and waits for its runs.
-    pub(super) fn release(&self) {
-        let stage = self.stage.lock().unwrap().take();
-        drop(stage);
     }
 
     /// Takes a property of the policy; false if it is not one.
@@ -352,10 +218,6 @@ impl Driver {
         self.policy.lock().unwrap().get(name)
     }
 
-    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
-        self.stage.lock().unwrap().clone()
-    }
-
     pub(super) fn sink_event(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, event: gst::Event, srcpad: &gst::Pad) -> bool {
         match event.view() {
             gst::EventView::FlushStart(_) => {
@@ -375,7 +237,7 @@ impl Driver {
                 self.open_again(srcpad, element) && pushed
             }
             gst::EventView::Caps(caps) => {
-                if self.ready_stage(element).is_none() {
+                if self.warm_stage(element, self.is_live(element)).is_none() {
                     // A stream that ends is no error; what comes next hears that it does.
                     return self.is_given_up.load(Ordering::Acquire);
                 }
@@ -597,12 +459,13 @@ impl Driver {
         if !sinkpad.peer_query(&mut upstream) {
             return false;
         }
-        if self.ready_stage(element).is_none() {
+        let (live, min, max) = upstream.result();
+        // Where nothing is live nobody goes by the answer: it is what is known.
+        if live && self.warm_stage(element, live).is_none() {
             return false;
         }
-        let (live, min, max) = upstream.result();
         let max_latency = self.policy.lock().unwrap().max_latency.unwrap_or(Duration::MAX);
-        let ours = clock_time(self.stream.lock().unwrap().latency.min(max_latency));
+        let ours = clock_time(self.stream.lock().unwrap().latency().min(max_latency));
         latency.set(live, min + ours, max.map(|max| max + ours));
         true
     }
@@ -891,9 +754,4 @@ fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
 
 fn clock_time(duration: Duration) -> gst::ClockTime {
     gst::ClockTime::from_nseconds(duration.as_nanos() as u64)
-}
-
-/// A black frame of the size that a model likes, for the warm-up.
-pub(super) fn black_frame(size: Size) -> crate::tensor::Result<Frame> {
-    Frame::from_packed(PixelFormat::Rgb, size, &vec![0; size.width as usize * size.height as usize * 3])
 }

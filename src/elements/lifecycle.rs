@@ -15,8 +15,9 @@ use std::thread::{self, JoinHandle, ThreadId};
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::infer::{Driver, Stage, WarmStage};
+use super::infer::Driver;
 use super::settings::post_load_error;
+use super::stage::Stage;
 use crate::stages;
 
 /// What an inference element was asked for.
@@ -42,7 +43,7 @@ pub(super) struct Loading {
 
 #[derive(Default)]
 struct State {
-    outcome: Option<stages::Result<WarmStage>>,
+    outcome: Option<stages::Result<Arc<dyn Stage>>>,
     /// Whose bus hears why there is none. It is said once.
     tell: Option<gst::glib::WeakRef<gst::Element>>,
     is_told: bool,
@@ -121,7 +122,7 @@ impl<S: Settings> KeptStage<S> {
             return Err(gst::StateChangeError);
         }
         *self.0.lock().unwrap() = Some(kept);
-        driver.begin_stream(element, loading);
+        driver.begin_stream(loading);
         Ok(())
     }
 }
@@ -131,7 +132,7 @@ impl<S: Settings> Kept<S> {
         let loading = Arc::new(Loading { state: Mutex::default(), changed: Condvar::new() });
         let (of_thread, made_of) = (loading.clone(), settings.clone());
         let load = move || {
-            let loaded = catch_unwind(AssertUnwindSafe(|| WarmStage::new(load(&settings)?)));
+            let loaded = catch_unwind(AssertUnwindSafe(|| load(&settings)));
             of_thread.finish(loaded.unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))));
         };
         let thread = thread::Builder::new().name("roiflow-load".to_owned()).spawn(load);
@@ -154,7 +155,7 @@ impl<S> Drop for Kept<S> {
 
 impl Loading {
     /// Waits for the stage. `None` if there will be none, for a reason that was told, or the caller need not wait any more.
-    pub(super) fn wait(&self, is_given_up: &AtomicBool) -> Option<WarmStage> {
+    pub(super) fn wait(&self, is_given_up: &AtomicBool) -> Option<Arc<dyn Stage>> {
         let here = thread::current().id();
         // The reason comes to the bus before what follows of it. Who hears it there may ask, and is the thread that says it.
         let waits = |state: &mut State| {
@@ -162,11 +163,6 @@ impl Loading {
         };
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
-    }
-
-    /// Whether the stage is there, or will not be.
-    pub(super) fn is_over(&self) -> bool {
-        self.state.lock().unwrap().outcome.is_some()
     }
 
     /// Lets those who wait look again whether they have been given up.
@@ -180,7 +176,12 @@ impl Loading {
         self.tell(|state| state.tell = Some(element.downgrade()))
     }
 
-    fn finish(&self, outcome: stages::Result<WarmStage>) {
+    /// The stage was made, and does not run.
+    pub(super) fn fail(&self, error: stages::Error) {
+        self.finish(Err(error));
+    }
+
+    fn finish(&self, outcome: stages::Result<Arc<dyn Stage>>) {
         self.tell(|state| state.outcome = Some(outcome));
         self.wake();
     }

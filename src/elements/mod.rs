@@ -4,8 +4,9 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
-//! a frame), `infer` with `pads`, `settings`, `regions` and `lifecycle` (the driver of the inference elements), `frames` with `policy` and `stats`
-//! (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`], [`track`], [`classify`], [`overlay`], [`publish`].
+//! a frame), `infer` with `pads`, `settings`, `regions`, `stage` and `lifecycle` (the driver of the inference elements), `frames` with `policy`
+//! and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
+//! [`track`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
 
@@ -25,6 +26,7 @@ mod policy;
 pub mod publish;
 mod regions;
 mod settings;
+mod stage;
 mod stats;
 pub mod track;
 

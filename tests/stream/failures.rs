@@ -21,10 +21,10 @@ enum End {
     Panics,
 }
 
-/// A device whose runs end as the test says, by their number; the warm-up always ends well.
+/// A device whose runs end as the test says, by their number.
 struct Scripted {
     name: String,
-    /// `None` during the warm-up.
+    /// `None` while they are not counted, and end well.
     n_runs: Mutex<Option<u64>>,
     ends: Box<dyn Fn(u64) -> End + Send + Sync>,
 }
@@ -63,18 +63,18 @@ impl Scripted {
         (self.ends)(*n_runs - 1)
     }
 
-    /// `roidetect` on this device, one run at a time. The runs after the warm-up are counted from 0.
+    /// `roidetect` on this device, one run at a time, after its warm-up. The runs are counted from 0.
     fn detect(&self, properties: &str) -> Rig {
-        self.rig(&detect("rectangle", &format!("device={} nireq=1 {properties}", self.name)))
+        self.rig(&detect("rectangle", &format!("device={} nireq=1 queue-policy=wait {properties}", self.name)))
     }
 
     /// `roiclassify` on this device, one run at a time, and one region in each.
     fn classify(&self, properties: &str) -> Rig {
-        self.rig(&classify("color", &format!("device={} nireq=1 batch-size=1 {properties}", self.name)))
+        self.rig(&classify("color", &format!("device={} nireq=1 batch-size=1 queue-policy=wait {properties}", self.name)))
     }
 
     fn rig(&self, line: &str) -> Rig {
-        let rig = Rig::begun(line);
+        let rig = Rig::begun_live(line);
         *self.n_runs.lock().unwrap() = Some(0);
         rig
     }

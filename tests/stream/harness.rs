@@ -7,7 +7,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
-use roiflow::devices::null::{NullDevice, Script};
+use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Rect, Size};
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::io::DeviceIo;
@@ -158,7 +158,7 @@ pub fn classify(model: &str, properties: &str) -> String {
     format!("roiclassify model={} {properties}", tiny(&format!("{model}.onnx")))
 }
 
-/// A device of the test's own, on which runs wait until they are let go; the first ones, which warm up, do not. A detector finds one
+/// A device of the test's own, on which runs wait until they are let go; those before it is held do not. A detector finds one
 /// box in each run that it ends.
 pub struct Slow {
     name: String,
@@ -247,6 +247,15 @@ impl Slow {
         let mut state = self.changed.wait_while(state, |state| !state.is_open && state.n_let_go == 0).unwrap();
         state.n_let_go = state.n_let_go.saturating_sub(1);
     }
+}
+
+/// `roidetect` on a device of the test's own, which finds nothing, and for which models are compiled when the gate says.
+pub fn detect_compiled_through(gate: &Arc<Gate>, name: &str) -> String {
+    init();
+    let name = format!("NULL.{name}");
+    let script = Script { compile_gate: Some(gate.clone()), ..Script::default() };
+    roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+    detect("rectangle", &format!("device={name}"))
 }
 
 /// Waits until it is so.

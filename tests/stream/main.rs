@@ -28,3 +28,4 @@ mod stats;
 #[cfg(feature = "cli")]
 mod trace;
 mod track;
+mod warm_up;

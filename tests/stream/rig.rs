@@ -59,6 +59,11 @@ pub type Answer = Box<dyn FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::Flow
 
 impl Rig {
     pub fn new(line: &str) -> Self {
+        Self::behind(line, false)
+    }
+
+    /// Behind a source that is live, or not.
+    fn behind(line: &str, is_live: bool) -> Self {
         init();
         let element = gst::parse::launch(line).unwrap();
         let (sender, seen) = channel();
@@ -90,7 +95,15 @@ impl Rig {
                 _ => false,
             })
             .build();
-        let source = gst::Pad::builder(gst::PadDirection::Src).build();
+        let source = gst::Pad::builder(gst::PadDirection::Src)
+            .query_function(move |pad, parent, query| match query.view_mut() {
+                gst::QueryViewMut::Latency(latency) => {
+                    latency.set(is_live, gst::ClockTime::ZERO, gst::ClockTime::NONE);
+                    true
+                }
+                _ => gst::Pad::query_default(pad, parent, query),
+            })
+            .build();
         let bus = gst::Bus::new();
         element.set_bus(Some(&bus));
         sink.set_active(true).unwrap();
@@ -103,7 +116,16 @@ impl Rig {
 
     /// Linked and with a stream begun.
     pub fn begun(line: &str) -> Self {
-        let rig = Self::new(line);
+        Self::new(line).with_a_stream()
+    }
+
+    /// As [`Rig::begun`], behind a source that is live: the model has been warmed up.
+    pub fn begun_live(line: &str) -> Self {
+        Self::behind(line, true).with_a_stream()
+    }
+
+    fn with_a_stream(self) -> Self {
+        let rig = self;
         rig.link();
         rig.begin();
         rig.expect(&["stream-start", "caps 64x48", "segment"]);

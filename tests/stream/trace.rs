@@ -128,15 +128,11 @@ fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs(
             }
         }
         let is_run = |slice: &&Slice| slice.name == "run" && requests[&slice.lane].starts_with(model) && slice.frame.is_some();
-        // Those of the warm-up are of no frame of the stream.
-        assert_eq!(slices.iter().filter(is_run).count(), n_runs + N_WARM_UPS, "{element}: every other run has its arrow");
+        assert_eq!(slices.iter().filter(is_run).count(), n_runs, "{element}: every run has its arrow");
         assert!(n_runs >= 40, "{n_runs}");
     }
     check_nesting(slices);
 }
-
-/// Runs on a black frame before the stream begins; what looks for colors in it has the number 0.
-const N_WARM_UPS: usize = 2;
 
 /// The runs to which an arrow leads that begins in this slice.
 fn arrows_from<'a>(events: &[Value], slices: &'a [Slice], from: &Slice) -> Vec<&'a Slice> {

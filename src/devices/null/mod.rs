@@ -57,6 +57,9 @@ impl Device for NullDevice {
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         self.script.n_compiled.fetch_add(1, Ordering::AcqRel);
+        if let Some(gate) = &self.script.compile_gate {
+            gate.pass();
+        }
         let cpu: Arc<dyn Executor> = match &self.script.executor {
             Some(executor) => executor.clone(),
             None => executors.for_model(&self.name, config)?,

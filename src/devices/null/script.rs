@@ -15,6 +15,8 @@ type Compute = Box<dyn Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send 
 pub struct Script {
     /// Runs pass through it before they compute.
     pub gate: Option<Arc<Gate>>,
+    /// Whoever compiles a model for the device passes through it.
+    pub compile_gate: Option<Arc<Gate>>,
     /// Writes the outputs, fails or panics; without it they are zeros.
     pub compute: Option<Compute>,
     /// Where the device's step runs; without it on the pool of the processor.
@@ -55,7 +57,7 @@ impl fmt::Debug for Script {
     }
 }
 
-/// Holds runs back until a test lets them go: order without sleeping.
+/// Holds runs, or who compiles, back until a test lets them go: order without sleeping.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -75,19 +77,19 @@ impl Gate {
         Arc::default()
     }
 
-    /// Blocks until a run has arrived in front of the gate, or passed it: `n` in all since it was made.
+    /// Blocks until one has arrived in front of the gate, or passed it: `n` in all since it was made.
     pub fn wait_for_arrivals(&self, n: usize) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.n_arrived < n).unwrap());
     }
 
-    /// Lets `n` more runs pass.
+    /// Lets `n` more pass.
     pub fn admit(&self, n: usize) {
         self.state.lock().unwrap().n_admitted += n;
         self.changed.notify_all();
     }
 
-    /// Lets all runs pass, now and later.
+    /// Lets all pass, now and later.
     pub fn open(&self) {
         self.state.lock().unwrap().open = true;
         self.changed.notify_all();

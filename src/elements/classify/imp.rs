@@ -10,12 +10,13 @@ use gstreamer as gst;
 
 use super::stage::ClassifyStage;
 use crate::elements::economy::{Economy, EconomySettings};
-use crate::elements::infer::{Driver, Stage};
+use crate::elements::infer::Driver;
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
 use crate::elements::regions::ObjectFilter;
 use crate::elements::settings::ModelSettings;
+use crate::elements::stage::Stage;
 use crate::stages::{self, Classifier};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {

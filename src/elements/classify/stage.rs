@@ -10,8 +10,8 @@ use gst::glib;
 use gstreamer as gst;
 
 use crate::elements::economy::{Economy, FramePlan};
-use crate::elements::infer::{self, Done, Stage};
 use crate::elements::regions::ObjectFilter;
+use crate::elements::stage::{Done, Stage, black_frame};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
 use crate::stages::classifier::Classified;
@@ -83,7 +83,7 @@ impl Stage for ClassifyStage {
 
     fn warm_up(&self) -> stages::Result<Duration> {
         self.classifier.warm_up(|| {
-            let frame = infer::black_frame(self.classifier.spec().input_size)?;
+            let frame = black_frame(self.classifier.spec().input_size)?;
             // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
             self.classifier.classify(&frame)?;
             let begin = Instant::now();

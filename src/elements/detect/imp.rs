@@ -8,12 +8,13 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::stage::DetectStage;
-use crate::elements::infer::{Driver, Stage};
+use crate::elements::infer::Driver;
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::settings::ModelSettings;
+use crate::elements::stage::Stage;
 use crate::stages::{self, Detector};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {

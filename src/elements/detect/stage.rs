@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::elements::infer::{self, Done, Stage};
 use crate::elements::regions::ObjectFilter;
+use crate::elements::stage::{Done, Stage, black_frame};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
 use crate::stages::detector::{DetectedInRegions, Found};
@@ -54,7 +54,7 @@ impl Stage for DetectStage {
 
     fn warm_up(&self) -> stages::Result<Duration> {
         self.detector.warm_up(|| {
-            let frame = infer::black_frame(self.detector.spec().input_size)?;
+            let frame = black_frame(self.detector.spec().input_size)?;
             self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
             let begin = Instant::now();
             self.detector.detect(&frame)?;

@@ -1,0 +1,206 @@
+//! What an inference element does with a frame, and how its driver comes by it.
+//!
+//! A stage is made on a thread of its own ([`super::lifecycle`]). Whoever needs it first waits for it and puts it to work.
+//!
+//! # Warm-up
+//!
+//! What engines make lazily makes a first run slow, and how long one takes has to be known beforehand where that is told to a live
+//! pipeline (the latency query) or decides which frames are inferred (`max-latency`). There a stage runs on a black frame before the caps
+//! pass. Elsewhere the first frame is the warm-up: a file's first result is there sooner by the time of two runs. Where it fails, the
+//! stage has to show on a black frame that it is this frame's fault; else it is an error of the element, as a warm-up that fails is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gstreamer as gst;
+
+use super::infer::{Driver, Stream};
+use super::lifecycle::Loading;
+use crate::frame::{Frame, FrameResults, PixelFormat, Size};
+use crate::stages::window::MAX_PASSING;
+use crate::stages::{self, Permit, Scheduling, StageStats};
+
+/// What an inference element does with a frame.
+pub(super) trait Stage: Send + Sync {
+    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was let go of. Runs begin
+    /// only while `permit` allows it.
+    fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
+
+    /// Runs on a black frame, unless somebody who shares the model has; tells how long a frame takes once it is warm.
+    fn warm_up(&self) -> stages::Result<Duration>;
+
+    /// Drops the frames whose run has not begun; their `done` is called.
+    fn drop_pending(&self);
+
+    /// Drops the frames whose permit was taken back before their run began; their `done` is called.
+    fn drop_withdrawn(&self);
+
+    /// What of these results is this stage's, of which `n_before` detections are not.
+    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;
+
+    /// Adds what was found in an earlier frame to the results of one that was not inferred.
+    fn carry(&self, found: &FrameResults, results: &mut FrameResults);
+
+    /// Adds to the results of a frame what is known of its objects from others; called for every frame that leaves, in the order of
+    /// the stream.
+    fn leave(&self, _results: &mut FrameResults) {}
+
+    /// The stream is flushed or over: what comes next has nothing to do with what came before.
+    fn reset(&self) {}
+
+    /// How many frames can run at once, where nobody else does on a model that is shared.
+    fn n_frames_at_once(&self) -> usize;
+
+    /// How many fewer would do now, for those that run wait for threads that others need too.
+    fn n_frames_fewer(&self) -> usize;
+
+    /// Which frame is next.
+    fn scheduling(&self) -> Scheduling;
+
+    /// Runs and times so far.
+    fn stats(&self) -> StageStats;
+
+    /// Whether results of earlier elements are needed.
+    fn reads_results(&self) -> bool;
+}
+
+/// Takes the results of a frame.
+pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;
+
+impl Driver {
+    /// Begins a stream with the stage that is, or will be, made.
+    pub(super) fn begin_stream(&self, stage: Arc<Loading>) {
+        *self.stream.lock().unwrap() = Stream::default();
+        // It is put to work anew, for the policy may have changed.
+        self.release();
+        self.is_given_up.store(false, Ordering::Release);
+        *self.loading.lock().unwrap() = Some(stage);
+    }
+
+    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was told, or the stream ends.
+    pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Stage>> {
+        if let Some(stage) = self.stage() {
+            return Some(stage);
+        }
+        let loading = self.loading.lock().unwrap().clone()?;
+        let stage = loading.wait(&self.is_given_up)?;
+        {
+            let still = self.loading.lock().unwrap();
+            // Another thread may have waited as well, or the stream may be over.
+            if self.stage().is_none() && still.as_ref().is_some_and(|still| Arc::ptr_eq(still, &loading)) {
+                self.put_to_work(element, stage);
+            }
+        }
+        self.stage()
+    }
+
+    /// As [`Driver::ready_stage`], after a warm-up if it matters how long a frame takes.
+    pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Stage>> {
+        let stage = self.ready_stage(element)?;
+        let has_limit = self.policy.lock().unwrap().max_latency.is_some();
+        if !(is_live || has_limit) || self.stream.lock().unwrap().is_warm {
+            return Some(stage);
+        }
+        match stage.warm_up() {
+            Ok(run_time) => {
+                self.is_warm(element, run_time);
+                Some(stage)
+            }
+            Err(error) => {
+                drop(stage);
+                self.release();
+                let loading = self.loading.lock().unwrap().clone();
+                loading?.fail(error);
+                None
+            }
+        }
+    }
+
+    /// What is wrong with the model itself, after one of its runs has failed; `None` if it has run before, or does on a black frame.
+    pub(super) fn never_runs(&self, element: &gst::Element) -> Option<stages::Error> {
+        if std::mem::replace(&mut self.stream.lock().unwrap().has_run, true) {
+            return None;
+        }
+        let failed = self.stage()?.warm_up().err();
+        gst::info!(self.cat, obj = element, "no run has succeeded yet; on a black frame: {failed:?}");
+        self.stream.lock().unwrap().has_run = failed.is_none();
+        failed
+    }
+
+    /// What upstream hears where there is no stage.
+    pub(super) fn no_stage(&self) -> gst::FlowError {
+        if self.is_given_up.load(Ordering::Acquire) { gst::FlowError::Flushing } else { gst::FlowError::Error }
+    }
+
+    /// Sizes the window for a stage.
+    fn put_to_work(&self, element: &gst::Element, stage: Arc<dyn Stage>) {
+        let n_at_once = stage.n_frames_at_once();
+        let capacity = match stage.scheduling() {
+            Scheduling::Throughput => {
+                n_at_once // one running on each request, or as many as run in a call
+                    + 1    // one being mapped by the streaming thread, or waiting for a request
+                    + 1 // one finished, on its way downstream
+            }
+            Scheduling::Latency => n_at_once,
+        };
+        self.window.set_capacity(capacity, MAX_PASSING);
+        // What was found out with the stage before.
+        self.window.limit(usize::MAX);
+        gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames");
+        let mut stream = self.stream.lock().unwrap();
+        (stream.n_at_once, stream.wanted, stream.capacity) = (n_at_once, capacity, capacity);
+        drop(stream);
+        *self.stage.lock().unwrap() = Some(stage);
+    }
+
+    /// So long takes a run of the warm stage.
+    fn is_warm(&self, element: &gst::Element, run_time: Duration) {
+        let latency = {
+            let mut stream = self.stream.lock().unwrap();
+            if std::mem::replace(&mut stream.is_warm, true) {
+                return; // Another thread was as quick.
+            }
+            (stream.has_run, stream.run_time) = (true, run_time);
+            stream.latency = run_time * stream.capacity as u32;
+            stream.latency
+        };
+        gst::info!(self.cat, obj = element, "{run_time:?} a run, latency {latency:?}");
+        let max_latency = self.policy.lock().unwrap().max_latency;
+        if let Some(max_latency) = max_latency.filter(|&max_latency| max_latency < run_time) {
+            gst::element_warning!(
+                element,
+                gst::ResourceError::Settings,
+                (
+                    "max-latency is {} ms, and one run took {} ms: hardly a frame will be inferred in time; raise max-latency, or take a faster device or a smaller model",
+                    max_latency.as_millis(),
+                    run_time.as_millis()
+                )
+            );
+        }
+    }
+
+    /// Lets those go who wait for the stage.
+    pub(super) fn stop_waiting(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+        let loading = self.loading.lock().unwrap().take();
+        if let Some(loading) = loading {
+            loading.wake();
+        }
+    }
+
+    /// Lets go of the stage, and waits for its runs.
+    pub(super) fn release(&self) {
+        let stage = self.stage.lock().unwrap().take();
+        drop(stage);
+    }
+
+    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
+        self.stage.lock().unwrap().clone()
+    }
+}
+
+/// A black frame of the size that a model likes, for the warm-up.
+pub(super) fn black_frame(size: Size) -> crate::tensor::Result<Frame> {
+    Frame::from_packed(PixelFormat::Rgb, size, &vec![0; size.width as usize * size.height as usize * 3])
+}

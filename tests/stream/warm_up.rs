@@ -1,0 +1,139 @@
+//! Where the time of a frame has to be known, a model runs before the first one; elsewhere the first frame is the warm-up. Either way a
+//! model that never runs is an error, and not a warning for each frame.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::devices::null::Gate;
+use roiflow::frame::Rect;
+use roiflow::runtime::{Error, ErrorKind};
+
+use crate::harness::{Slow, TIMEOUT, detect_compiled_through, face, pipeline, results, run};
+use crate::rig::{Rig, SIZE, black};
+
+/// A device whose runs fail if the test says so of their number, those of a warm-up included.
+fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Slow> {
+    let n_runs = AtomicU64::new(0);
+    Slow::computing(name, 1, move |io| {
+        if fails(n_runs.fetch_add(1, Ordering::AcqRel)) {
+            return Err(Error::new(ErrorKind::Device, "the device is on fire"));
+        }
+        // What the detector and the classifier of these tests understand.
+        let (shape, answer): (&[usize], &[f32]) = match io.input_tensor(0).shape()[..] {
+            [1, 64, 64, 3] => (&[1, 1, 6], &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]),
+            _ => (&[1, 4], &[1.0, 0.0, 0.0, 0.0]),
+        };
+        io.output(0, shape)?.dense_mut::<f32>()?.copy_from_slice(answer);
+        Ok(())
+    })
+}
+
+/// What the bus was told since it was asked before.
+fn said(rig: &Rig) -> Vec<String> {
+    let next = || rig.bus.pop_filtered(&[gst::MessageType::Warning, gst::MessageType::Error]);
+    let text = |message: gst::Message| match message.view() {
+        gst::MessageView::Warning(warning) => format!("warning: {}", warning.error()),
+        gst::MessageView::Error(error) => format!("error: {}", error.error()),
+        other => unreachable!("filtered, {other:?}"),
+    };
+    std::iter::from_fn(next).map(text).collect()
+}
+
+#[test]
+fn a_model_runs_before_the_first_frame_where_the_time_it_takes_matters_and_only_there() {
+    let slow = Slow::open("warm-up", 1);
+    let line = |properties| slow.detect(&format!("nireq=1 queue-policy=wait {properties}"));
+    for (what, rig, n_before) in [
+        ("a file", Rig::begun(&line("")), 0),
+        ("a live source", Rig::begun_live(&line("model-instance-id=live")), 2),
+        ("a limit of the latency", Rig::begun(&line("model-instance-id=limit max-latency=60000")), 2),
+        ("another stream of a model that is warm", Rig::begun_live(&line("model-instance-id=live")), 0),
+    ] {
+        assert_eq!(rig.count("runs"), n_before, "{what}");
+        rig.frame(0).unwrap();
+        rig.next();
+        assert_eq!((rig.count("runs"), rig.count("inferred")), (n_before + 1, 1), "{what}");
+    }
+}
+
+#[test]
+fn a_model_that_never_runs_ends_the_stream_with_its_first_frame() {
+    let device = failing("never-runs", |_| true);
+    let rig = Rig::begun(&device.detect("nireq=1 max-failures=-1"));
+    for round in 0..2 {
+        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream hears of it");
+        let said = said(&rig);
+        let [said] = &said[..] else { panic!("once is enough: {said:?}") };
+        for part in ["error: the model has not run once", "the device is on fire", "`roiflow bench MODEL --device NULL.never-runs`"] {
+            assert!(said.contains(part), "{said}");
+        }
+        let left = rig.left();
+        assert!(left.len() == 1 && left[0].status.contains("on fire"), "round {round}: {left:?}");
+        rig.check_counts();
+        // A flush begins anew.
+        rig.event(gst::event::FlushStart::new());
+        rig.event(gst::event::FlushStop::new(true));
+        rig.segment();
+    }
+}
+
+#[test]
+fn a_first_frame_that_fails_on_a_model_that_runs_is_a_warning() {
+    // The first frame's, and one after the two that tell whether the model runs and the second frame's.
+    let device = failing("first-fails", |n| n == 0 || n == 4);
+    let rig = Rig::begun(&device.detect("nireq=1"));
+    for (n, n_runs) in [(0, 3), (1, 4), (2, 5), (3, 6)] {
+        rig.frame(n).unwrap();
+        rig.next();
+        assert_eq!(rig.count("runs"), n_runs, "a model that has run is not tried again");
+        let said = said(&rig);
+        assert_eq!(said.len() == 1 && said[0].starts_with("warning: inference failed on frame"), n % 2 == 0, "frame {n}: {said:?}");
+    }
+    assert_eq!((rig.count("failed"), rig.count("inferred")), (2, 2));
+}
+
+#[test]
+fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
+    let device = failing("classifier-never-runs", |_| true);
+    let rig = Rig::begun(&device.classify("nireq=1 batch-size=1"));
+    rig.frames(0..5);
+    (0..5).for_each(|_| drop(rig.next()));
+    assert_eq!((rig.count("inferred"), said(&rig)), (5, vec![]));
+    let mut frame = black(5);
+    let objects = vec![face(1, Rect::from_corners(8.0, 8.0, 24.0, 24.0))];
+    roiflow::elements::meta::attach(frame.make_mut(), results(SIZE, 5, objects));
+    rig.source.push(frame).unwrap();
+    let said = rig.error();
+    assert!(said.contains("the model has not run once") && said.contains("on fire"), "{said}");
+}
+
+#[test]
+fn a_live_stream_does_not_begin_with_a_model_that_does_not_run() {
+    let device = failing("live-never-runs", |_| true);
+    let line = format!("videotestsrc is-live=true ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1"));
+    let pipeline = pipeline(&line);
+    for _ in 0..2 {
+        let ending = run(&pipeline);
+        let said = ending.error.expect("an error ends it");
+        assert!(said.contains("the device is on fire"), "{said}");
+        assert_eq!(ending.warnings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn who_asks_for_the_latency_waits_for_the_model_only_where_a_source_is_live() {
+    let gate = Gate::closed();
+    let rig = Rig::new(&detect_compiled_through(&gate, "latency-asked"));
+    gate.wait_for_arrivals(1);
+    let (answered, answer) = channel();
+    let pad = rig.element.static_pad("src").unwrap();
+    std::thread::spawn(move || {
+        let mut query = gst::query::Latency::new();
+        let _ = answered.send(pad.query(&mut query).then(|| query.result().0));
+    });
+    assert_eq!(answer.recv_timeout(TIMEOUT.into()), Ok(Some(false)));
+    gate.open();
+}
