@@ -39,7 +39,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crossbeam_channel", &["runtime", "pipeline"]),
     ("futures_core", &["runtime"]),
     ("tract_onnx", &["devices/cpu"]),
-    ("libloading", &["devices/find", "elements/analytics"]),
+    ("elf", &["pipeline/decoders"]),
+    ("libloading", &["devices/find", "elements/analytics", "pipeline/decoders"]),
     ("ort_sys", &["devices/onnxruntime"]),
     ("sha2", &["stages"]),
     ("roxmltree", &["devices/openvino"]),
@@ -65,7 +66,8 @@ const CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// The only files and folders of `src` in which the word `unsafe` may stand.
-const UNSAFE: &[&str] = &["tensor", "vision/simd", "devices", "elements/meta", "elements/analytics", "elements/buffer"];
+const UNSAFE: &[&str] =
+    &["tensor", "vision/simd", "devices", "elements/meta", "elements/analytics", "elements/buffer", "pipeline/decoders"];
 
 /// Macros that must not stay in the code, and words that must not stay in comments.
 const FORBIDDEN_MACROS: &[&str] = &["todo", "unimplemented", "dbg"];

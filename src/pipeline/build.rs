@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, SOURCE, WINDOW};
-use super::{Error, Plan, Result};
+use super::{Error, Plan, Result, decoders};
 use crate::elements;
 
 /// Builds the pipeline; nothing runs.
@@ -35,7 +35,11 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             false,
             glib::closure!(|_source: &gst::Element, _pad: &gst::Pad, caps: &gst::Caps| {
                 let kind = caps.structure(0).map(|structure| structure.name().as_str());
-                !kind.is_some_and(|kind| ["audio/", "text/", "subpicture/"].iter().any(|other| kind.starts_with(other)))
+                let is_other = kind.is_some_and(|kind| ["audio/", "text/", "subpicture/"].iter().any(|other| kind.starts_with(other)));
+                if !is_other {
+                    decoders::prepare(caps);
+                }
+                !is_other
             }),
         );
     }
