@@ -10,13 +10,14 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::infer::{Driver, Item, Stream};
+use super::lifecycle::upstream_is_live;
 use super::policy::{Policy, QueuePolicy, Reason};
 use super::stage::Stage;
 use super::stats::Left;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus};
 use crate::stages::window::{MAX_PASSING, Refused, Ticket};
-use crate::stages::{Permit, Scheduling, Withdrawal};
+use crate::stages::{self, Permit, Scheduling, Withdrawal};
 
 /// A frame in the window.
 pub(super) struct InFlight {
@@ -216,8 +217,7 @@ impl Driver {
         if let Some(is_live) = self.stream.lock().unwrap().is_live {
             return is_live;
         }
-        let mut query = gst::query::Latency::new();
-        let is_live = element.static_pad("sink").is_some_and(|pad| pad.peer_query(&mut query)) && query.result().0;
+        let is_live = upstream_is_live(element);
         gst::debug!(self.cat, obj = element, "upstream is {}live", if is_live { "" } else { "not " });
         self.stream.lock().unwrap().is_live = Some(is_live);
         is_live
@@ -472,7 +472,7 @@ impl Driver {
         }
         let now = Instant::now();
         let leave = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
-        let mut broken = None;
+        let (mut runs, mut too_many) = (Ok(gst::FlowSuccess::Ok), None);
         match outcome {
             Outcome::Skipped(reason) => {
                 leave(Left::Skipped(reason), 0);
@@ -481,12 +481,17 @@ impl Driver {
             Outcome::Failed(reason) => {
                 let n_failed = leave(Left::Failed, results.detections.len());
                 trace.end("failed", None);
-                broken = self.broken_by(element, &permit, results.frame_number, &reason, n_failed);
+                if let Some(error) = self.never_runs() {
+                    // Before the frame goes on, which may take as long as somebody looks at it.
+                    runs = self.break_off(element, &self.say_never_runs(&error), n_flushes);
+                } else {
+                    too_many = self.count_failure(element, &permit, results.frame_number, &reason, n_failed);
+                }
             }
             Outcome::Open | Outcome::Inferred => {
                 leave(Left::Inferred, results.detections.len());
                 if permit.has_succeeded() {
-                    self.stream.lock().unwrap().count_success();
+                    self.stream.lock().unwrap().n_failed_in_a_row = 0;
                 }
                 trace.end("inferred", None);
                 self.raise_latency(element, took);
@@ -500,34 +505,41 @@ impl Driver {
         meta::attach_to(writable, results, with_analytics);
         drop(held);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
-        let pushed = pad.push(buffer)?;
-        broken.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
+        let pushed = pad.push(buffer);
+        runs?;
+        let pushed = pushed?;
+        too_many.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
     }
 
-    /// One more frame on which inference failed: a warning, or, if that is one too many, what to say.
-    fn broken_by(&self, element: &gst::Element, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
+    /// One more frame on which inference failed: a warning; if that is one too many, what to say behind the frame.
+    fn count_failure(&self, element: &gst::Element, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
         let n_in_a_row = {
             let mut stream = self.stream.lock().unwrap();
-            stream.n_failed_in_a_row += 1;
-            if permit.has_succeeded() {
-                stream.count_success(); // Another region of the frame.
-            }
+            // A region of the frame may have had a result.
+            stream.n_failed_in_a_row = if permit.has_succeeded() { 0 } else { stream.n_failed_in_a_row + 1 };
             stream.n_failed_in_a_row
         };
-        let device = self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device);
-        if let Some(error) = self.never_runs(element) {
-            return Some(format!(
-                "the model has not run once, on a black frame neither: {error}; see whether `roiflow bench MODEL --device {device}` runs it, or \
-                 take another device"
-            ));
-        }
         self.warn_of_failure(element, frame_number, reason, n_failed);
         let max_failures = self.policy.lock().unwrap().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
+        let device = self.device();
         Some(format!(
             "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
              one, frame {frame_number}, because: {reason}; see whether `roiflow bench MODEL --device {device}` runs the model, take another \
              device, or set max-failures=-1 to go on without results"
         ))
+    }
+
+    fn say_never_runs(&self, error: &stages::Error) -> String {
+        let device = self.device();
+        format!(
+            "the model has not run once, nor does it on a black frame: {error}; see whether `roiflow bench MODEL --device {device}` runs it, or \
+             take another device"
+        )
+    }
+
+    /// What the stage runs on, for `--device`.
+    fn device(&self) -> String {
+        self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device)
     }
 
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.

@@ -25,7 +25,8 @@
 //! - *An error downstream*: the window is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
 //!   upstream has sent EOS already. Exactly one of them: `Stream::flow` and `Stream::has_eos` change under one lock. NotLinked
 //!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation.
-//! - *Too many failures in a row* (`max-failures`): an error on the bus that says why, and then as after an error downstream.
+//! - *Too many failures in a row* (`max-failures`), or one of a model that never runs: an error on the bus that says why, and then as after an
+//!   error downstream.
 //!
 //! `Driver::found` and `Driver::motion` are held alone, and only to take or put.
 //!
@@ -113,10 +114,8 @@ pub(super) struct Stream {
     pub(super) run_time: Duration,
     /// Told to live pipelines; zero until the stage is warm, and then only ever raised.
     pub(super) latency: Duration,
-    /// How long a frame takes was measured.
+    /// How long a frame takes was measured before it was needed.
     pub(super) is_warm: bool,
-    /// A run succeeded.succeeded.
-    pub(super) has_run: bool,
     pub(super) n_frames: u64,
     /// Frames are missing before the next one that leaves.
     pub(super) has_gap: bool,
@@ -150,7 +149,6 @@ impl Default for Stream {
             run_time: Duration::ZERO,
             latency: Duration::ZERO,
             is_warm: false,
-            has_run: false,
             n_frames: 0,
             has_gap: false,
             n_failed_in_a_row: 0,
@@ -166,11 +164,6 @@ impl Stream {
     /// For a full window: what is told, or, where nobody was told, what is known so far.
     fn latency(&self) -> Duration {
         if self.is_warm { self.latency } else { self.run_time * self.capacity as u32 }
-    }
-
-    /// A run succeeded.
-    pub(super) fn count_success(&mut self) {
-        (self.has_run, self.n_failed_in_a_row) = (true, 0);
     }
 }
 

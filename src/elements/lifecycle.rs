@@ -2,7 +2,7 @@
 //! let go on the way to NULL.
 //!
 //! Nobody waits for it in a state change: a source starts and a decoder is found meanwhile. Who first needs the stage waits, which
-//! is the streaming thread with its caps, or whoever asks for the latency. Why there is none goes onto the bus as soon as it is
+//! is the streaming thread with its caps, or whoever asks for the latency of a live pipeline. Why there is none goes onto the bus as soon as it is
 //! known, but not before PAUSED, for in READY the settings may still change.
 //!
 //! Knows when. What is made, of which settings, is the element's.
@@ -24,6 +24,12 @@ use crate::stages;
 pub(super) trait Settings: Clone + PartialEq + Send + 'static {
     /// What is wrong with them at a glance.
     fn check(&self, element: &gst::Element) -> stages::Result<()>;
+}
+
+/// Whether upstream says that it is live; false where it is not linked yet.
+pub(super) fn upstream_is_live(element: &gst::Element) -> bool {
+    let mut query = gst::query::Latency::new();
+    element.static_pad("sink").is_some_and(|pad| pad.peer_query(&mut query)) && query.result().0
 }
 
 /// A stage and the settings that it was made of. Stays over READY, so that a stream that starts again need not load again.
@@ -65,13 +71,23 @@ impl<S: Settings> KeptStage<S> {
     /// models are compiled side by side.
     pub(super) fn change_state(
         &self,
-        driver: &Driver,
+        driver: &Arc<Driver>,
         element: &gst::Element,
         transition: gst::StateChange,
         settings: &Mutex<S>,
         load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
         parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let load = {
+            let (driver, element) = (driver.clone(), element.clone());
+            move |settings: &S| {
+                let stage = load(settings)?;
+                if driver.needs_warm_up(upstream_is_live(&element)) {
+                    stage.warm_up()?;
+                }
+                Ok(stage)
+            }
+        };
         match transition {
             gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Kept::begin(settings.lock().unwrap().clone(), load)),
             gst::StateChange::ReadyToPaused => {
@@ -99,7 +115,7 @@ impl<S: Settings> KeptStage<S> {
         Ok(changed)
     }
 
-    /// Puts a stage to work as soon as it is there; it is made now unless one is, or will be, that fits.
+    /// Begins a stream with a stage; it is made now unless one is, or will be, that fits.
     fn start(
         &self,
         driver: &Driver,
@@ -165,6 +181,11 @@ impl Loading {
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
     }
 
+    /// Whether there is a stage.
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self.state.lock().unwrap().outcome, Some(Ok(_)))
+    }
+
     /// Lets those who wait look again whether they have been given up.
     pub(super) fn wake(&self) {
         let _state = self.state.lock().unwrap();
@@ -182,8 +203,11 @@ impl Loading {
     }
 
     fn finish(&self, outcome: stages::Result<Arc<dyn Stage>>) {
-        self.tell(|state| state.outcome = Some(outcome));
+        let mut before = None;
+        self.tell(|state| before = state.outcome.replace(outcome));
         self.wake();
+        // The last share of a stage waits for its runs.
+        drop(before);
     }
 
     /// After a change, says why there is no stage, if somebody is to be told and was not; whether there is none.

@@ -165,7 +165,7 @@ impl Policy {
             boolean("qos", "Quality of service", "Frames that the sink would show too late, as it says by QoS events, pass without inference", default.qos),
             glib::ParamSpecInt::builder("max-failures")
                 .nick("Maximum failures")
-                .blurb("How many frames in a row may fail, which then go on without results; one more is an error that ends the stream. A run that succeeds starts the count anew. 0: the first failure is an error; -1: none ever is")
+                .blurb("How many frames in a row may fail, which then go on without results; one more is an error that ends the stream. A run that succeeds starts the count anew. 0: the first failure is an error; -1: none is, once the model has run")
                 .minimum(-1)
                 .default_value(as_int(default.max_failures))
                 .mutable_playing()

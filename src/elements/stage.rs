@@ -6,8 +6,11 @@
 //!
 //! What engines make lazily makes a first run slow, and how long one takes has to be known beforehand where that is told to a live
 //! pipeline (the latency query) or decides which frames are inferred (`max-latency`). There a stage runs on a black frame before the caps
-//! pass. Elsewhere the first frame is the warm-up: a file's first result is there sooner by the time of two runs. Where it fails, the
-//! stage has to show on a black frame that it is this frame's fault; else it is an error of the element, as a warm-up that fails is.
+//! pass: behind the making of it where a live source is known by then, or when the caps come. Elsewhere the first frame is the warm-up: a
+//! file's first result is there sooner by the time of two runs.
+//!
+//! A warm-up that fails is an error of the element. So that a model which never runs is one everywhere, and not a warning for each frame,
+//! a stage of which no run has given a result has to show on a black frame that a failure is the frame's fault.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +20,7 @@ use gstreamer as gst;
 
 use super::infer::{Driver, Stream};
 use super::lifecycle::Loading;
-use crate::frame::{Frame, FrameResults, PixelFormat, Size};
+use crate::frame::{Frame, FrameResults};
 use crate::stages::window::MAX_PASSING;
 use crate::stages::{self, Permit, Scheduling, StageStats};
 
@@ -29,6 +32,9 @@ pub(super) trait Stage: Send + Sync {
 
     /// Runs on a black frame, unless somebody who shares the model has; tells how long a frame takes once it is warm.
     fn warm_up(&self) -> stages::Result<Duration>;
+
+    /// Whether a run, of whoever shares the model, has given a result.
+    fn has_run(&self) -> bool;
 
     /// Drops the frames whose run has not begun; their `done` is called.
     fn drop_pending(&self);
@@ -86,9 +92,9 @@ impl Driver {
         let loading = self.loading.lock().unwrap().clone()?;
         let stage = loading.wait(&self.is_given_up)?;
         {
-            let still = self.loading.lock().unwrap();
-            // Another thread may have waited as well, or the stream may be over.
-            if self.stage().is_none() && still.as_ref().is_some_and(|still| Arc::ptr_eq(still, &loading)) {
+            let current = self.loading.lock().unwrap();
+            // Another thread may have waited as well, the stream may be over, or the stage may have failed to run.
+            if self.stage().is_none() && current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &loading)) && loading.is_made() {
                 self.put_to_work(element, stage);
             }
         }
@@ -97,35 +103,46 @@ impl Driver {
 
     /// As [`Driver::ready_stage`], after a warm-up if it matters how long a frame takes.
     pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Stage>> {
-        let stage = self.ready_stage(element)?;
-        let has_limit = self.policy.lock().unwrap().max_latency.is_some();
-        if !(is_live || has_limit) || self.stream.lock().unwrap().is_warm {
-            return Some(stage);
+        if !self.needs_warm_up(is_live) || self.stream.lock().unwrap().is_warm {
+            return self.ready_stage(element);
         }
+        let loading = self.loading.lock().unwrap().clone()?;
+        // Before it is put to work, where a flush finds it.
+        let stage = match self.stage() {
+            Some(stage) => stage,
+            None => loading.wait(&self.is_given_up)?,
+        };
         match stage.warm_up() {
             Ok(run_time) => {
-                self.is_warm(element, run_time);
-                Some(stage)
+                self.ready_stage(element)?;
+                self.set_run_time(element, &loading, run_time);
             }
+            // It does run; or a flush came between, and there is another time.
+            Err(_) if stage.has_run() => {}
+            Err(error) if error.kind() == stages::ErrorKind::Stopped => {}
             Err(error) => {
                 drop(stage);
+                loading.fail(error);
                 self.release();
-                let loading = self.loading.lock().unwrap().clone();
-                loading?.fail(error);
-                None
+                return None;
             }
         }
+        self.ready_stage(element)
     }
 
-    /// What is wrong with the model itself, after one of its runs has failed; `None` if it has run before, or does on a black frame.
-    pub(super) fn never_runs(&self, element: &gst::Element) -> Option<stages::Error> {
-        if std::mem::replace(&mut self.stream.lock().unwrap().has_run, true) {
+    /// Whether it has to be known how long a frame takes.
+    pub(super) fn needs_warm_up(&self, is_live: bool) -> bool {
+        is_live || self.policy.lock().unwrap().max_latency.is_some()
+    }
+
+    /// What is wrong with the model itself, where a run has failed: `None` if one has given a result, or does on a black frame.
+    pub(super) fn never_runs(&self) -> Option<stages::Error> {
+        let stage = self.stage()?;
+        if stage.has_run() {
             return None;
         }
-        let failed = self.stage()?.warm_up().err();
-        gst::info!(self.cat, obj = element, "no run has succeeded yet; on a black frame: {failed:?}");
-        self.stream.lock().unwrap().has_run = failed.is_none();
-        failed
+        // A flush drops this run, too.
+        stage.warm_up().err().filter(|error| error.kind() != stages::ErrorKind::Stopped)
     }
 
     /// What upstream hears where there is no stage.
@@ -154,14 +171,16 @@ impl Driver {
         *self.stage.lock().unwrap() = Some(stage);
     }
 
-    /// So long takes a run of the warm stage.
-    fn is_warm(&self, element: &gst::Element, run_time: Duration) {
+    /// So long takes a run of the warm stage of this making.
+    fn set_run_time(&self, element: &gst::Element, of: &Arc<Loading>, run_time: Duration) {
         let latency = {
+            let current = self.loading.lock().unwrap();
             let mut stream = self.stream.lock().unwrap();
-            if std::mem::replace(&mut stream.is_warm, true) {
-                return; // Another thread was as quick.
+            // The stream may be another one by now, or another thread was as quick.
+            if stream.is_warm || !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, of)) {
+                return;
             }
-            (stream.has_run, stream.run_time) = (true, run_time);
+            (stream.is_warm, stream.run_time) = (true, run_time);
             stream.latency = run_time * stream.capacity as u32;
             stream.latency
         };
@@ -198,9 +217,4 @@ impl Driver {
     pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
         self.stage.lock().unwrap().clone()
     }
-}
-
-/// A black frame of the size that a model likes, for the warm-up.
-pub(super) fn black_frame(size: Size) -> crate::tensor::Result<Frame> {
-    Frame::from_packed(PixelFormat::Rgb, size, &vec![0; size.width as usize * size.height as usize * 3])
 }

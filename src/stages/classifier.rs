@@ -137,11 +137,14 @@ impl Classifier {
     /// # Errors
     /// What the run says.
     pub fn classify(&self, frame: &Frame) -> Result<Vec<Classification>> {
+        self.classify_with(frame, &Permit::new(Instant::now(), None))
+    }
+
+    fn classify_with(&self, frame: &Frame, permit: &Arc<Permit>) -> Result<Vec<Classification>> {
         let mut classified = wait_for(|done| {
             let done: Done = Box::new(move |classified| done(Ok(classified)));
             let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
-            let (permit, span) = (Permit::new(Instant::now(), None), tracing::Span::current());
-            self.client.submit_alone(self.job(ObjectId::next(), (frame.clone(), None), 0, &permit, &span, &task));
+            self.client.submit_alone(self.job(ObjectId::next(), (frame.clone(), None), 0, permit, &tracing::Span::current(), &task));
         })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
@@ -184,12 +187,18 @@ impl Classifier {
         self.client.n_frames_fewer()
     }
 
-    /// How long a frame takes: what `measure` finds, once for all who share the model.
+    /// How long a region takes, without what it waits for others: runs on black frames, once for all who share the model.
     ///
     /// # Errors
-    /// What `measure` says; the next one tries again.
-    pub fn warm_up(&self, measure: impl FnOnce() -> Result<Duration>) -> Result<Duration> {
-        self.instance.warm_up(measure)
+    /// What a run says; the next one tries again.
+    pub fn warm_up(&self) -> Result<Duration> {
+        // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
+        self.instance.warm_up(self.spec.input_size, |frame, permit| self.classify_with(frame, permit).map(drop))
+    }
+
+    /// Whether a run, of whoever shares the model, has given a result.
+    pub fn has_run(&self) -> bool {
+        self.client.has_run()
     }
 
     /// The model.

@@ -126,9 +126,11 @@ impl Detector {
     /// # Errors
     /// What the run says.
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
-        let permit = Permit::new(Instant::now(), None);
-        let found = super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit, done)))?;
-        Ok(found.detections)
+        Ok(self.detect_with(frame, &Permit::new(Instant::now(), None))?.detections)
+    }
+
+    fn detect_with(&self, frame: &Frame, permit: &Arc<Permit>) -> Result<Found> {
+        super::classifier::wait_for(|done| self.client.submit_alone(self.job(frame.clone(), 0, permit.clone(), done)))
     }
 
     /// Drops the frames whose run has not begun: they fail.
@@ -161,12 +163,17 @@ impl Detector {
         self.client.n_frames_fewer()
     }
 
-    /// How long a frame takes: what `measure` finds, once for all who share the model.
+    /// How long a frame takes, without what it waits for others: runs on black frames, once for all who share the model.
     ///
     /// # Errors
-    /// What `measure` says; the next one tries again.
-    pub fn warm_up(&self, measure: impl FnOnce() -> Result<Duration>) -> Result<Duration> {
-        self.instance.warm_up(measure)
+    /// What a run says; the next one tries again.
+    pub fn warm_up(&self) -> Result<Duration> {
+        self.instance.warm_up(self.spec.input_size, |frame, permit| self.detect_with(frame, permit).map(drop))
+    }
+
+    /// Whether a run, of whoever shares the model, has given a result.
+    pub fn has_run(&self) -> bool {
+        self.client.has_run()
     }
 
     /// The model.

@@ -141,6 +141,8 @@ pub(super) struct Queue<J: Job> {
     watched: Condvar,
     /// A client has waited in vain for its jobs.
     hangs: AtomicBool,
+    /// A run has given a result.
+    has_run: AtomicBool,
 }
 
 struct State<J: Job> {
@@ -264,6 +266,11 @@ impl<J: Job> Client<J> {
         self.scheduling
     }
 
+    /// Whether a run, of whichever client, has given a result.
+    pub(super) fn has_run(&self) -> bool {
+        self.queue.has_run.load(Ordering::Acquire)
+    }
+
     pub(super) fn stats(&self) -> StageStats {
         self.tally.stats.lock().unwrap().clone()
     }
@@ -330,6 +337,7 @@ impl<J: Job> Queue<J> {
             ended: Condvar::new(),
             watched: Condvar::new(),
             hangs: AtomicBool::new(false),
+            has_run: AtomicBool::new(false),
         });
         for _ in 0..n_at_first {
             queue.add_worker(&first)?;
@@ -523,6 +531,7 @@ impl<J: Job> Queue<J> {
             };
             if ended.is_ok() {
                 job.permit().succeed();
+                self.has_run.store(true, Ordering::Release);
             }
             deliver(job, ended);
             match &mut first {

@@ -1,5 +1,6 @@
 //! An element between two pads of the test, which sees every frame and event that leaves, in order.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +25,8 @@ pub struct Rig {
     seen: Receiver<String>,
     answer: Arc<Mutex<Answer>>,
     left: Arc<Mutex<Vec<Left>>>,
+    /// What the source says of itself.
+    pub is_live: Arc<AtomicBool>,
 }
 
 /// A frame that left.
@@ -95,10 +98,12 @@ impl Rig {
                 _ => false,
             })
             .build();
+        let is_live = Arc::new(AtomicBool::new(is_live));
+        let says_live = is_live.clone();
         let source = gst::Pad::builder(gst::PadDirection::Src)
             .query_function(move |pad, parent, query| match query.view_mut() {
                 gst::QueryViewMut::Latency(latency) => {
-                    latency.set(is_live, gst::ClockTime::ZERO, gst::ClockTime::NONE);
+                    latency.set(says_live.load(Ordering::Acquire), gst::ClockTime::ZERO, gst::ClockTime::NONE);
                     true
                 }
                 _ => gst::Pad::query_default(pad, parent, query),
@@ -109,7 +114,7 @@ impl Rig {
         sink.set_active(true).unwrap();
         source.set_active(true).unwrap();
         source.link(&element.static_pad("sink").unwrap()).unwrap();
-        let rig = Self { element, source, sink, bus, seen, answer, left };
+        let rig = Self { element, source, sink, bus, seen, answer, left, is_live };
         rig.element.set_state(gst::State::Playing).unwrap();
         rig
     }

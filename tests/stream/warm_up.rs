@@ -2,16 +2,16 @@
 //! model that never runs is an error, and not a warning for each frame.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 
 use gst::prelude::*;
 use gstreamer as gst;
 use roiflow::devices::null::Gate;
-use roiflow::frame::Rect;
+use roiflow::frame::{ObjectId, Rect};
 use roiflow::runtime::{Error, ErrorKind};
 
-use crate::harness::{Slow, TIMEOUT, detect_compiled_through, face, pipeline, results, run};
+use crate::harness::{Slow, TIMEOUT, caps, detect_compiled_through, eventually, face, pipeline, results, run};
 use crate::rig::{Rig, SIZE, black};
 
 /// A device whose runs fail if the test says so of their number, those of a warm-up included.
@@ -108,6 +108,94 @@ fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
     rig.source.push(frame).unwrap();
     let said = rig.error();
     assert!(said.contains("the model has not run once") && said.contains("on fire"), "{said}");
+}
+
+#[test]
+fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let lost = is_lost.clone();
+    let device = failing("has-run", move |_| lost.load(Ordering::Acquire));
+    let fails = |what: &str, rig: &Rig| {
+        is_lost.store(true, Ordering::Release);
+        rig.frame(100).unwrap();
+        while !rig.next().starts_with("frame 100") {}
+        let said = said(rig);
+        assert!(said.len() == 1 && said[0].starts_with("warning"), "{what}: {said:?}");
+        is_lost.store(false, Ordering::Release);
+    };
+    let (first, second) = (Rig::begun(&device.detect("nireq=1")), Rig::begun(&device.detect("nireq=1")));
+    first.frame(0).unwrap();
+    first.next();
+    fails("another stream of the same model", &second);
+    first.element.set_state(gst::State::Ready).unwrap();
+    first.element.set_state(gst::State::Playing).unwrap();
+    first.begin();
+    fails("a stream that begins anew", &first);
+
+    // Runs in the background are runs.
+    let rig = Rig::begun(&device.classify("nireq=1 batch-size=1 classifier-async-mode=true reclassify-interval=1"));
+    let tracked = |n: u64| {
+        let mut frame = black(n);
+        let object = roiflow::frame::Detection { track: Some(ObjectId(1)), ..face(1, Rect::from_corners(8.0, 8.0, 24.0, 24.0)) };
+        roiflow::elements::meta::attach(frame.make_mut(), results(SIZE, n, vec![object]));
+        frame
+    };
+    rig.source.push(tracked(0)).unwrap();
+    rig.next();
+    eventually("it has run", || rig.count("runs") == 1);
+    is_lost.store(true, Ordering::Release);
+    eventually("a failure is told", || {
+        let n = rig.count("frames-in");
+        rig.source.push(tracked(n)).unwrap();
+        rig.next();
+        rig.count("failed") > 0
+    });
+    assert!(said(&rig).iter().all(|said| said.starts_with("warning")));
+}
+
+#[test]
+fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
+    let device = failing("paused", |_| true);
+    let pipeline = pipeline(&format!("videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1")));
+    pipeline.set_state(gst::State::Paused).unwrap();
+    let message = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]);
+    pipeline.set_state(gst::State::Null).unwrap();
+    let message = message.expect("an error is told");
+    let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
+    assert!(error.error().to_string().contains("the model has not run once"), "{error:?}");
+}
+
+#[test]
+fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failure() {
+    let slow = Slow::open("turns-live", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
+    rig.is_live.store(true, Ordering::Release);
+    rig.begin();
+    rig.expect(&["stream-start", "caps 64x48", "segment"]);
+    assert_eq!(rig.count("runs"), 2);
+
+    // The only request is busy: the warm-up waits for it, and the flush finds it there.
+    let slow = Slow::open("turns-live-busy", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
+    slow.hold();
+    rig.frame(0).unwrap();
+    slow.wait_for(1);
+    rig.is_live.store(true, Ordering::Release);
+    let source = rig.source.clone();
+    let beginning = std::thread::spawn(move || {
+        source.push_event(gst::event::StreamStart::new("live"));
+        source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
+    });
+    eventually("the caps are through", || {
+        rig.event(gst::event::FlushStart::new());
+        rig.event(gst::event::FlushStop::new(true));
+        beginning.is_finished()
+    });
+    slow.release();
+    rig.begin();
+    rig.frame(1).unwrap();
+    while rig.next() != "frame 1 of 64x48" {}
+    assert_eq!((said(&rig), rig.count("inferred")), (vec![], 1));
 }
 
 #[test]

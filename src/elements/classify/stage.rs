@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
-use crate::elements::stage::{Done, Stage, black_frame};
+use crate::elements::stage::{Done, Stage};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
 use crate::stages::classifier::Classified;
@@ -82,14 +82,11 @@ impl Stage for ClassifyStage {
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        self.classifier.warm_up(|| {
-            let frame = black_frame(self.classifier.spec().input_size)?;
-            // A model may well say nothing of a black picture; only whether it runs, and how long, matters here.
-            self.classifier.classify(&frame)?;
-            let begin = Instant::now();
-            self.classifier.classify(&frame)?;
-            Ok(begin.elapsed())
-        })
+        self.classifier.warm_up()
+    }
+
+    fn has_run(&self) -> bool {
+        self.classifier.has_run()
     }
 
     fn drop_pending(&self) {

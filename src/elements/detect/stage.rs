@@ -3,10 +3,10 @@
 //! Knows no pads and no properties.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::elements::regions::ObjectFilter;
-use crate::elements::stage::{Done, Stage, black_frame};
+use crate::elements::stage::{Done, Stage};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
 use crate::stages::detector::{DetectedInRegions, Found};
@@ -53,13 +53,11 @@ impl Stage for DetectStage {
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {
-        self.detector.warm_up(|| {
-            let frame = black_frame(self.detector.spec().input_size)?;
-            self.detector.detect(&frame)?; // The first run pays for lazily made buffers.
-            let begin = Instant::now();
-            self.detector.detect(&frame)?;
-            Ok(begin.elapsed())
-        })
+        self.detector.warm_up()
+    }
+
+    fn has_run(&self) -> bool {
+        self.detector.has_run()
     }
 
     fn drop_pending(&self) {
