@@ -136,7 +136,9 @@ fn a_flush_from_the_thread_that_pushes_downstream_does_not_hang() {
         Ok(gst::FlowSuccess::Ok)
     });
     for round in 0..3 {
-        rig.frame(round).unwrap();
+        // The flush may be there before the frame is handed over.
+        let pushed = rig.frame(round);
+        assert!(matches!(pushed, Ok(_) | Err(gst::FlowError::Flushing)), "{pushed:?}");
         rig.expect(&["flush-start", "flush-stop"]);
         rig.segment();
         rig.expect(&["segment"]);
