@@ -83,7 +83,7 @@ impl<S: Settings> KeptStage<S> {
             move |settings: &S| {
                 let stage = load(settings)?;
                 if driver.needs_warm_up(upstream_is_live(&element)) {
-                    stage.warm_up()?;
+                    stage.try_warm_up()?;
                 }
                 Ok(stage)
             }

@@ -36,6 +36,15 @@ pub(super) trait Stage: Send + Sync {
     /// Whether a run, of whoever shares the model, has given a result.
     fn has_run(&self) -> bool;
 
+    /// As [`Stage::warm_up`]; `None` where that failed and the model is not to blame: it has run for somebody, or a flush came between.
+    fn try_warm_up(&self) -> stages::Result<Option<Duration>> {
+        match self.warm_up() {
+            Ok(run_time) => Ok(Some(run_time)),
+            Err(error) if self.has_run() || error.kind() == stages::ErrorKind::Stopped => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Drops the frames whose run has not begun; their `done` is called.
     fn drop_pending(&self);
 
@@ -112,14 +121,12 @@ impl Driver {
             Some(stage) => stage,
             None => loading.wait(&self.is_given_up)?,
         };
-        match stage.warm_up() {
-            Ok(run_time) => {
+        match stage.try_warm_up() {
+            Ok(Some(run_time)) => {
                 self.ready_stage(element)?;
                 self.set_run_time(element, &loading, run_time);
             }
-            // It does run; or a flush came between, and there is another time.
-            Err(_) if stage.has_run() => {}
-            Err(error) if error.kind() == stages::ErrorKind::Stopped => {}
+            Ok(None) => {}
             Err(error) => {
                 drop(stage);
                 loading.fail(error);
@@ -137,12 +144,7 @@ impl Driver {
 
     /// What is wrong with the model itself, where a run has failed: `None` if one has given a result, or does on a black frame.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
-        let stage = self.stage()?;
-        if stage.has_run() {
-            return None;
-        }
-        // A flush drops this run, too.
-        stage.warm_up().err().filter(|error| error.kind() != stages::ErrorKind::Stopped)
+        self.stage().filter(|stage| !stage.has_run())?.try_warm_up().err()
     }
 
     /// What upstream hears where there is no stage.

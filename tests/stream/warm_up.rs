@@ -154,6 +154,29 @@ fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
 }
 
 #[test]
+fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let n_failed = Arc::new(AtomicU64::new(0));
+    let (lost, failed) = (is_lost.clone(), n_failed.clone());
+    let device = failing("warm-up-fails", move |_| {
+        let fails = lost.load(Ordering::Acquire);
+        failed.fetch_add(u64::from(fails), Ordering::AcqRel);
+        fails
+    });
+    let first = Rig::begun(&device.detect("nireq=1"));
+    first.frame(0).unwrap();
+    first.next();
+    is_lost.store(true, Ordering::Release);
+    // Tried behind the making of the stage, and again with the caps.
+    let second = Rig::begun(&device.detect("nireq=1 max-latency=60000"));
+    assert_eq!(n_failed.load(Ordering::Acquire), 2);
+    is_lost.store(false, Ordering::Release);
+    second.frame(1).unwrap();
+    assert_eq!(second.next(), "frame 1 of 64x48");
+    assert_eq!((second.count("inferred"), said(&second)), (1, vec![]));
+}
+
+#[test]
 fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
     let device = failing("paused", |_| true);
     let pipeline = pipeline(&format!("videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1")));
