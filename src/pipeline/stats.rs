@@ -10,8 +10,11 @@ use gstreamer as gst;
 use super::Plan;
 use super::plan::PUBLISH;
 
-/// Latencies kept for the percentiles: all of an hour at 30 frames a second.
+/// Latencies kept for the percentiles: all of an hour at 30 frames a second, of longer streams every second one, every fourth and so on.
 const MAX_LATENCIES: usize = 108_000;
+/// Frames that can be on their way from the first inference element to the last: more than windows hold. Those beyond were dropped, or
+/// something between has given them other time stamps.
+const MAX_INSIDE: usize = 4096;
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,7 +25,7 @@ pub struct Stats {
     pub n_objects: u64,
     /// From the first buffer to the last.
     pub duration: Duration,
-    /// From the arrival at the first inference element to leaving the last one; sorted.
+    /// From the arrival at the first inference element to leaving the last one; sorted. Of a long stream an even sample of all.
     pub latencies: Vec<Duration>,
     /// Per inference element.
     pub stages: Vec<StageTimes>,
@@ -141,7 +144,7 @@ pub(super) struct Meter {
 struct Seen {
     /// Frames between the two probes, by time stamp.
     inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
-    latencies: Vec<Duration>,
+    latencies: Latencies,
     n_in: u64,
     n_out: u64,
     first: Option<Instant>,
@@ -155,11 +158,7 @@ impl Meter {
         let inference: Vec<gst::Element> = named.filter_map(|element| pipeline.by_name(&element.name)).collect();
         let seen = Arc::new(Mutex::new(Seen::default()));
         if let (Some(first), Some(last)) = (inference.first(), inference.last()) {
-            probe(first, "sink", &seen, |seen, pts, now| {
-                seen.n_in += 1;
-                seen.first.get_or_insert(now);
-                seen.inside.push_back((pts, now));
-            });
+            probe(first, "sink", &seen, Seen::enter);
             probe(last, "src", &seen, Seen::leave);
         }
         Self { seen, inference, publish: pipeline.by_name(PUBLISH) }
@@ -178,7 +177,7 @@ impl Meter {
             stats.n_frames = seen.n_out;
             stats.n_dropped = if ended { seen.n_in.saturating_sub(seen.n_out) } else { 0 };
             stats.duration = seen.first.zip(seen.last).map(|(first, last)| last - first).unwrap_or_default();
-            stats.latencies = seen.latencies.clone();
+            stats.latencies = seen.latencies.kept.clone();
         }
         stats.latencies.sort();
         for element in &self.inference {
@@ -212,15 +211,53 @@ impl Meter {
 }
 
 impl Seen {
+    fn enter(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
+        self.n_in += 1;
+        self.first.get_or_insert(now);
+        if self.inside.len() == MAX_INSIDE {
+            self.inside.pop_front();
+        }
+        self.inside.push_back((pts, now));
+    }
+
     fn leave(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
         self.n_out += 1;
         self.last = Some(now);
         // Order is kept on the way; a frame that was dropped between the probes is passed over.
         let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
         let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range has at least one");
-        if self.latencies.len() < MAX_LATENCIES {
-            self.latencies.push(now - arrived);
+        self.latencies.add(now - arrived);
+    }
+}
+
+/// An even sample of durations: each, then every second one, and so on, of those that came.
+#[derive(Default)]
+struct Latencies {
+    kept: Vec<Duration>,
+    n_seen: u64,
+    /// One of two to the power of this is kept.
+    shift: u32,
+}
+
+impl Latencies {
+    fn add(&mut self, latency: Duration) {
+        let is_kept = self.n_seen.is_multiple_of(1 << self.shift);
+        self.n_seen += 1;
+        if !is_kept {
+            return;
         }
+        if self.kept.len() == MAX_LATENCIES {
+            let mut place = 0;
+            self.kept.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.shift += 1;
+            if !(self.n_seen - 1).is_multiple_of(1 << self.shift) {
+                return;
+            }
+        }
+        self.kept.push(latency);
     }
 }
 
@@ -238,4 +275,35 @@ fn probe(
         }
         gst::PadProbeReturn::Ok
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_a_long_stream_are_an_even_sample_of_it() {
+        let mut latencies = Latencies::default();
+        let n_frames = 5 * MAX_LATENCIES as u64 + 7;
+        (0..n_frames).for_each(|n| latencies.add(Duration::from_nanos(n)));
+        let kept: Vec<u64> = latencies.kept.iter().map(|latency| latency.as_nanos() as u64).collect();
+        assert_eq!(kept, (0..n_frames).step_by(8).collect::<Vec<_>>());
+        assert!(kept.len() <= MAX_LATENCIES);
+    }
+
+    #[test]
+    fn frames_that_get_other_time_stamps_on_the_way_take_no_memory_and_no_latency() {
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        let pts = |n: u64| Some(gst::ClockTime::from_mseconds(n));
+        for n in 0..3 * MAX_INSIDE as u64 {
+            seen.enter(pts(2 * n), now);
+            seen.leave(pts(2 * n + 1), now);
+        }
+        assert_eq!((seen.inside.len(), seen.latencies.kept.len()), (MAX_INSIDE, 0));
+        assert_eq!(seen.n_in, seen.n_out);
+        seen.enter(pts(1), now);
+        seen.leave(pts(1), now + Duration::from_millis(5));
+        assert_eq!(seen.latencies.kept, [Duration::from_millis(5)]);
+        assert!(seen.inside.is_empty(), "what was before it is not on its way any more");
+    }
 }
