@@ -13,7 +13,7 @@ use gstreamer as gst;
 
 use crate::frame::{Detection, FrameResults, ObjectId};
 use crate::stages::classifier::Classified;
-use crate::stages::{AnswerCache, Cut, Region, ReuseOptions};
+use crate::stages::{self, AnswerCache, Cut, Region, ReuseOptions};
 
 /// So many objects in a row without a name are no chance: nobody tracks.
 const N_NAMELESS: u64 = 16;
@@ -126,8 +126,9 @@ struct State {
     n_resets: u64,
     /// Frames whose objects are being classified in the background.
     n_in_background: usize,
-    /// What failed there, for the next frame to tell.
+    /// What failed there, for the next frame to tell, and whether a run there has given a result since the last frame.
     failed: Option<String>,
+    has_succeeded: bool,
     has_names: bool,
     n_nameless: u64,
     has_warned: bool,
@@ -156,6 +157,8 @@ pub(super) struct FramePlan {
     pub(super) warning: Option<String>,
     /// What failed in the background since the last frame.
     pub(super) failed: Option<String>,
+    /// Whether a run in the background has given a result since the last frame.
+    pub(super) has_succeeded: bool,
 }
 
 /// Objects whose answers are remembered: the detection's name in its frame, and its name over time.
@@ -208,6 +211,7 @@ impl Economy {
         }
         state.n_in_background += usize::from(!plan.in_background.is_empty());
         plan.failed = state.failed.take();
+        plan.has_succeeded = std::mem::take(&mut state.has_succeeded);
         plan.warning = state.warning(n_named, n_nameless);
         drop(state);
         add(&self.counts.classified, plan.now.len() + plan.in_background.len());
@@ -223,15 +227,23 @@ impl Economy {
         }
     }
 
-    /// As [`Economy::settle`], of runs for which no frame waited.
-    pub(super) fn settle_in_background(&self, remembered: &Remembered, classified: &Classified) {
+    /// As [`Economy::settle`], of runs for which no frame waited; `has_succeeded` says whether one of them has given a result.
+    pub(super) fn settle_in_background(&self, remembered: &Remembered, classified: &Classified, has_succeeded: bool) {
         let mut state = self.state.lock().unwrap();
         state.n_in_background -= 1;
         state.settle(remembered, classified);
-        if let Some((error, n_failed)) = classified.failed.as_ref().filter(|_| remembered.n_resets == state.n_resets) {
+        state.has_succeeded |= has_succeeded;
+        // Runs that were taken back, as where downstream is unlinked, did not fail.
+        let counts = |error: &stages::Error| remembered.n_resets == state.n_resets && error.kind() != stages::ErrorKind::Stopped;
+        if let Some((error, n_failed)) = classified.failed.as_ref().filter(|(error, _)| counts(error)) {
             let frame_number = remembered.frame_number;
             state.failed.get_or_insert_with(|| format!("in the background, of frame {frame_number}: {n_failed} regions: {error}"));
         }
+    }
+
+    /// The frame that was to tell of a failure passes without inference: the next one tells.
+    pub(super) fn tell_later(&self, failed: String) {
+        self.state.lock().unwrap().failed.get_or_insert(failed);
     }
 
     /// Gives the objects of a frame that leaves what is known of them.
@@ -251,7 +263,7 @@ impl Economy {
         let mut state = self.state.lock().unwrap();
         state.cache.clear();
         state.n_resets += 1;
-        state.failed = None;
+        (state.failed, state.has_succeeded) = (None, false);
     }
 
     /// So many more objects were classified by their boxes, for want of the keypoints that they are aligned by.

@@ -3,25 +3,29 @@
 //! Part of the driver ([`super::infer`]), which owns pads, events and flows. Here it is decided what becomes of one frame.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::infer::{Driver, Item, Stream};
+use super::infer::{Driver, Item};
 use super::lifecycle::upstream_is_live;
 use super::policy::{Policy, QueuePolicy, Reason};
+use super::pool::Held;
 use super::stage::Stage;
 use super::stats::Left;
 use super::{buffer, caps, meta};
-use crate::frame::{FrameResults, InferenceStatus};
-use crate::stages::window::{MAX_PASSING, Refused, Ticket};
+use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::stages::window::{Refused, Ticket};
 use crate::stages::{self, Permit, Scheduling, Withdrawal};
 
 /// A frame in the window.
 pub(super) struct InFlight {
     buffer: gst::Buffer,
+    /// Its number in this element's stream.
+    number: u64,
+    /// The number of the frame that it looks like, where that is why it is not inferred.
+    looks_like: Option<u64>,
     /// What earlier elements found until its inference is done; then all that is known.
     results: FrameResults,
     /// How many of the detections were there before.
@@ -96,26 +100,35 @@ impl FrameTrace {
     }
 }
 
-/// One of the buffers of upstream's pool that are here.
-struct Held(Arc<AtomicUsize>);
+/// The runs of a frame that has a place. Whoever has them tells how they end; if that panics, and lets go of them, they have failed.
+struct Runs {
+    driver: Arc<Driver>,
+    ticket: Ticket,
+    permit: Arc<Permit>,
+    /// Of the frame before them.
+    earlier: InferenceStatus,
+    size: Size,
+    frame_number: u64,
+    admitted: Instant,
+    policy: Policy,
+    are_over: bool,
+}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+impl Runs {
+    fn end(mut self, results: FrameResults) {
+        self.are_over = true;
+        self.driver.settle(&self, results);
     }
 }
 
-/// What is known of upstream's pool.
-#[derive(Default)]
-pub(super) struct Pool {
-    /// Tells it from others; 0 is none.
-    address: usize,
-    /// How many of its buffers may be here; more are copied. `None`: all that the window holds.
-    max_held: Option<usize>,
-    /// How many are.
-    held: Arc<AtomicUsize>,
-    /// Whether it was said that it is small.
-    has_said: bool,
+impl Drop for Runs {
+    fn drop(&mut self) {
+        if !self.are_over {
+            let status = InferenceStatus::Failed("a bug: a panic lost its results".into());
+            let (size, frame_number) = (self.size, self.frame_number);
+            self.driver.settle(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
+        }
+    }
 }
 
 impl Driver {
@@ -123,7 +136,10 @@ impl Driver {
         let arrived = Instant::now();
         self.flow()?;
         // Why there is none was told.
-        let stage = self.ready_stage(element).ok_or_else(|| self.no_stage())?;
+        let stage = match self.stage() {
+            Some(stage) => stage,
+            None => self.warm_stage(element, self.is_live(element)).ok_or_else(|| self.no_stage())?,
+        };
         let Some(info) = self.stream.lock().unwrap().info.clone() else {
             gst::element_error!(
                 element,
@@ -136,24 +152,27 @@ impl Driver {
         self.counts.arrive();
         let trace = FrameTrace::begin(element);
         let policy = *self.policy.lock().unwrap();
-        let is_live = policy.queue == QueuePolicy::Auto && self.is_live(element);
-        let (frame_number, reason) = self.number(&buffer, &policy);
-        trace.frame.record("frame", frame_number);
-        let (buffer, held) = self.hold(element, buffer);
+        let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
+        let (number, reason) = self.number(&buffer, &policy);
+        trace.frame.record("frame", number);
+        let (buffer, held) = self.hold(element, buffer, queue);
         let size = caps::size(&info);
         let mut results = meta::read(&buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
             // Nobody has numbered the frame, whoever found something in it.
-            results.frame_number = frame_number;
+            results.frame_number = number;
         }
         if stage.reads_results() {
             self.warn_of_lost_rois(element, &buffer, &results);
         }
-        let reason = reason.or_else(|| self.is_still(&buffer, &info, &policy).then_some(Reason::Motion));
+        let looks_like = if reason.is_none() { self.looks_like(number, &buffer, &info, &policy) } else { None };
+        let reason = reason.or_else(|| looks_like.map(|_| Reason::Motion));
         let (deadline, begin_by) = self.times(&policy, arrived);
         let frame = InFlight {
             n_before: results.detections.len(),
             buffer,
+            number,
+            looks_like,
             results,
             outcome: Outcome::Open,
             arrived,
@@ -165,7 +184,7 @@ impl Driver {
         };
         match reason {
             Some(reason) => self.pass(frame, reason, &policy)?,
-            None => self.infer(frame, &info, &stage, &policy, is_live)?,
+            None => self.infer(frame, &info, &stage, &policy, queue)?,
         }
         self.flow()
     }
@@ -173,33 +192,38 @@ impl Driver {
     /// The number of the frame in this element's stream, and the reason to pass it by, if there is one already.
     fn number(&self, buffer: &gst::BufferRef, policy: &Policy) -> (u64, Option<Reason>) {
         let mut stream = self.stream.lock().unwrap();
-        let frame_number = stream.n_frames;
+        let number = stream.n_frames;
         stream.n_frames += 1;
-        let is_due = frame_number.is_multiple_of(policy.inference_interval.max(1).into());
+        let is_due = number.is_multiple_of(policy.inference_interval.max(1).into());
         let shown_at = || stream.segment.as_ref().zip(buffer.pts()).and_then(|(segment, pts)| segment.to_running_time(pts));
         let is_behind = || policy.qos && stream.earliest.zip(shown_at()).is_some_and(|(earliest, shown_at)| shown_at < earliest);
         let reason = match is_due {
             false => Some(Reason::Interval),
             true => is_behind().then_some(Reason::Qos),
         };
-        (frame_number, reason)
+        (number, reason)
     }
 
-    /// Whether the picture is what it was when it was last inferred. If not, this frame is to be: whoever keeps it from that calls
-    /// [`Driver::forget_motion`].
-    fn is_still(&self, buffer: &gst::Buffer, info: &gstreamer_video::VideoInfo, policy: &Policy) -> bool {
+    /// The number of the frame that was to be inferred last, if the picture is still what it was there. If not, this frame is to be
+    /// inferred: whoever keeps it from that calls [`Driver::forget_motion`].
+    fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gstreamer_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
-            return false;
+            return None;
         }
         // A frame that can't be read is for the inference to fail on.
-        let frame = buffer::frame(buffer, info);
-        frame.and_then(|frame| self.motion.lock().unwrap().passes(&frame, share)).is_ok_and(|passes| !passes)
+        let frame = buffer::frame(buffer, info).ok()?;
+        let (gate, of_frame) = &mut *self.motion.lock().unwrap();
+        if gate.passes(&frame, share).ok()? {
+            *of_frame = number;
+            return None;
+        }
+        Some(*of_frame)
     }
 
     /// What was looked at last was not inferred: the next frame is.
     pub(super) fn forget_motion(&self) {
-        self.motion.lock().unwrap().forget();
+        self.motion.lock().unwrap().0.forget();
     }
 
     /// When a frame passes without its results, and when its first run has to begin so that they may be there.
@@ -223,62 +247,6 @@ impl Driver {
         is_live
     }
 
-    /// The buffer, or a copy of it if upstream's pool would run dry.
-    fn hold(&self, element: &gst::Element, buffer: gst::Buffer) -> (gst::Buffer, Option<Held>) {
-        let address = buffer::pool_address(&buffer);
-        let (max_held, held, said) = {
-            let mut stream = self.stream.lock().unwrap();
-            let is_new = address != 0 && stream.pool.address != address;
-            let said = is_new.then(|| {
-                let has_said = stream.pool.has_said;
-                stream.pool = Pool { address, has_said, ..Pool::default() };
-                self.fit_into(buffer::pool_size(&buffer).filter(|&n| n > 0), &mut stream).filter(|_| !has_said)
-            });
-            let said = said.flatten();
-            stream.pool.has_said |= said.is_some();
-            (stream.pool.max_held, stream.pool.held.clone(), said)
-        };
-        if let Some(said) = said {
-            gst::element_info!(element, gst::ResourceError::Settings, ("{said}; give the source more buffers if it can have them"));
-        }
-        if address == 0 {
-            return (buffer, None);
-        }
-        if max_held.is_some_and(|max_held| held.load(Ordering::Acquire) >= max_held) {
-            if let Ok(copy) = buffer.copy_deep() {
-                self.counts.copy();
-                return (copy, None);
-            }
-            gst::warning!(self.cat, obj = element, "no memory for a copy: the frame itself is held");
-        }
-        held.fetch_add(1, Ordering::AcqRel);
-        (buffer, Some(Held(held)))
-    }
-
-    /// Adapts the window to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
-    fn fit_into(&self, max_buffers: Option<usize>, stream: &mut Stream) -> Option<String> {
-        let (wanted, n_at_once) = (stream.wanted, stream.n_at_once);
-        stream.capacity = wanted;
-        let Some(max_buffers) = max_buffers else {
-            self.window.set_capacity(wanted, MAX_PASSING);
-            return None;
-        };
-        let most = max_buffers.saturating_sub(1).max(1);
-        let has = format!("upstream's pool has {max_buffers} buffers, and {wanted} frames in flight were wanted");
-        if most >= wanted {
-            self.window.set_capacity(wanted, (most - wanted).clamp(1, MAX_PASSING));
-            None
-        } else if most >= n_at_once {
-            stream.capacity = most;
-            self.window.set_capacity(most, 1);
-            Some(format!("{has}: there will be at most {most}"))
-        } else {
-            stream.pool.max_held = Some(most);
-            self.window.set_capacity(wanted, MAX_PASSING);
-            Some(format!("{has}: frames are copied while {most} are here, so that {n_at_once} can run at once"))
-        }
-    }
-
     /// Lets a frame go on without inference, or drops it.
     fn pass(&self, mut frame: InFlight, reason: Reason, policy: &Policy) -> Result<(), gst::FlowError> {
         if policy.drops(reason) {
@@ -297,12 +265,11 @@ impl Driver {
         info: &gstreamer_video::VideoInfo,
         stage: &Arc<dyn Stage>,
         policy: &Policy,
-        is_live: bool,
+        queue: QueuePolicy,
     ) -> Result<(), gst::FlowError> {
         let (buffer, permit, of_runs) = (frame.buffer.clone(), frame.permit.clone(), frame.trace.frame.clone());
         // The window needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
-        let queue = policy.queue(is_live);
         self.follow_pace(&**stage, queue);
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
@@ -337,11 +304,18 @@ impl Driver {
         if permit.has_deadline() {
             self.window.look_at_deadlines();
         }
-        let (driver, earlier, policy, admitted) = (self.clone(), results.status.clone(), *policy, Instant::now());
-        let done = {
-            let permit = permit.clone();
-            move |results: FrameResults| driver.settle(ticket, &permit, results, earlier, admitted, &policy)
+        let runs = Runs {
+            driver: self.clone(),
+            ticket,
+            permit: permit.clone(),
+            earlier: results.status.clone(),
+            admitted: Instant::now(),
+            policy: *policy,
+            size: results.size,
+            frame_number: results.frame_number,
+            are_over: false,
         };
+        let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
         // From here on only the mapping holds it, beside the window: who attaches the results finds it writable.
         drop(buffer);
@@ -362,18 +336,22 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets fewer frames be in flight where those that are wait for threads. Only where upstream waits for a place: else frames that come
-    /// together would pass without inference though there is time for them.
+    /// Lets no frame wait in front of the requests, and fewer be in flight where those that are wait for threads. Only where upstream waits
+    /// for a place, and has the next frame at hand as soon as one is free: to wait inside would make it older, and no request busier. Else
+    /// frames that come together would pass without inference though there is time for them.
     fn follow_pace(&self, stage: &dyn Stage, queue: QueuePolicy) {
-        let n_fewer = if queue == QueuePolicy::Wait { stage.n_frames_fewer() } else { 0 };
         let n_at_once = stage.n_frames_at_once();
+        let (n_fewer, most_in_flight) = match queue {
+            QueuePolicy::Wait => (stage.n_frames_fewer(), n_at_once),
+            _ => (0, usize::MAX),
+        };
         let most = match (n_fewer, stage.scheduling()) {
             (0, _) => usize::MAX,
             // One finished, on its way downstream; none need wait for a request where requests wait.
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.window.limit(most) {
+        if self.window.limit(most, most_in_flight) {
             gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
         }
     }
@@ -389,15 +367,8 @@ impl Driver {
     }
 
     /// The runs of a frame are over, or will not begin.
-    fn settle(
-        &self,
-        ticket: Ticket,
-        permit: &Permit,
-        mut results: FrameResults,
-        earlier: InferenceStatus,
-        admitted: Instant,
-        policy: &Policy,
-    ) {
+    fn settle(&self, runs: &Runs, mut results: FrameResults) {
+        let Runs { ticket, ref permit, ref earlier, admitted, ref policy, .. } = *runs;
         if let Some(waited) = permit.waited() {
             let (run, mut stream) = (permit.arrived().elapsed().saturating_sub(waited), self.stream.lock().unwrap());
             stream.run_time = if stream.run_time.is_zero() { run } else { (stream.run_time * 7 + run) / 8 };
@@ -406,7 +377,7 @@ impl Driver {
             Withdrawal::Displaced => Reason::Queue,
             Withdrawal::Late => Reason::Latency,
         });
-        if reason.is_some() || (matches!(results.status, InferenceStatus::Failed(_)) && results.status != earlier) {
+        if reason.is_some() || (matches!(results.status, InferenceStatus::Failed(_)) && results.status != *earlier) {
             self.forget_motion();
         }
         let update = |item: &mut Item, results, outcome| {
@@ -419,11 +390,11 @@ impl Driver {
             Some(reason) if policy.drops(reason) => {
                 // Counted at once: who stops the stream meanwhile counts what is in the window, and does not wait for this thread.
                 if let Some(Item::Frame(frame)) = self.window.discard(ticket, || self.counts.drop(reason)) {
-                    self.has_dropped(*frame, reason);
+                    frame.trace.end("dropped", Some(reason));
                 }
             }
             Some(reason) => {
-                results.status = earlier;
+                results.status = earlier.clone();
                 self.window.let_pass(ticket, |item| {
                     update(item, results, Outcome::Open);
                     if let Item::Frame(frame) = item {
@@ -433,7 +404,7 @@ impl Driver {
             }
             None => {
                 // By identity: an element before this one may have failed for the same reason.
-                let was_known = |reason: &Arc<str>| matches!(&earlier, InferenceStatus::Failed(known) if Arc::ptr_eq(known, reason));
+                let was_known = |reason: &Arc<str>| matches!(earlier, InferenceStatus::Failed(known) if Arc::ptr_eq(known, reason));
                 let outcome = match &results.status {
                     InferenceStatus::Failed(reason) if !was_known(reason) => Outcome::Failed(reason.clone()),
                     _ => Outcome::Inferred,
@@ -465,10 +436,13 @@ impl Driver {
         frame: InFlight,
         n_flushes: u64,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InFlight { mut buffer, mut results, n_before, outcome, arrived, took, permit, trace, _held: held, .. } = frame;
-        self.carry(&mut results, n_before, &outcome);
+        let InFlight { mut buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, _held: held, .. } =
+            frame;
+        let mut n_objects = 0;
         if let Some(stage) = self.stage() {
+            self.carry(&*stage, (number, looks_like), &mut results, n_before, &outcome);
             stage.leave(&mut results);
+            n_objects = stage.n_objects(&results, n_before);
         }
         let now = Instant::now();
         let leave = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
@@ -479,7 +453,7 @@ impl Driver {
                 trace.end("skipped", Some(reason));
             }
             Outcome::Failed(reason) => {
-                let n_failed = leave(Left::Failed, results.detections.len());
+                let n_failed = leave(Left::Failed, n_objects);
                 trace.end("failed", None);
                 if let Some(error) = self.never_runs() {
                     // Before the frame goes on, which may take as long as somebody looks at it.
@@ -489,7 +463,7 @@ impl Driver {
                 }
             }
             Outcome::Open | Outcome::Inferred => {
-                leave(Left::Inferred, results.detections.len());
+                leave(Left::Inferred, n_objects);
                 if permit.has_succeeded() {
                     self.stream.lock().unwrap().n_failed_in_a_row = 0;
                 }
@@ -498,7 +472,8 @@ impl Driver {
             }
         }
         let writable = buffer.make_mut();
-        if std::mem::take(&mut self.stream.lock().unwrap().has_gap) {
+        let expected = std::mem::replace(&mut self.stream.lock().unwrap().next_to_leave, number + 1);
+        if number != expected {
             writable.set_flags(gst::BufferFlags::DISCONT);
         }
         let with_analytics = self.policy.lock().unwrap().analytics_meta;
@@ -543,18 +518,26 @@ impl Driver {
     }
 
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
-    fn carry(&self, results: &mut FrameResults, n_before: usize, outcome: &Outcome) {
+    fn carry(
+        &self,
+        stage: &dyn Stage,
+        (number, looks_like): (u64, Option<u64>),
+        results: &mut FrameResults,
+        n_before: usize,
+        outcome: &Outcome,
+    ) {
         let mut found = self.found.lock().unwrap();
         let policy = *self.policy.lock().unwrap();
         if !policy.keeps_results() {
             *found = None;
             return;
         }
-        let Some(stage) = self.stage() else { return };
         match outcome {
-            Outcome::Inferred => *found = Some(stage.found(results, n_before)),
-            Outcome::Skipped(reason) => {
-                if let Some(found) = found.as_ref().filter(|_| policy.carries(*reason)) {
+            Outcome::Inferred => *found = Some((number, stage.found(results, n_before))),
+            Outcome::Skipped(_) => {
+                // Where nothing has changed it still holds; but the frame to which that was compared may not have been inferred after all.
+                let holds = |of_frame: u64| policy.carry_results || looks_like == Some(of_frame);
+                if let Some((_, found)) = found.as_ref().filter(|(of_frame, _)| holds(*of_frame)) {
                     stage.carry(found, results);
                 }
             }
@@ -565,12 +548,6 @@ impl Driver {
     /// The frame goes no further.
     fn drop_frame(&self, frame: InFlight, reason: Reason) {
         self.counts.drop(reason);
-        self.has_dropped(frame, reason);
-    }
-
-    /// A frame that was counted goes no further.
-    fn has_dropped(&self, frame: InFlight, reason: Reason) {
-        self.stream.lock().unwrap().has_gap = true;
         frame.trace.end("dropped", Some(reason));
     }
 
@@ -593,5 +570,102 @@ impl Driver {
                 self.drop_frame(*frame, reason);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::elements::stage::Done;
+    use crate::frame::Frame;
+    use crate::stages::StageStats;
+    use crate::stages::window::Taken;
+
+    static CAT: LazyLock<gst::DebugCategory> =
+        LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
+
+    /// A stage with a bug: its results are lost on their way.
+    struct LosesResults;
+
+    impl Stage for LosesResults {
+        fn run(&self, _frame: Frame, _results: FrameResults, _permit: Arc<Permit>, done: Done) {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _done = done;
+                panic!("on the way to `done`");
+            }));
+            assert!(panicked.is_err());
+        }
+
+        fn warm_up(&self) -> stages::Result<Duration> {
+            Ok(Duration::ZERO)
+        }
+
+        fn has_run(&self) -> bool {
+            true
+        }
+
+        fn drop_pending(&self) {}
+
+        fn drop_withdrawn(&self) {}
+
+        fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
+            results.clone()
+        }
+
+        fn n_objects(&self, _results: &FrameResults, _n_before: usize) -> usize {
+            0
+        }
+
+        fn carry(&self, _found: &FrameResults, _results: &mut FrameResults) {}
+
+        fn n_frames_at_once(&self) -> usize {
+            1
+        }
+
+        fn n_frames_fewer(&self) -> usize {
+            0
+        }
+
+        fn scheduling(&self) -> Scheduling {
+            Scheduling::Throughput
+        }
+
+        fn stats(&self) -> StageStats {
+            StageStats::default()
+        }
+
+        fn reads_results(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_panic_on_the_way_of_the_results_is_a_failed_frame_and_not_one_that_stays_for_ever() {
+        gst::init().unwrap();
+        let driver = Driver::new(*CAT);
+        driver.window.resume();
+        let info = gstreamer_video::VideoInfo::builder(gstreamer_video::VideoFormat::Rgb, 8, 8).build().unwrap();
+        let arrived = Instant::now();
+        let frame = InFlight {
+            buffer: gst::Buffer::with_size(info.size()).unwrap(),
+            number: 7,
+            looks_like: None,
+            results: FrameResults { frame_number: 7, size: caps::size(&info), ..FrameResults::default() },
+            n_before: 0,
+            outcome: Outcome::Open,
+            arrived,
+            took: Duration::ZERO,
+            deadline: None,
+            permit: Permit::new(arrived, None),
+            trace: FrameTrace { frame: tracing::Span::none(), part: tracing::Span::none() },
+            _held: None,
+        };
+        let stage: Arc<dyn Stage> = Arc::new(LosesResults);
+        driver.infer(frame, &info, &stage, &Policy::default(), QueuePolicy::Wait).unwrap();
+        let Ok(Taken::Complete(Item::Frame(frame))) = driver.window.take(|_| None, None) else { panic!("it is complete") };
+        assert!(matches!(&frame.outcome, Outcome::Failed(reason) if reason.contains("a panic")));
+        assert_eq!((frame.results.frame_number, frame.results.size), (7, caps::size(&info)));
     }
 }

@@ -34,7 +34,7 @@
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
 //! turn ends, so the task never takes it. `Driver::loading` comes before `stream` and `stage`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -44,9 +44,10 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::economy::EconomyCounts;
-use super::frames::{InFlight, Pool};
+use super::frames::InFlight;
 use super::lifecycle::Loading;
 use super::policy::Policy;
+use super::pool::Pool;
 use super::stage::Stage;
 use super::stats::Counts;
 use super::{buffer, caps, meta};
@@ -76,10 +77,10 @@ pub(super) struct Driver {
     opening: Mutex<()>,
     /// Copied once per frame.
     pub(super) policy: Mutex<Policy>,
-    /// What the latest inferred frame had, while it is to be carried on.
-    pub(super) found: Mutex<Option<FrameResults>>,
-    /// What the latest frame looked like that was to be inferred, while that matters.
-    pub(super) motion: Mutex<MotionGate>,
+    /// What the latest inferred frame had, while it is to be carried on, and its number.
+    pub(super) found: Mutex<Option<(u64, FrameResults)>>,
+    /// What the latest frame looked like that was to be inferred, while that matters, and its number.
+    pub(super) motion: Mutex<(MotionGate, u64)>,
     pub(super) counts: Counts,
     /// What a classifier saved, once it has had a model.
     pub(super) economy: OnceLock<Arc<EconomyCounts>>,
@@ -117,8 +118,8 @@ pub(super) struct Stream {
     /// How long a frame takes was measured before it was needed.
     pub(super) is_warm: bool,
     pub(super) n_frames: u64,
-    /// Frames are missing before the next one that leaves.
-    pub(super) has_gap: bool,
+    /// The number of the frame that leaves next, if none is missing.
+    pub(super) next_to_leave: u64,
     /// Frames whose inference failed since the last run that succeeded.
     pub(super) n_failed_in_a_row: u64,
     /// They were too many, and the bus knows.
@@ -150,7 +151,7 @@ impl Default for Stream {
             latency: Duration::ZERO,
             is_warm: false,
             n_frames: 0,
-            has_gap: false,
+            next_to_leave: 0,
             n_failed_in_a_row: 0,
             is_broken: false,
             earliest: None,
@@ -230,9 +231,9 @@ impl Driver {
                 self.open_again(srcpad, element) && pushed
             }
             gst::EventView::Caps(caps) => {
-                if self.warm_stage(element, self.is_live(element)).is_none() {
-                    // A stream that ends is no error; what comes next hears that it does.
-                    return self.is_given_up.load(Ordering::Acquire);
+                // A stream that ends or is flushed is no error; what comes next hears that it does, and waits anew behind a flush.
+                if self.warm_stage(element, self.is_live(element)).is_none() && self.no_stage() != gst::FlowError::Flushing {
+                    return false;
                 }
                 if let Err(error) = self.set_caps(caps.caps()) {
                     gst::element_error!(element, gst::StreamError::Format, ("{error}"));
@@ -302,6 +303,7 @@ impl Driver {
             stream.earliest = None;
             self.close(&mut stream, gst::FlowError::Flushing)
         };
+        self.wake_waiting();
         self.forget(forgotten, gst::FlowError::Flushing);
         if let Some(stage) = self.stage() {
             stage.drop_pending();
@@ -326,7 +328,8 @@ impl Driver {
         forgotten
     }
 
-    /// Opens the window after a flush, an activation, or when the source pad is linked; does nothing if it is open.
+    /// Opens the window after a flush, an activation, or when the source pad is linked; does nothing if it is open, or the pad is not
+    /// active any more.
     fn open_again(self: &Arc<Self>, srcpad: &gst::Pad, element: &gst::Element) -> bool {
         let is_task = self.stream.lock().unwrap().task_thread == Some(thread::current().id());
         let _opening = (!is_task).then(|| self.opening.lock().unwrap());
@@ -337,6 +340,10 @@ impl Driver {
             }
             stream.n_flushes
         };
+        // A stop has overtaken it, which closed the window before the flushes were counted here, or closes it again.
+        if !srcpad.is_active() {
+            return true;
+        }
         // A task that is only paused would leak the closure that it is started with again. It can't join itself, though.
         if !is_task {
             let _stopped = srcpad.stop_task();
@@ -661,11 +668,13 @@ impl Driver {
 
     pub(super) fn raise_latency(&self, element: &gst::Element, measured: Duration) {
         let raised = {
+            // Nothing was told where the warm-up of a live stream failed, and not for the model's fault.
+            let is_untold = !self.stream.lock().unwrap().is_warm && self.is_live(element);
             let mut stream = self.stream.lock().unwrap();
-            let limit = stream.latency + stream.latency / 5;
-            let raised = measured > limit && stream.latency > Duration::ZERO;
+            let raised = (stream.is_warm && measured > stream.latency + stream.latency / 5) || is_untold;
             if raised {
-                stream.latency = measured;
+                stream.latency = if is_untold { measured.max(stream.latency()) } else { measured };
+                stream.is_warm = true;
             }
             raised
         };

@@ -5,12 +5,15 @@
 //! is the streaming thread with its caps, or whoever asks for the latency of a live pipeline. Why there is none goes onto the bus as soon as it is
 //! known, but not before PAUSED, for in READY the settings may still change.
 //!
+//! Runs of a warm-up are made on a thread of their own, too. So whoever waits can be let go: by the end of the stream, or by a flush, however
+//! long a model is being made or an engine hangs. Who goes to NULL waits for these threads for a bounded time.
+//!
 //! Knows when. What is made, of which settings, is the element's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -37,7 +40,6 @@ pub(super) struct KeptStage<S>(Mutex<Option<Kept<S>>>);
 
 struct Kept<S> {
     loading: Arc<Loading>,
-    thread: Option<JoinHandle<()>>,
     made_of: S,
 }
 
@@ -55,7 +57,22 @@ struct State {
     is_told: bool,
     /// The thread that says so just now.
     telling: Option<ThreadId>,
+    warm_up: WarmUp,
+    /// Those that make the stage or warm it up.
+    n_threads: usize,
 }
+
+#[derive(Default)]
+enum WarmUp {
+    /// Nobody asked, or it came to nothing for no fault of the model's.
+    #[default]
+    Open,
+    Running,
+    Over(stages::Result<Option<Duration>>),
+}
+
+/// How long who goes to NULL waits for threads that make a stage or warm it up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl<S> Default for KeptStage<S> {
     fn default() -> Self {
@@ -146,37 +163,92 @@ impl<S: Settings> KeptStage<S> {
 impl<S: Settings> Kept<S> {
     fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static) -> Self {
         let loading = Arc::new(Loading { state: Mutex::default(), changed: Condvar::new() });
-        let (of_thread, made_of) = (loading.clone(), settings.clone());
-        let load = move || {
-            let loaded = catch_unwind(AssertUnwindSafe(|| load(&settings)));
-            of_thread.finish(loaded.unwrap_or_else(|panic| Err(stages::Error::of_panic("loading the model", &*panic))));
-        };
-        let thread = thread::Builder::new().name("roiflow-load".to_owned()).spawn(load);
-        if let Err(error) = &thread {
-            let message = format!("cannot start the thread that loads the model: {error}");
-            loading.finish(Err(stages::Error::new(stages::ErrorKind::Device, message)));
-        }
-        Self { loading, thread: thread.ok(), made_of }
+        let made_of = settings.clone();
+        loading.spawn("roiflow-load", "loading the model", move || load(&settings), Loading::finish);
+        Self { loading, made_of }
     }
 }
 
 impl<S> Drop for Kept<S> {
     fn drop(&mut self) {
-        // The thread holds the element, and what it loads takes memory: neither outlives the state that asked for it.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id()) {
-            let _ended = thread.join();
-        }
+        // Its thread holds the element, and what it loads takes memory: unless an engine hangs, neither outlives the state that asked for it.
+        self.loading.wait_for_threads();
     }
 }
 
 impl Loading {
+    /// Does something on a thread of its own, and tells of it.
+    fn spawn<T: 'static>(
+        self: &Arc<Self>,
+        name: &str,
+        what: &'static str,
+        work: impl FnOnce() -> stages::Result<T> + Send + 'static,
+        finish: impl FnOnce(&Self, stages::Result<T>) + Copy + Send + 'static,
+    ) {
+        let this = self.clone();
+        let body = move || {
+            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(stages::Error::of_panic(what, &*panic)));
+            finish(&this, done);
+            this.state.lock().unwrap().n_threads -= 1;
+            this.changed.notify_all();
+        };
+        self.state.lock().unwrap().n_threads += 1;
+        if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(body) {
+            self.state.lock().unwrap().n_threads -= 1;
+            let message = format!("cannot start the thread for {what}: {error}");
+            finish(self, Err(stages::Error::new(stages::ErrorKind::Device, message)));
+        }
+    }
+
+    /// Waits until its threads are at their end, which is soon unless an engine hangs; not on the thread that says what is wrong.
+    fn wait_for_threads(&self) {
+        let here = thread::current().id();
+        let mut state = self.state.lock().unwrap();
+        // Nobody is to hear of it any more.
+        state.tell = None;
+        if state.telling == Some(here) {
+            return;
+        }
+        let (state, waited) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.n_threads > 0).unwrap();
+        drop(state);
+        if waited.timed_out() {
+            tracing::warn!(
+                "a model is still being made, or run, {PATIENCE:?} after its element was stopped: it is freed when that is over"
+            );
+        }
+    }
+
+    /// Runs the stage, which is made, until it is warm; tells how long a frame takes then, or `None` if that failed and the model is not to
+    /// blame ([`Stage::try_warm_up`]). `None` in place of all of it if the caller need not wait any more.
+    pub(super) fn warm_up(
+        self: &Arc<Self>,
+        stage: &Arc<dyn Stage>,
+        is_given_up: impl Fn() -> bool,
+    ) -> Option<stages::Result<Option<Duration>>> {
+        let mut state = self.state.lock().unwrap();
+        if matches!(state.warm_up, WarmUp::Open | WarmUp::Over(Ok(None))) {
+            state.warm_up = WarmUp::Running;
+            drop(state);
+            let stage = stage.clone();
+            let finish = |this: &Self, warmed| {
+                this.state.lock().unwrap().warm_up = WarmUp::Over(warmed);
+                this.changed.notify_all();
+            };
+            self.spawn("roiflow-warm-up", "warming up the model", move || stage.try_warm_up(), finish);
+            state = self.state.lock().unwrap();
+        }
+        let waits = |state: &mut State| matches!(state.warm_up, WarmUp::Running) && !is_given_up();
+        match &self.changed.wait_while(state, waits).unwrap().warm_up {
+            WarmUp::Over(warmed) => Some(warmed.clone()),
+            WarmUp::Open | WarmUp::Running => None,
+        }
+    }
+
     /// Waits for the stage. `None` if there will be none, for a reason that was told, or the caller need not wait any more.
-    pub(super) fn wait(&self, is_given_up: &AtomicBool) -> Option<Arc<dyn Stage>> {
+    pub(super) fn wait(&self, is_given_up: impl Fn() -> bool) -> Option<Arc<dyn Stage>> {
         let here = thread::current().id();
         // The reason comes to the bus before what follows of it. Who hears it there may ask, and is the thread that says it.
-        let waits = |state: &mut State| {
-            (state.outcome.is_none() || state.telling.is_some_and(|telling| telling != here)) && !is_given_up.load(Ordering::Acquire)
-        };
+        let waits = |state: &mut State| (state.outcome.is_none() || state.telling.is_some_and(|telling| telling != here)) && !is_given_up();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
     }

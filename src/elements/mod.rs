@@ -23,6 +23,7 @@ pub mod meta;
 pub mod overlay;
 mod pads;
 mod policy;
+mod pool;
 pub mod publish;
 mod regions;
 mod settings;

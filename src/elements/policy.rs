@@ -29,9 +29,12 @@ pub(super) enum QueuePolicy {
 #[enum_type(name = "RoiSchedulingPolicy")]
 pub(super) enum SchedulingPolicy {
     #[default]
-    #[enum_value(name = "First come, first served; a frame waits behind each inference, so that none is idle", nick = "throughput")]
+    #[enum_value(
+        name = "First come, first served; the next frame is at hand when one is done, so that no request is idle",
+        nick = "throughput"
+    )]
     Throughput,
-    #[enum_value(name = "The oldest frame first; no frame waits inside the element", nick = "latency")]
+    #[enum_value(name = "The oldest frame of all streams first; the next one comes when one has left", nick = "latency")]
     Latency,
 }
 
@@ -252,12 +255,6 @@ impl Policy {
     /// Whether results are to be kept, to be carried on.
     pub(super) fn keeps_results(&self) -> bool {
         self.carry_results || self.motion_threshold > 0.0
-    }
-
-    /// Whether a frame that is not inferred for this reason carries what was found before it. Where nothing has changed that still
-    /// holds.
-    pub(super) fn carries(&self, reason: Reason) -> bool {
-        self.carry_results || reason == Reason::Motion
     }
 }
 

@@ -21,7 +21,6 @@ use gstreamer as gst;
 use super::infer::{Driver, Stream};
 use super::lifecycle::Loading;
 use crate::frame::{Frame, FrameResults};
-use crate::stages::window::MAX_PASSING;
 use crate::stages::{self, Permit, Scheduling, StageStats};
 
 /// What an inference element does with a frame.
@@ -53,6 +52,9 @@ pub(super) trait Stage: Send + Sync {
 
     /// What of these results is this stage's, of which `n_before` detections are not.
     fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;
+
+    /// How many objects this stage found in a frame, or was given, of whose detections `n_before` were there before.
+    fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
     /// Adds what was found in an earlier frame to the results of one that was not inferred.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults);
@@ -93,13 +95,14 @@ impl Driver {
         *self.loading.lock().unwrap() = Some(stage);
     }
 
-    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was told, or the stream ends.
+    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was told, or the stream ends, or is
+    /// flushed.
     pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Stage>> {
         if let Some(stage) = self.stage() {
             return Some(stage);
         }
         let loading = self.loading.lock().unwrap().clone()?;
-        let stage = loading.wait(&self.is_given_up)?;
+        let stage = loading.wait(|| self.waits_in_vain())?;
         {
             let current = self.loading.lock().unwrap();
             // Another thread may have waited as well, the stream may be over, or the stage may have failed to run.
@@ -119,9 +122,9 @@ impl Driver {
         // Before it is put to work, where a flush finds it.
         let stage = match self.stage() {
             Some(stage) => stage,
-            None => loading.wait(&self.is_given_up)?,
+            None => loading.wait(|| self.waits_in_vain())?,
         };
-        match stage.try_warm_up() {
+        match loading.warm_up(&stage, || self.waits_in_vain())? {
             Ok(Some(run_time)) => {
                 self.ready_stage(element)?;
                 self.set_run_time(element, &loading, run_time);
@@ -147,9 +150,22 @@ impl Driver {
         self.stage().filter(|stage| !stage.has_run())?.try_warm_up().err()
     }
 
+    /// Whether who waits for the stage need not do so any more.
+    fn waits_in_vain(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire) || self.flow() == Err(gst::FlowError::Flushing)
+    }
+
     /// What upstream hears where there is no stage.
     pub(super) fn no_stage(&self) -> gst::FlowError {
-        if self.is_given_up.load(Ordering::Acquire) { gst::FlowError::Flushing } else { gst::FlowError::Error }
+        if self.waits_in_vain() { gst::FlowError::Flushing } else { gst::FlowError::Error }
+    }
+
+    /// Lets those look again who wait for the stage.
+    pub(super) fn wake_waiting(&self) {
+        let loading = self.loading.lock().unwrap().clone();
+        if let Some(loading) = loading {
+            loading.wake();
+        }
     }
 
     /// Sizes the window for a stage.
@@ -158,14 +174,14 @@ impl Driver {
         let capacity = match stage.scheduling() {
             Scheduling::Throughput => {
                 n_at_once // one running on each request, or as many as run in a call
-                    + 1    // one being mapped by the streaming thread, or waiting for a request
+                    + 1    // one waiting for a request; where upstream waits for a place, one finished behind one that runs
                     + 1 // one finished, on its way downstream
             }
             Scheduling::Latency => n_at_once,
         };
-        self.window.set_capacity(capacity, MAX_PASSING);
+        self.window.set_capacity(capacity);
         // What was found out with the stage before.
-        self.window.limit(usize::MAX);
+        self.window.limit(usize::MAX, usize::MAX);
         gst::info!(self.cat, obj = element, "{n_at_once} at once, window of {capacity} frames");
         let mut stream = self.stream.lock().unwrap();
         (stream.n_at_once, stream.wanted, stream.capacity) = (n_at_once, capacity, capacity);

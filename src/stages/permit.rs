@@ -65,7 +65,7 @@ impl Permit {
     }
 
     /// A run has given a result.
-    pub(super) fn succeed(&self) {
+    pub(crate) fn succeed(&self) {
         self.succeeded.store(true, Ordering::Release);
     }
 

@@ -13,8 +13,8 @@ use std::time::Instant;
 
 /// Events that may lie in the window beside the frames; more make their admission wait too.
 const MAX_EVENTS: usize = 64;
-/// Frames without work that may wait for those before them, if nothing less was asked for.
-pub const MAX_PASSING: usize = 32;
+/// Frames without work that may wait for those before them.
+const MAX_PASSING: usize = 32;
 
 /// See the module.
 #[derive(Debug)]
@@ -27,15 +27,16 @@ pub struct Window<T> {
 struct State<T> {
     entries: VecDeque<Entry<T>>,
     /// How many of the entries are of each kind.
-    n_frames: usize,
+    n_in_flight: usize,
+    n_complete: usize,
     n_passing: usize,
     n_events: usize,
     capacity: usize,
-    /// No more than so many, whatever the capacity.
+    /// No more than so many, whatever the capacity; and of those in flight.
     most: usize,
-    max_passing: usize,
-    /// Of the first entry.
-    first: u64,
+    most_in_flight: usize,
+    /// Of the entry that comes next.
+    next: Ticket,
     flushing: bool,
     /// Whoever takes is to look up.
     woken: bool,
@@ -45,9 +46,9 @@ struct State<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
+    ticket: Ticket,
     kind: Kind,
-    /// `None` once it was discarded.
-    item: Option<T>,
+    item: T,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,41 +61,36 @@ enum Kind {
     Passing,
     /// Something else.
     Event,
-    /// Its item was discarded; only its place is left.
-    Gone,
 }
 
 impl<T> State<T> {
-    fn count(&mut self, kind: Kind) -> Option<&mut usize> {
+    fn count(&mut self, kind: Kind) -> &mut usize {
         match kind {
-            Kind::InFlight | Kind::Frame => Some(&mut self.n_frames),
-            Kind::Passing => Some(&mut self.n_passing),
-            Kind::Event => Some(&mut self.n_events),
-            Kind::Gone => None,
+            Kind::InFlight => &mut self.n_in_flight,
+            Kind::Frame => &mut self.n_complete,
+            Kind::Passing => &mut self.n_passing,
+            Kind::Event => &mut self.n_events,
         }
     }
 
     fn push_back(&mut self, kind: Kind, item: T) -> Ticket {
-        self.entries.push_back(Entry { kind, item: Some(item) });
-        if let Some(count) = self.count(kind) {
-            *count += 1;
-        }
-        Ticket(self.first + self.entries.len() as u64 - 1)
+        let ticket = self.next;
+        self.next = Ticket(ticket.0 + 1);
+        self.entries.push_back(Entry { ticket, kind, item });
+        *self.count(kind) += 1;
+        ticket
     }
 
-    fn pop_front(&mut self) -> Option<Entry<T>> {
-        let entry = self.entries.pop_front()?;
-        self.first += 1;
-        if let Some(count) = self.count(entry.kind) {
-            *count -= 1;
-        }
-        Some(entry)
+    fn remove(&mut self, place: usize) -> Option<T> {
+        let Entry { kind, item, .. } = self.entries.remove(place)?;
+        *self.count(kind) -= 1;
+        Some(item)
     }
 
     /// The entry of a frame that is still in flight.
-    fn in_flight(&mut self, ticket: Ticket) -> Option<usize> {
-        let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
-        self.entries.get(place).is_some_and(|entry| entry.kind == Kind::InFlight).then_some(place)
+    fn in_flight(&self, ticket: Ticket) -> Option<usize> {
+        let place = self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()?;
+        (self.entries[place].kind == Kind::InFlight).then_some(place)
     }
 
     fn capacity(&self) -> usize {
@@ -102,12 +98,12 @@ impl<T> State<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.n_frames >= self.capacity()
+        self.n_in_flight >= self.most_in_flight || self.n_in_flight + self.n_complete >= self.capacity()
     }
 }
 
-/// The place of a frame in the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The place of a frame in the window. No two are alike, and later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
 /// The window is flushing: nothing goes in or out.
@@ -139,13 +135,14 @@ impl<T> Window<T> {
     pub fn new(capacity: usize) -> Self {
         let state = State {
             entries: VecDeque::with_capacity(capacity + MAX_EVENTS),
-            n_frames: 0,
+            n_in_flight: 0,
+            n_complete: 0,
             n_passing: 0,
             n_events: 0,
             capacity: capacity.max(1),
             most: usize::MAX,
-            max_passing: MAX_PASSING,
-            first: 0,
+            most_in_flight: usize::MAX,
+            next: Ticket(0),
             flushing: true,
             woken: false,
             n_out: 0,
@@ -180,7 +177,7 @@ impl<T> Window<T> {
     /// # Errors
     /// The frame, if the window is flushing, or begins to.
     pub fn pass(&self, item: T) -> Result<(), T> {
-        let mut state = self.wait_while(|state| !state.flushing && state.n_passing >= state.max_passing);
+        let mut state = self.wait_while(|state| !state.flushing && state.n_passing >= MAX_PASSING);
         if state.flushing {
             return Err(item);
         }
@@ -194,7 +191,7 @@ impl<T> Window<T> {
     /// # Errors
     /// [`Flushing`] if it is flushing, or begins to.
     pub fn wait_to_pass(&self) -> Result<(), Flushing> {
-        let state = self.wait_while(|state| !state.flushing && state.n_passing >= state.max_passing);
+        let state = self.wait_while(|state| !state.flushing && state.n_passing >= MAX_PASSING);
         if state.flushing { Err(Flushing) } else { Ok(()) }
     }
 
@@ -225,9 +222,7 @@ impl<T> Window<T> {
     fn settle(&self, ticket: Ticket, kind: Kind, update: impl FnOnce(&mut T)) -> bool {
         let mut state = self.state.lock().unwrap();
         let Some(place) = state.in_flight(ticket) else { return false };
-        if let Some(item) = &mut state.entries[place].item {
-            update(item);
-        }
+        update(&mut state.entries[place].item);
         state.turn(place, kind);
         self.tell(state);
         true
@@ -243,8 +238,7 @@ impl<T> Window<T> {
     pub fn discard(&self, ticket: Ticket, count: impl FnOnce()) -> Option<T> {
         let mut state = self.state.lock().unwrap();
         let place = state.in_flight(ticket)?;
-        state.turn(place, Kind::Gone);
-        let item = state.entries[place].item.take();
+        let item = state.remove(place);
         count();
         self.tell(state);
         item
@@ -253,8 +247,7 @@ impl<T> Window<T> {
     /// Looks at the frames in flight, oldest first, until `is_it` says so of one; whether it did.
     pub fn find_in_flight(&self, is_it: impl FnMut(&T) -> bool) -> bool {
         let state = self.state.lock().unwrap();
-        let in_flight = state.entries.iter().filter(|entry| entry.kind == Kind::InFlight);
-        in_flight.filter_map(|entry| entry.item.as_ref()).any(is_it)
+        state.entries.iter().filter(|entry| entry.kind == Kind::InFlight).map(|entry| &entry.item).any(is_it)
     }
 
     /// The oldest item, as soon as it is complete, or as soon as the time that `deadline` gives it is over. Nothing at `wake_at`,
@@ -268,21 +261,18 @@ impl<T> Window<T> {
             if state.flushing {
                 return Err(Flushing);
             }
-            if state.pop_gone() {
-                self.changed.notify_all(); // Room for others, or the end of a drain.
-            }
             if std::mem::take(&mut state.woken) {
                 return Ok(Taken::Nothing);
             }
             let (is_complete, ends_at) = match state.entries.front() {
-                Some(Entry { kind: Kind::InFlight, item }) => (false, item.as_ref().and_then(&deadline)),
+                Some(Entry { kind: Kind::InFlight, item, .. }) => (false, deadline(item)),
                 Some(_) => (true, None),
                 None => (false, None),
             };
             let now = Instant::now();
             let is_over = ends_at.is_some_and(|ends_at| now >= ends_at);
             if is_complete || is_over {
-                let item = state.pop_front().and_then(|entry| entry.item).expect("a front that is not gone has its item");
+                let item = state.remove(0).expect("there is a front");
                 state.n_out += 1;
                 self.tell(state);
                 return Ok(if is_complete { Taken::Complete(item) } else { Taken::Late(item) });
@@ -353,18 +343,20 @@ impl<T> Window<T> {
         self.tell(state);
     }
 
-    /// Changes how many frames have room, and how many may pass without work.
-    pub fn set_capacity(&self, capacity: usize, max_passing: usize) {
+    /// Changes how many frames have room.
+    pub fn set_capacity(&self, capacity: usize) {
         let mut state = self.state.lock().unwrap();
-        (state.capacity, state.max_passing) = (capacity.max(1), max_passing.max(1));
+        state.capacity = capacity.max(1);
         self.tell(state);
     }
 
-    /// Gives no more than so many places to frames, whatever the capacity, but always one; whether that is news. Frames that have a place
-    /// keep it.
-    pub fn limit(&self, most: usize) -> bool {
+    /// Gives no more than so many places to frames, whatever the capacity, and no more than so many to frames in flight, but always one;
+    /// whether that is news. Frames that have a place keep it.
+    pub fn limit(&self, most: usize, most_in_flight: usize) -> bool {
         let mut state = self.state.lock().unwrap();
-        let is_news = std::mem::replace(&mut state.most, most.max(1)) != most.max(1);
+        let limits = (most.max(1), most_in_flight.max(1));
+        let is_news = (state.most, state.most_in_flight) != limits;
+        (state.most, state.most_in_flight) = limits;
         if is_news {
             self.tell(state);
         }
@@ -379,7 +371,7 @@ impl<T> Window<T> {
     /// Frames that are in the window, those that pass without work included.
     pub fn n_frames(&self) -> usize {
         let state = self.state.lock().unwrap();
-        state.n_frames + state.n_passing
+        state.n_in_flight + state.n_complete + state.n_passing
     }
 
     fn wait_while(&self, mut busy: impl FnMut(&State<T>) -> bool) -> MutexGuard<'_, State<T>> {
@@ -395,30 +387,17 @@ impl<T> Window<T> {
 impl<T> State<T> {
     fn turn(&mut self, place: usize, kind: Kind) {
         let earlier = std::mem::replace(&mut self.entries[place].kind, kind);
-        if let Some(count) = self.count(earlier) {
-            *count -= 1;
-        }
-        if let Some(count) = self.count(kind) {
-            *count += 1;
-        }
-    }
-
-    fn pop_gone(&mut self) -> bool {
-        let mut popped = false;
-        while self.entries.front().is_some_and(|entry| entry.kind == Kind::Gone) {
-            self.pop_front();
-            popped = true;
-        }
-        popped
+        *self.count(earlier) -= 1;
+        *self.count(kind) += 1;
     }
 
     fn pop_until(&mut self, is_last: impl Fn(&T) -> bool) -> Vec<T> {
         let mut popped = Vec::new();
         while let Some(front) = self.entries.front() {
-            if front.kind == Kind::Event && front.item.as_ref().is_some_and(&is_last) {
+            if front.kind == Kind::Event && is_last(&front.item) {
                 break;
             }
-            popped.extend(self.pop_front().and_then(|entry| entry.item));
+            popped.extend(self.remove(0));
         }
         popped
     }
@@ -498,35 +477,68 @@ mod tests {
     #[test]
     fn frames_without_work_have_a_bound_of_their_own() {
         let window = window(1);
-        window.set_capacity(1, 2);
-        let first = window.admit("1").unwrap();
-        window.pass("2").unwrap();
-        window.pass("3").unwrap();
+        let first = window.admit("first").unwrap();
+        (0..MAX_PASSING).for_each(|_| window.pass("passing").unwrap());
         let other = Arc::clone(&window);
-        let blocked = std::thread::spawn(move || other.pass("4"));
-        complete(&window, first, "1");
-        assert_eq!([take(&window), take(&window)], [Ok("1"), Ok("2")]);
+        let blocked = std::thread::spawn(move || other.pass("one more"));
+        complete(&window, first, "first");
+        assert_eq!([take(&window), take(&window)], [Ok("first"), Ok("passing")]);
         blocked.join().unwrap().unwrap();
-        assert_eq!([take(&window), take(&window)], [Ok("3"), Ok("4")]);
+        assert_eq!(window.n_frames(), MAX_PASSING);
+        (1..MAX_PASSING).for_each(|_| assert_eq!(take(&window), Ok("passing")));
+        assert_eq!(take(&window), Ok("one more"));
     }
 
     #[test]
     fn no_more_frames_than_the_limit_are_let_in_and_one_always_is() {
         let window = window(3);
-        assert!(window.limit(2));
-        assert!(!window.limit(2), "it is so already");
+        assert!(window.limit(2, usize::MAX));
+        assert!(!window.limit(2, usize::MAX), "it is so already");
         let first = window.try_admit("first").unwrap();
         window.try_admit("second").unwrap();
         assert_eq!(window.try_admit("third"), Err(Refused::Full("third")));
-        assert!(window.limit(0));
+        assert!(window.limit(0, usize::MAX));
         assert_eq!(window.n_frames(), 2, "who has a place keeps it");
         window.complete(first, |_| ());
         assert_eq!(take(&window), Ok("first"));
         assert_eq!(window.try_admit("third"), Err(Refused::Full("third")), "one is there");
-        assert!(window.limit(usize::MAX));
+        assert!(window.limit(usize::MAX, usize::MAX));
         window.try_admit("third").unwrap();
         window.try_admit("fourth").unwrap();
         assert_eq!(window.try_admit("fifth"), Err(Refused::Full("fifth")), "the capacity is what it was");
+    }
+
+    #[test]
+    fn a_limit_of_frames_in_flight_leaves_room_for_those_that_are_complete() {
+        let window = window(3);
+        assert!(window.limit(usize::MAX, 1));
+        let admit_and_complete = |item| {
+            let ticket = window.try_admit(item)?;
+            assert_eq!(window.try_admit("in flight"), Err(Refused::Full("in flight")), "beside {item}");
+            complete(&window, ticket, item);
+            Ok(())
+        };
+        for item in ["1", "2", "3"] {
+            assert_eq!(admit_and_complete(item), Ok(()));
+        }
+        assert_eq!(admit_and_complete("more than fit"), Err(Refused::Full("more than fit")));
+        window.limit(usize::MAX, 0);
+        take(&window).unwrap();
+        window.try_admit("always one").unwrap();
+    }
+
+    #[test]
+    fn what_is_discarded_behind_a_frame_that_stays_leaves_nothing_behind() {
+        let window = window(2);
+        let stuck = window.admit("stuck").unwrap();
+        for _ in 0..1000 {
+            let ticket = window.try_admit("displaced").unwrap();
+            assert_eq!(window.discard(ticket, || ()), Some("displaced"));
+            assert_eq!(window.discard(ticket, || ()), None, "it is gone");
+        }
+        assert_eq!(window.state.lock().unwrap().entries.len(), 1);
+        assert!(complete(&window, stuck, "done"));
+        assert_eq!(take(&window), Ok("done"));
     }
 
     #[test]

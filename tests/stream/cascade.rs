@@ -1,5 +1,6 @@
 //! Cascades of any depth: detectors in the objects of detectors, classifiers on either; everything keeps its place and its parent.
 
+use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, PixelRect, Rect, Size};
@@ -92,6 +93,22 @@ fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
 }
 
 #[test]
+fn each_detector_counts_what_it_found_itself() {
+    let line = format!(
+        "appsrc name=source ! {} ! {} ! {} ! fakesink",
+        detect("rectangle", "labels=vehicle name=vehicles"),
+        plates("object-class=vehicle name=plates"),
+        detect("rectangle", "labels=other threshold=1 name=nothing")
+    );
+    let pipeline = pipeline(&line);
+    feed(&pipeline, &caps("RGB", SIZE), pictures(5));
+    assert_eq!(run(&pipeline).error, None);
+    let n_objects = |name: &str| pipeline.by_name(name).unwrap().property::<gst::Structure>("stats").get::<u64>("objects").unwrap();
+    assert_eq!([n_objects("vehicles"), n_objects("plates")], [5, 5]);
+    assert!(n_objects("nothing") <= 5, "not the ten that were there before");
+}
+
+#[test]
 fn a_cascade_is_as_deep_as_one_likes() {
     // A green mark of 8 x 8 in the white plate in the red vehicle.
     let mark = |n| {
@@ -172,7 +189,7 @@ fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() 
         assert_eq!((results.frame_number, &results.status), (n, &InferenceStatus::Inferred));
         assert_eq!(results.detections.len(), if n % 3 == 0 { 0 } else { 2 }, "frame {n}");
     }
-    let stats: gst::Structure = gst::prelude::ObjectExt::property(&gst::prelude::GstBinExt::by_name(&pipeline, "plates").unwrap(), "stats");
+    let stats: gst::Structure = pipeline.by_name("plates").unwrap().property("stats");
     let count = |field: &str| stats.get::<u64>(field).unwrap();
     assert_eq!(["frames-in", "inferred", "failed"].map(count), [9, 9, 0]);
 }

@@ -15,7 +15,7 @@ use crate::harness::{
     Ending, Slow, TIMEOUT, attach, caps, classify, collect, detect, eventually, face, feed, labels, picture, pipeline, results, run, stamp,
 };
 use crate::reference::real;
-use crate::rig::Rig;
+use crate::rig::{Rig, black};
 
 const SIZE: Size = Size::new(64, 48);
 const RED: [u8; 3] = [255, 0, 0];
@@ -388,6 +388,59 @@ fn what_fails_in_the_background_is_told_with_the_next_frame() {
         rig.next();
         rig.left().pop().unwrap().labels == ["green"]
     });
+}
+
+/// Pushes a frame whose object nobody knows.
+fn push_a_new_object(rig: &Rig, n: u64) {
+    let mut buffer = stamp(filled(RED), n);
+    meta::attach(buffer.get_mut().unwrap(), results(SIZE, n, vec![tracked(n, 1000 + n as i32, WHERE)]));
+    rig.source.push(buffer).unwrap();
+    assert_eq!(rig.next(), format!("frame {n} of 64x48"));
+}
+
+#[test]
+fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
+    let n_runs = Arc::new(AtomicUsize::new(0));
+    let counted = n_runs.clone();
+    let slow = Slow::computing("economy-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+        // The first shows that the model runs.
+        n if n % 2 == 1 => Err(Error::new(ErrorKind::Device, "no luck")),
+        _ => answer(io),
+    });
+    let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true max-failures=2"));
+    for n in 0..12 {
+        push_a_new_object(&rig, n);
+        eventually("its run is over", || rig.count("runs") == n + 1);
+    }
+    eventually("all failures are told", || {
+        rig.source.push(black(100)).unwrap();
+        rig.next();
+        rig.count("failed") == 6
+    });
+    assert!(!rig.has_error(), "never two in a row");
+}
+
+#[test]
+fn runs_in_the_background_that_are_taken_back_have_not_failed() {
+    let slow = says_colors("economy-async-unlinked", 1);
+    let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true max-failures=0"));
+    push_a_new_object(&rig, 0);
+    eventually("it has run", || rig.count("runs") == 1);
+    slow.hold();
+    push_a_new_object(&rig, 1);
+    slow.wait_for(1);
+    // This one's run waits for the request.
+    push_a_new_object(&rig, 2);
+    rig.element.static_pad("src").unwrap().unlink(&rig.sink).unwrap();
+    assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
+    slow.release();
+    rig.link();
+    for n in 10..20 {
+        eventually("it is taken", || rig.source.push(black(n)).is_ok());
+        while rig.next() != format!("frame {n} of 64x48") {}
+    }
+    assert_eq!(rig.count("failed"), 0);
+    assert!(!rig.has_error());
 }
 
 #[test]

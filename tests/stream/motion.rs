@@ -143,6 +143,27 @@ fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
 }
 
 #[test]
+fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_older() {
+    let slow = Slow::open("motion-displaced", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=drop-oldest motion-threshold=0.02"));
+    push(&rig, 0, 0);
+    rig.next();
+    slow.hold();
+    push(&rig, 1, 2);
+    slow.wait_for(1);
+    // The second of these looks like the first, which then makes room for the last.
+    for (n, of_scene) in [(2, 4), (3, 4), (4, 6), (5, 0)] {
+        push(&rig, n, of_scene);
+    }
+    slow.release();
+    rig.event(gst::event::Eos::new());
+    rig.until_eos();
+    let expected = [("inferred", 1), ("inferred", 1), ("queue-policy", 0), ("motion-threshold", 0), ("inferred", 1), ("inferred", 1)];
+    assert_eq!(left(&rig), expected.map(|(status, n_objects)| (status.to_owned(), n_objects)));
+    rig.check_counts();
+}
+
+#[test]
 fn frames_that_need_no_inference_are_never_dropped() {
     let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02 inference-interval=2 drop-frames=true"));
     for n in 0..6 {

@@ -66,7 +66,7 @@ impl Rig {
     }
 
     /// Behind a source that is live, or not.
-    fn behind(line: &str, is_live: bool) -> Self {
+    pub fn behind(line: &str, is_live: bool) -> Self {
         init();
         let element = gst::parse::launch(line).unwrap();
         let (sender, seen) = channel();

@@ -122,14 +122,13 @@ fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
     slow.hold();
     other.frame(0).unwrap();
     slow.wait_for(1);
-    leaving.frames(0..2);
-    other.frame(1).unwrap();
+    leaving.frame(0).unwrap();
     // No run ends: who waited for those of the others would wait for ever.
     let begin = std::time::Instant::now();
     leaving.element.set_state(gst::State::Null).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(4), "it waited for frames of others: {:?}", begin.elapsed());
     slow.release();
-    other.frames(2..10);
+    other.frames(1..10);
     other.event(gst::event::Eos::new());
     assert_eq!(other.until_eos().len(), 10);
     assert_eq!((other.count("inferred"), other.count("failed")), (10, 0));

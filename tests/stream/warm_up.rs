@@ -177,6 +177,98 @@ fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
 }
 
 #[test]
+fn a_live_stream_whose_warm_up_failed_tells_its_latency_when_it_is_known() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let lost = is_lost.clone();
+    let device = failing("untold", move |_| lost.load(Ordering::Acquire));
+    let first = Rig::begun(&device.detect("nireq=1"));
+    first.frame(0).unwrap();
+    first.next();
+    is_lost.store(true, Ordering::Release);
+    let second = Rig::begun_live(&device.detect("nireq=1 queue-policy=wait"));
+    is_lost.store(false, Ordering::Release);
+    let latency = || {
+        let mut query = gst::query::Latency::new();
+        assert!(second.element.static_pad("src").unwrap().query(&mut query));
+        query.result().1
+    };
+    let messages = || std::iter::from_fn(|| second.bus.pop_filtered(&[gst::MessageType::Latency])).count();
+    second.frame(1).unwrap();
+    assert_eq!(second.next(), "frame 1 of 64x48");
+    eventually("the pipeline is told to ask", || messages() == 1);
+    let told = latency();
+    assert!(told > gst::ClockTime::ZERO);
+    assert_eq!((second.count("inferred"), said(&second)), (1, vec![]));
+}
+
+/// Sends a flush, and says whether it came through while the device was held.
+fn flushes(rig: &Rig) -> bool {
+    let (source, (sender, ended)) = (rig.source.clone(), channel());
+    std::thread::spawn(move || {
+        source.push_event(gst::event::FlushStart::new());
+        source.push_event(gst::event::FlushStop::new(true));
+        let _nobody_waits = sender.send(());
+    });
+    ended.recv_timeout(TIMEOUT.into()).is_ok()
+}
+
+#[test]
+fn a_flush_waits_neither_for_a_model_that_is_being_made_nor_for_a_warm_up_that_hangs() {
+    let gate = Gate::closed();
+    let making = Rig::behind(&detect_compiled_through(&gate, "flushed-while-made"), false);
+    let slow = Slow::open("flushed-while-warm", 1);
+    slow.hold();
+    let hanging = Rig::behind(&slow.detect("nireq=1 queue-policy=wait"), true);
+    for (what, rig) in [("a model that is being made", &making), ("a warm-up that hangs", &hanging)] {
+        rig.link();
+        let source = rig.source.clone();
+        let beginning = std::thread::spawn(move || {
+            source.push_event(gst::event::StreamStart::new("stream"));
+            source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
+        });
+        eventually("the stream begins", || rig.next() == "stream-start");
+        match what {
+            "a warm-up that hangs" => slow.wait_for(1),
+            _ => gate.wait_for_arrivals(1),
+        }
+        assert!(flushes(rig), "{what}");
+        beginning.join().unwrap();
+    }
+    gate.open();
+    slow.release();
+    for rig in [making, hanging] {
+        rig.segment();
+        rig.frame(1).unwrap();
+        while rig.next() != "frame 1 of 64x48" {}
+        assert_eq!((rig.count("inferred"), said(&rig)), (1, vec![]), "the caps are known, though they came before the model was there");
+    }
+}
+
+#[test]
+fn a_warm_up_that_hangs_is_left_behind_when_its_element_is_stopped() {
+    let slow = Slow::open("hangs", 1);
+    slow.hold();
+    let rig = Rig::behind(&slow.detect("nireq=1 queue-policy=wait"), true);
+    rig.link();
+    let source = rig.source.clone();
+    let beginning = std::thread::spawn(move || {
+        source.push_event(gst::event::StreamStart::new("stream"));
+        source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
+    });
+    slow.wait_for(1);
+    // It has its patience, and an end.
+    rig.element.set_state(gst::State::Null).unwrap();
+    beginning.join().unwrap();
+    let element = rig.element.downgrade();
+    // The messages on it hold the element.
+    rig.element.set_bus(None::<&gst::Bus>);
+    drop(rig);
+    assert!(element.upgrade().is_some(), "the run that hangs holds it");
+    slow.release();
+    eventually("what it held is free", || element.upgrade().is_none());
+}
+
+#[test]
 fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
     let device = failing("paused", |_| true);
     let pipeline = pipeline(&format!("videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1")));

@@ -32,23 +32,31 @@ impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
         let (objects, cut) = (self.objects.objects(&results), &self.classifier.spec().cut);
-        let FramePlan { now, in_background, remembered, warning, failed } = self.economy.plan(&results, objects, cut);
+        let FramePlan { now, in_background, remembered, warning, failed, has_succeeded } = self.economy.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
         }
-        if let Some(failed) = failed {
-            results.status = InferenceStatus::Failed(failed.into());
+        if let Some(failed) = &failed {
+            results.status = InferenceStatus::Failed(failed.as_str().into());
+        }
+        if has_succeeded {
+            permit.succeed();
         }
         let economy = self.economy.clone();
         let remembered = if in_background.is_empty() {
             Some(remembered)
         } else {
             let (economy, permit) = (economy.clone(), Permit::new(Instant::now(), None));
-            let finish = move |classified: Classified| economy.settle_in_background(&remembered, &classified);
+            let of_runs = permit.clone();
+            let finish = move |classified: Classified| economy.settle_in_background(&remembered, &classified, of_runs.has_succeeded());
             self.classifier.submit_with(frame.clone(), frame_number, in_background, permit, Box::new(finish));
             None
         };
+        let of_frame = permit.clone();
         let finish = move |classified: Classified| {
+            if let Some(failed) = failed.filter(|_| of_frame.withdrawal().is_some()) {
+                economy.tell_later(failed);
+            }
             if let Some(remembered) = remembered {
                 economy.settle(&remembered, &classified);
             }
@@ -105,6 +113,10 @@ impl Stage for ClassifyStage {
             (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
         };
         FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
+    }
+
+    fn n_objects(&self, results: &FrameResults, _n_before: usize) -> usize {
+        results.detections.len()
     }
 
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {

@@ -83,6 +83,10 @@ impl Stage for DetectStage {
         }
     }
 
+    fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize {
+        results.detections.len().saturating_sub(n_before)
+    }
+
     /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
