@@ -9,15 +9,30 @@ use gstreamer as gst;
 use crate::frame::{Detection, FrameResults, PixelRect, Size};
 use crate::stages;
 
-/// Where a detector looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+/// On what a model is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, glib::Enum)]
 #[enum_type(name = "RoiInferenceRegion")]
 pub(super) enum InferenceRegion {
-    #[default]
-    #[enum_value(name = "In the whole frame", nick = "full-frame")]
+    #[enum_value(name = "On the whole frame", nick = "full-frame")]
     FullFrame,
-    #[enum_value(name = "In the region of each object found before", nick = "roi-list")]
+    #[enum_value(name = "On the region of each object found before", nick = "roi-list")]
     RoiList,
+}
+
+impl InferenceRegion {
+    /// `default` is the element's, and `blurb` says what it does.
+    pub(super) fn property(default: Self, blurb: &'static str) -> glib::ParamSpec {
+        glib::ParamSpecEnum::builder_with_default("inference-region", default).nick("Inference region").blurb(blurb).mutable_ready().build()
+    }
+
+    /// Says, where the whole frame is worked on, that properties were set which choose objects.
+    pub(super) fn warn_of_unused(self, element: &gst::Element, unused: &str) {
+        gst::element_warning!(
+            element,
+            gst::ResourceError::Settings,
+            ("{unused} are not used: the model runs on the whole frame; set inference-region=roi-list to run it on objects")
+        );
+    }
 }
 
 /// The labels of the objects that are worked on; none is all.

@@ -71,6 +71,52 @@ fn every_region_gets_its_own_color_in_every_format() {
 }
 
 #[test]
+fn the_whole_frame_is_classified_where_that_is_asked_for_whatever_was_found_in_it() {
+    let whole = classify("color", "inference-region=full-frame name=whole");
+    let said = |arrived: &Arrived| {
+        let results = arrived.results().unwrap();
+        assert!(results.detections.iter().all(|detection| detection.classifications.is_empty()));
+        let said = results.classifications.iter().map(crate::harness::answer).collect::<Vec<_>>();
+        (results.status, results.detections.len(), said)
+    };
+    // Two objects in every other frame.
+    let objects: fn(u64) -> Vec<Detection> = |n| (0..n as usize % 2 * 2).map(|place| bar(place as i32 + 1, place, "bar")).collect();
+    let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
+    let status = |n: usize| if n % 2 == 0 { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
+    // A third of the picture is red, green and blue each, and the fourth quarter black: no color has most.
+    let first = said(&arrived[0]).2;
+    assert_eq!(first.len(), 1);
+    for (n, arrived) in arrived.iter().enumerate() {
+        assert_eq!(said(arrived), (status(n), n % 2 * 2, first.clone()), "frame {n}");
+    }
+    // The answer is that of the picture.
+    for (label, color) in COLORS {
+        let line = format!("appsrc name=source ! {whole} ! fakesink name=sink");
+        let pipeline = pipeline(&line);
+        let arrived = collect(&pipeline, "sink", "sink");
+        feed(&pipeline, &caps("RGB", SIZE), [picture(SIZE, PixelRect::whole(SIZE), color)]);
+        let ending = run(&pipeline);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        assert_eq!(said(&arrived.lock().unwrap()[0]), (InferenceStatus::Inferred, 0, vec![label.to_owned()]));
+        let stats: gst::Structure = pipeline.by_name("whole").unwrap().property("stats");
+        assert_eq!((stats.get("inferred"), stats.get("objects")), (Ok(1_u64), Ok(0_u64)), "{stats}");
+    }
+}
+
+#[test]
+fn what_chooses_objects_is_warned_of_where_the_whole_frame_is_classified() {
+    for properties in ["object-class=face", "min-object-width=5", "reclassify-interval=5", "classifier-async-mode=true"] {
+        let line = format!(
+            "videotestsrc num-buffers=2 ! videoconvert ! {} ! fakesink",
+            classify("color", &format!("inference-region=full-frame {properties}"))
+        );
+        let ending = run(&pipeline(&line));
+        assert_eq!((ending.error, ending.warnings.len()), (None, 1), "{properties}");
+        assert!(ending.warnings[0].contains("inference-region=roi-list"), "{}", ending.warnings[0]);
+    }
+}
+
+#[test]
 fn answers_are_tied_to_their_object_by_its_id() {
     // All at one place but one, in another order in every frame.
     let objects = |n: u64| -> Vec<Detection> {

@@ -11,7 +11,7 @@ use crate::harness::{Folder, pipeline, run, tiny};
 
 const N_FRAMES: usize = 30;
 /// Words of a model's name, and what stands in for it: a model and the label of what it finds.
-const STAND_INS: [(&str, &str, Option<&str>); 8] = [
+const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("face", "rectangle", Some("face")),
     ("ultraface", "rectangle", Some("face")),
     ("person", "rectangle", Some("person")),
@@ -20,6 +20,7 @@ const STAND_INS: [(&str, &str, Option<&str>); 8] = [
     ("gender", "color", None),
     ("color", "color", None),
     ("age", "brightness", None),
+    ("scene", "color", None),
 ];
 const TEXTS: [(&str, &str); 6] = [
     ("README.md", include_str!("../../README.md")),
@@ -100,6 +101,8 @@ fn every_line_to_paste_runs_and_finds_something() {
             for element in pipeline.iterate_recurse().into_iter().map(Result::unwrap) {
                 let found = match &*element.factory().unwrap().name() {
                     "roidetect" => "objects",
+                    // The frame is no object.
+                    "roiclassify" if line.contains("inference-region=full-frame") => "inferred",
                     "roiclassify" => "objects-classified",
                     _ => continue,
                 };
@@ -108,7 +111,8 @@ fn every_line_to_paste_runs_and_finds_something() {
             }
             if line.contains("roipublish") {
                 let published = std::fs::read_to_string(folder.file("found.jsonl")).unwrap();
-                assert!(published.lines().count() > 0 && published.contains("\"objects\":[{"), "{text}: {line}: {published}");
+                let found = if line.contains("roidetect") { "\"objects\":[{" } else { "\"classifications\":{" };
+                assert!(published.lines().count() > 0 && published.contains(found), "{text}: {line}: {published}");
                 std::fs::remove_file(folder.file("found.jsonl")).unwrap();
             }
         }

@@ -3,7 +3,7 @@
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 use roiflow::elements::meta;
-use roiflow::frame::{Detection, PixelFormat, Point, Rect, Size};
+use roiflow::frame::{Classification, Detection, FrameResults, Outcome, PixelFormat, Point, Rect, Size};
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
@@ -45,6 +45,33 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
         }
     }
     differing
+}
+
+#[test]
+fn what_was_said_of_the_frame_stands_in_its_corner() {
+    let size = Size::new(160, 120);
+    let line = |properties: &str| {
+        format!(
+            "videotestsrc num-buffers=1 pattern=gradient ! video/x-raw,format=RGB,width=160,height=120 ! identity name=attach ! \
+             roioverlay {properties} ! fakesink name=sink"
+        )
+    };
+    for (properties, outcome, is_drawn) in [
+        ("", Outcome::Label { label_id: 0, label: Some("rain".into()), confidence: 0.9 }, true),
+        ("labels=false", Outcome::Value(3.0), false),
+        ("", Outcome::Tensor { shape: vec![1], data: [1.0].into() }, false),
+    ] {
+        let pipeline = pipeline(&line(properties));
+        let said = Classification { name: "weather".into(), model: "weather".into(), outcome };
+        let before = collect(&pipeline, "attach", "sink");
+        attach(&pipeline, move |n| FrameResults { classifications: vec![said.clone()], ..results(size, n, vec![]) });
+        let after = collect(&pipeline, "sink", "sink");
+        assert_eq!(run(&pipeline).error, None);
+        let frames = [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap());
+        let differing = differences(PixelFormat::Rgb, &frames);
+        assert_eq!(!differing.is_empty(), is_drawn, "{properties}");
+        assert!(differing.iter().all(|(x, y)| *x < 80 && *y < 32), "in the corner");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::elements::infer::Driver;
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
 use crate::elements::policy::Policy;
-use crate::elements::regions::ObjectFilter;
+use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::settings::ModelSettings;
 use crate::elements::stage::Stage;
 use crate::stages::{self, Classifier};
@@ -24,11 +24,19 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 });
 
 /// What the user asked for.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Settings {
     model: ModelSettings,
+    region: InferenceRegion,
     objects: ObjectFilter,
     economy: EconomySettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (model, objects, economy) = (ModelSettings::default(), ObjectFilter::default(), EconomySettings::default());
+        Self { model, region: InferenceRegion::RoiList, objects, economy }
+    }
 }
 
 impl lifecycle::Settings for Settings {
@@ -71,6 +79,10 @@ impl ObjectImpl for RoiClassify {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let mut properties = ModelSettings::properties();
             properties.extend(Policy::properties());
+            properties.push(InferenceRegion::property(
+                Settings::default().region,
+                "What to classify: every object that was found before, or the frame as a whole",
+            ));
             properties.extend(ObjectFilter::properties(
                 "Only objects with one of these labels are classified, separated by commas; default: all",
             ));
@@ -85,15 +97,20 @@ impl ObjectImpl for RoiClassify {
             return;
         }
         let mut settings = self.settings.lock().unwrap();
-        let name = pspec.name();
-        let known = settings.objects.set(name, value) || settings.economy.set(name, value) || settings.model.set(name, value);
-        debug_assert!(known, "GObject passes on known properties only");
+        match pspec.name() {
+            "inference-region" => settings.region = value.get().expect("an enum property"),
+            name => {
+                let known = settings.objects.set(name, value) || settings.economy.set(name, value) || settings.model.set(name, value);
+                debug_assert!(known, "GObject passes on known properties only");
+            }
+        }
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         let settings = self.settings.lock().unwrap();
         match pspec.name() {
             "stats" => self.driver.stats().to_value(),
+            "inference-region" => settings.region.to_value(),
             name => {
                 let of_objects = || settings.objects.get(name).or_else(|| settings.economy.get(name));
                 let value = self.driver.policy(name).or_else(of_objects).or_else(|| settings.model.get(name));
@@ -147,6 +164,16 @@ impl RoiClassify {
         if let Some(contradiction) = settings.economy.reuse.without_effect() {
             gst::element_imp_warning!(self, gst::ResourceError::Settings, ("{contradiction}"));
         }
+        let objects = match settings.region {
+            InferenceRegion::RoiList => Some(objects),
+            InferenceRegion::FullFrame => {
+                if !(objects.is_all() && settings.economy == EconomySettings::default()) {
+                    let unused = "object-class, the limits of object sizes, and what goes by the ids of objects";
+                    settings.region.warn_of_unused(self.obj().upcast_ref(), unused);
+                }
+                None
+            }
+        };
         let classifier = Classifier::new(options)?;
         let counts = self.driver.economy.get_or_init(Arc::default).clone();
         let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));

@@ -9,9 +9,16 @@
 //! Works on what `roidetect` found, and on the ROI metas of other detectors. A region is a view of the frame, cut out by the
 //! pass that fills the model's input. Frames without regions pass at once, in order.
 //!
+//! With `inference-region=full-frame` the frame as a whole is classified, whatever was found in it: a scene, the weather. The answer is one
+//! of the frame, `classifications` in the JSON:
+//!
+//! ```text
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
+//!     ! roiclassify model=scene.onnx inference-region=full-frame ! roipublish ! fakesink
+//! ```
+//!
 //! A frame of which a region failed goes on without that answer, marked failed. Frames in a row of which every region failed end the
 //! stream with an error, if they are more than `max-failures`; frames without regions count neither way.
-
 //!
 //! Behind a tracker, objects need not be classified in every frame. Here each is when it is new, then every tenth frame, and when its
 //! box has grown by a fifth; its label is the vote of its last five answers, its age their mean:

@@ -1,4 +1,4 @@
-//! The classifier as the driver sees it: which regions of a frame are classified, and where the answers go.
+//! The classifier as the driver sees it: which regions of a frame are classified, or the frame itself, and where the answers go.
 //!
 //! Knows no pads and no properties.
 
@@ -12,15 +12,16 @@ use gstreamer as gst;
 use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::stage::{Done, Stage};
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, Rect};
 use crate::stages;
 use crate::stages::classifier::Classified;
-use crate::stages::{Classifier, Permit, Scheduling, StageStats};
+use crate::stages::{Classifier, Permit, Region, Scheduling, StageStats};
 
 /// See the module.
 pub(super) struct ClassifyStage {
     pub(super) classifier: Classifier,
-    pub(super) objects: ObjectFilter,
+    /// Which objects; `None`: the frame.
+    pub(super) objects: Option<ObjectFilter>,
     pub(super) economy: Arc<Economy>,
     /// Objects whose keypoints could not be aligned, so far as they are counted.
     pub(super) n_unaligned: AtomicU64,
@@ -30,8 +31,9 @@ pub(super) struct ClassifyStage {
 
 impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+        let Some(objects) = &self.objects else { return self.run_on_frame(frame, results, permit, done) };
         let frame_number = results.frame_number;
-        let (objects, cut) = (self.objects.objects(&results), &self.classifier.spec().cut);
+        let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
         let FramePlan { now, in_background, remembered, warning, failed, has_succeeded } = self.economy.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
@@ -105,9 +107,13 @@ impl Stage for ClassifyStage {
         self.classifier.drop_withdrawn();
     }
 
-    /// By the names of the objects, which a tracker, or a detector that carries its own results on, gives.
+    /// What was said of the frame; or of objects, by their names, which a tracker, or a detector that carries its own results on, gives.
     fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
+        if self.objects.is_none() {
+            let said = results.classifications.iter().filter(|said| spec.says(&said.name)).cloned().collect();
+            return FrameResults { classifications: said, ..FrameResults::default() };
+        }
         let of_this = |detection: &Detection| {
             let said: Vec<_> = detection.classifications.iter().filter(|said| spec.says(&said.name)).cloned().collect();
             (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
@@ -116,11 +122,12 @@ impl Stage for ClassifyStage {
     }
 
     fn n_objects(&self, results: &FrameResults, _n_before: usize) -> usize {
-        results.detections.len()
+        if self.objects.is_some() { results.detections.len() } else { 0 }
     }
 
     fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
         let spec = self.classifier.spec();
+        results.classifications.extend(found.classifications.iter().cloned());
         for earlier in &found.detections {
             if let Some(detection) = results.detections.iter_mut().find(|detection| detection.is_same_object(earlier))
                 && !detection.classifications.iter().any(|said| spec.says(&said.name))
@@ -147,11 +154,27 @@ impl Stage for ClassifyStage {
     }
 
     fn reads_results(&self) -> bool {
-        true
+        self.objects.is_some()
     }
 }
 
 impl ClassifyStage {
+    /// One run, on the whole frame, whatever was found in it.
+    fn run_on_frame(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+        let frame_number = results.frame_number;
+        let (width, height) = (frame.size().width as f32, frame.size().height as f32);
+        // The id tells only the answers of one call apart, and here is one.
+        let whole = Region { id: ObjectId(0), rect: Rect { x: 0.0, y: 0.0, width, height }, keypoints: Vec::new() };
+        let finish = move |classified: Classified| {
+            results.classifications.extend(classified.classifications.into_iter().map(|(_, said)| said));
+            if let Some((error, _)) = classified.failed {
+                results.status = InferenceStatus::Failed(error.to_string().into());
+            }
+            done(results);
+        };
+        self.classifier.submit_with(frame, frame_number, [whole], permit, Box::new(finish));
+    }
+
     fn warn_of_unaligned(&self) {
         if let Some(element) = self.element.upgrade() {
             let spec = self.classifier.spec();

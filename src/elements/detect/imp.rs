@@ -22,11 +22,17 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 });
 
 /// What the user asked for.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Settings {
     model: ModelSettings,
     region: InferenceRegion,
     objects: ObjectFilter,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { model: ModelSettings::default(), region: InferenceRegion::FullFrame, objects: ObjectFilter::default() }
+    }
 }
 
 impl lifecycle::Settings for Settings {
@@ -79,13 +85,10 @@ impl ObjectImpl for RoiDetect {
                     .mutable_ready()
                     .build(),
             );
-            properties.push(
-                glib::ParamSpecEnum::builder_with_default("inference-region", InferenceRegion::default())
-                    .nick("Inference region")
-                    .blurb("Where to look: in the frame, or in every object that was found before, such as for the plate of a vehicle")
-                    .mutable_ready()
-                    .build(),
-            );
+            properties.push(InferenceRegion::property(
+                Settings::default().region,
+                "Where to look: in the frame, or in every object that was found before, such as for the plate of a vehicle",
+            ));
             properties.extend(ObjectFilter::properties(
                 "With inference-region=roi-list only objects with one of these labels are looked at, separated by commas; default: all",
             ));
@@ -175,11 +178,7 @@ impl RoiDetect {
             InferenceRegion::RoiList => Ok(Arc::new(DetectStage { detector, parents: Some(objects) })),
             InferenceRegion::FullFrame => {
                 if !objects.is_all() {
-                    gst::element_warning!(
-                        self.obj(),
-                        gst::ResourceError::Settings,
-                        ("object-class and the limits of object sizes are not used: the whole frame is searched; set inference-region=roi-list to search in those objects")
-                    );
+                    settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the limits of object sizes");
                 }
                 Ok(Arc::new(DetectStage { detector, parents: None }))
             }

@@ -218,7 +218,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
         .filter(|attached_size| !state.warned_of_lost_rois && *attached_size != size && meta::has_lost_rois(buffer, &results));
     state.warned_of_lost_rois |= lost_from.is_some();
 
-    if results.detections.is_empty() {
+    if results.detections.is_empty() && !(settings.labels && results.classifications.iter().any(|said| is_read(&said.outcome))) {
         // Not mapped either, so that a frame that is too short, and was marked failed for it, passes.
         return Ok(lost_from.map(|attached_size| (attached_size, size)));
     }
@@ -248,7 +248,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     Ok(lost_from.map(|attached_size| (attached_size, size)))
 }
 
-/// Boxes and keypoints first, then captions, so that nothing crosses a text.
+/// Boxes and keypoints first, then captions, so that nothing crosses a text. What was said of the whole frame stands in its corner.
 fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, settings: Settings, caption: &mut String) {
     let thickness = match settings.thickness {
         0 => ((size.height + 180) / 360).max(2),
@@ -282,6 +282,13 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
         canvas.fill_rect(place, background);
         canvas.text(place.x_min, place.y_min, caption, font, foreground);
     }
+    caption.clear();
+    write_said(caption, "", &results.classifications);
+    if !caption.is_empty() {
+        let (background, foreground) = (canvas.ink(PALETTE[0]), canvas.ink(text_color(PALETTE[0])));
+        canvas.fill_rect(Area::at(0, 0, font.width(caption), font.height()), background);
+        canvas.text(0, 0, caption, font, foreground);
+    }
 }
 
 /// Above the box, or inside at its top where there is no room above; moved to the left where it would leave the frame.
@@ -305,8 +312,12 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
     if with_confidence {
         let _ = write!(caption, " {:.2}", detection.confidence);
     }
-    let mut separator = " · ";
-    for Classification { name, outcome, .. } in detection.classifications.iter().filter(|said| is_read(&said.outcome)) {
+    write_said(caption, " · ", &detection.classifications);
+}
+
+/// `female 31`, behind `separator`, if there are words for any of it.
+fn write_said(caption: &mut String, mut separator: &'static str, said: &[Classification]) {
+    for Classification { name, outcome, .. } in said.iter().filter(|said| is_read(&said.outcome)) {
         caption.push_str(std::mem::replace(&mut separator, " "));
         let _ = match outcome {
             Outcome::Label { label: Some(label), .. } => caption.write_str(label),
