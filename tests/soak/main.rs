@@ -242,7 +242,13 @@ fn kinds(seed: u64) -> Vec<Kind> {
     let breaks = Faulty::register("breaks", seed ^ 2, Habits { fails_permille: 0, panics_permille: 0, takes_us_max: 1000 });
     let kind = |name, line: String| Kind { name, line, is_long: false, faulty: None };
     vec![
-        kind("CPU", format!("roidetect model={rectangle} device=CPU ! roiclassify model={color} device=CPU")),
+        kind(
+            "CPU, motion, tracked, consensus",
+            format!(
+                "roidetect model={rectangle} device=CPU motion-threshold=0.01 ! roitrack \
+                 ! roiclassify model={color} device=CPU reclassify-interval=4 consensus=3"
+            ),
+        ),
         kind(
             "CPU, interval, overlay, publish",
             format!(
@@ -250,7 +256,13 @@ fn kinds(seed: u64) -> Vec<Kind> {
                  ! roioverlay ! roipublish address=/dev/null"
             ),
         ),
-        kind("NULL, faults", format!("roidetect model={rectangle} device=NULL.faults ! roiclassify model={color} device=NULL.faults")),
+        kind(
+            "NULL, faults, tracked, async",
+            format!(
+                "roidetect model={rectangle} device=NULL.faults ! roitrack max-tracks=50 \
+                 ! roiclassify model={color} device=NULL.faults classifier-async-mode=true reclassify-interval=2"
+            ),
+        ),
         kind(
             "NULL, slow, drop-oldest",
             format!(

@@ -247,6 +247,6 @@ fn a_further_stream_takes_no_memory_of_the_model() {
         );
     }
     // A window of NV12 frames of this size is below 1 MiB; threads and pads of GStreamer take some more.
-    let per_stream = (kilobytes[4] - kilobytes[0]) / 15;
+    let per_stream = kilobytes[4].saturating_sub(kilobytes[0]) / 15;
     assert!(per_stream < 4096, "{per_stream} KiB for each further stream: {kilobytes:?}");
 }
