@@ -155,9 +155,16 @@ pub(super) struct FramePlan {
     pub(super) remembered: Remembered,
     /// What is to be said on the bus.
     pub(super) warning: Option<String>,
-    /// What failed in the background since the last frame.
+    pub(super) background: Background,
+}
+
+/// What happened in the background since the last frame.
+#[derive(Default)]
+pub(super) struct Background {
+    n_resets: u64,
+    /// What failed.
     pub(super) failed: Option<String>,
-    /// Whether a run in the background has given a result since the last frame.
+    /// Whether a run has given a result.
     pub(super) has_succeeded: bool,
 }
 
@@ -210,8 +217,8 @@ impl Economy {
             classified.push(cut.region(object));
         }
         state.n_in_background += usize::from(!plan.in_background.is_empty());
-        plan.failed = state.failed.take();
-        plan.has_succeeded = std::mem::take(&mut state.has_succeeded);
+        plan.background =
+            Background { n_resets: state.n_resets, failed: state.failed.take(), has_succeeded: std::mem::take(&mut state.has_succeeded) };
         plan.warning = state.warning(n_named, n_nameless);
         drop(state);
         add(&self.counts.classified, plan.now.len() + plan.in_background.len());
@@ -241,9 +248,13 @@ impl Economy {
         }
     }
 
-    /// The frame that was to tell of a failure passes without inference: the next one tells.
-    pub(super) fn tell_later(&self, failed: String) {
-        self.state.lock().unwrap().failed.get_or_insert(failed);
+    /// The frame that was to tell of this passes without inference: the next one does.
+    pub(super) fn tell_later(&self, background: Background) {
+        let mut state = self.state.lock().unwrap();
+        if background.n_resets == state.n_resets {
+            state.failed = background.failed.or(state.failed.take());
+            state.has_succeeded |= background.has_succeeded;
+        }
     }
 
     /// Gives the objects of a frame that leaves what is known of them.

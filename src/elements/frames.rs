@@ -39,7 +39,7 @@ pub(super) struct InFlight {
     permit: Arc<Permit>,
     trace: FrameTrace,
     /// Counts it among those of upstream's pool.
-    _held: Option<Held>,
+    held: Option<Held>,
 }
 
 enum Outcome {
@@ -180,7 +180,7 @@ impl Driver {
             deadline,
             permit: Permit::new(arrived, begin_by),
             trace,
-            _held: held,
+            held,
         };
         match reason {
             Some(reason) => self.pass(frame, reason, &policy)?,
@@ -342,6 +342,8 @@ impl Driver {
     fn follow_pace(&self, stage: &dyn Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
+            // A call of several frames begins sooner where some wait already.
+            QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_fewer(), usize::MAX),
             QueuePolicy::Wait => (stage.n_frames_fewer(), n_at_once),
             _ => (0, usize::MAX),
         };
@@ -351,7 +353,7 @@ impl Driver {
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.window.limit(most, most_in_flight) {
+        if self.window.limit(most, most_in_flight) && n_fewer > 0 {
             gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
         }
     }
@@ -436,8 +438,7 @@ impl Driver {
         frame: InFlight,
         n_flushes: u64,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InFlight { mut buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, _held: held, .. } =
-            frame;
+        let InFlight { mut buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, mut held, .. } = frame;
         let mut n_objects = 0;
         if let Some(stage) = self.stage() {
             self.carry(&*stage, (number, looks_like), &mut results, n_before, &outcome);
@@ -478,9 +479,13 @@ impl Driver {
         }
         let with_analytics = self.policy.lock().unwrap().analytics_meta;
         meta::attach_to(writable, results, with_analytics);
-        drop(held);
+        if let Some(held) = &mut held {
+            held.leave();
+        }
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         let pushed = pad.push(buffer);
+        // Whoever is next holds it by now, if anybody does.
+        drop(held);
         runs?;
         let pushed = pushed?;
         too_many.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
@@ -628,6 +633,10 @@ mod tests {
             0
         }
 
+        fn gathers_frames(&self) -> bool {
+            false
+        }
+
         fn scheduling(&self) -> Scheduling {
             Scheduling::Throughput
         }
@@ -660,7 +669,7 @@ mod tests {
             deadline: None,
             permit: Permit::new(arrived, None),
             trace: FrameTrace { frame: tracing::Span::none(), part: tracing::Span::none() },
-            _held: None,
+            held: None,
         };
         let stage: Arc<dyn Stage> = Arc::new(LosesResults);
         driver.infer(frame, &info, &stage, &Policy::default(), QueuePolicy::Wait).unwrap();

@@ -28,11 +28,12 @@
 //! - *Too many failures in a row* (`max-failures`), or one of a model that never runs: an error on the bus that says why, and then as after an
 //!   error downstream.
 //!
-//! `Driver::found` and `Driver::motion` are held alone, and only to take or put.
+//! `Driver::motion` is held alone, while a picture is looked at; `Driver::found` while results are carried, which takes `Driver::policy`.
 //!
 //! `Window` is closed exactly while `Stream::flow` is an error other than `Eos`. Lock order: `Driver::opening`, `Driver::stream`,
 //! the window's own. The last two are never held while something is pushed, posted or run; `opening` is held while the task's
-//! turn ends, so the task never takes it. `Driver::loading` comes before `stream` and `stage`.
+//! turn ends, so the task never takes it. `Driver::loading` comes before the lock inside of what it holds ([`super::lifecycle`]), and that
+//! before `stream`; `loading` also before `stage`.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -115,7 +116,7 @@ pub(super) struct Stream {
     pub(super) run_time: Duration,
     /// Told to live pipelines; zero until the stage is warm, and then only ever raised.
     pub(super) latency: Duration,
-    /// How long a frame takes was measured before it was needed.
+    /// How long a frame takes is known: from a warm-up, or, where that came to nothing, from the first run.
     pub(super) is_warm: bool,
     pub(super) n_frames: u64,
     /// The number of the frame that leaves next, if none is missing.
@@ -348,6 +349,8 @@ impl Driver {
         if !is_task {
             let _stopped = srcpad.stop_task();
         }
+        // What was in the window when it was closed was not inferred.
+        self.forget_motion();
         loop {
             let kept = {
                 let mut stream = self.stream.lock().unwrap();
@@ -597,6 +600,7 @@ impl Driver {
         };
         self.store(pad, kept_of(&skipped));
         self.forget(skipped, gst::FlowError::Eos);
+        self.forget_motion();
     }
 
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.

@@ -58,8 +58,9 @@ struct State {
     /// The thread that says so just now.
     telling: Option<ThreadId>,
     warm_up: WarmUp,
-    /// Those that make the stage or warm it up.
+    /// Those that make the stage or warm it up, and which they are, so far as they have begun.
     n_threads: usize,
+    threads: Vec<ThreadId>,
 }
 
 #[derive(Default)]
@@ -187,9 +188,15 @@ impl Loading {
     ) {
         let this = self.clone();
         let body = move || {
+            let here = thread::current().id();
+            this.state.lock().unwrap().threads.push(here);
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(stages::Error::of_panic(what, &*panic)));
             finish(&this, done);
-            this.state.lock().unwrap().n_threads -= 1;
+            {
+                let mut state = this.state.lock().unwrap();
+                state.n_threads -= 1;
+                state.threads.retain(|thread| *thread != here);
+            }
             this.changed.notify_all();
         };
         self.state.lock().unwrap().n_threads += 1;
@@ -200,13 +207,13 @@ impl Loading {
         }
     }
 
-    /// Waits until its threads are at their end, which is soon unless an engine hangs; not on the thread that says what is wrong.
+    /// Waits until its threads are at their end, which is soon unless an engine hangs; not on one of them, nor on the one that says what is wrong.
     fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
         // Nobody is to hear of it any more.
         state.tell = None;
-        if state.telling == Some(here) {
+        if state.telling == Some(here) || state.threads.contains(&here) {
             return;
         }
         let (state, waited) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.n_threads > 0).unwrap();
@@ -226,7 +233,8 @@ impl Loading {
         is_given_up: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        if matches!(state.warm_up, WarmUp::Open | WarmUp::Over(Ok(None))) {
+        // What failed is tried again.
+        if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);
             let stage = stage.clone();

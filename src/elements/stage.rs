@@ -72,6 +72,9 @@ pub(super) trait Stage: Send + Sync {
     /// How many fewer would do now, for those that run wait for threads that others need too.
     fn n_frames_fewer(&self) -> usize;
 
+    /// Whether calls wait for several frames.
+    fn gathers_frames(&self) -> bool;
+
     /// Which frame is next.
     fn scheduling(&self) -> Scheduling;
 
@@ -146,8 +149,11 @@ impl Driver {
     }
 
     /// What is wrong with the model itself, where a run has failed: `None` if one has given a result, or does on a black frame.
+    /// A flush or the end of the stream lets go who asks.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
-        self.stage().filter(|stage| !stage.has_run())?.try_warm_up().err()
+        let stage = self.stage().filter(|stage| !stage.has_run())?;
+        let loading = self.loading.lock().unwrap().clone()?;
+        loading.warm_up(&stage, || self.waits_in_vain())?.err()
     }
 
     /// Whether who waits for the stage need not do so any more.

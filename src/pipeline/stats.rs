@@ -25,7 +25,8 @@ pub struct Stats {
     pub n_objects: u64,
     /// From the first buffer to the last.
     pub duration: Duration,
-    /// From the arrival at the first inference element to leaving the last one; sorted. Of a long stream an even sample of all.
+    /// From the arrival at the first inference element to leaving the last one; sorted. Of a long stream an even sample; of several
+    /// streams together those of each.
     pub latencies: Vec<Duration>,
     /// Per inference element.
     pub stages: Vec<StageTimes>,

@@ -43,7 +43,19 @@ impl Classifier {
     /// # Errors
     /// If a file is missing or wrong, or the model is not a classifier.
     pub fn new(options: &StageOptions) -> Result<Self> {
-        let instance = instance::<RegionJob>(options, "classifier", true)?;
+        Self::of(instance::<RegionJob>(options, "classifier", true)?, options)
+    }
+
+    /// As [`Classifier::new`], for whole frames, each a region by itself: its runs do not go before those of detectors, and calls
+    /// of several rows are as for these.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_frames(options: &StageOptions) -> Result<Self> {
+        Self::of(instance::<RegionJob>(options, "classifier of frames", false)?, options)
+    }
+
+    fn of(instance: Arc<Instance<RegionJob>>, options: &StageOptions) -> Result<Self> {
         let spec = Arc::new(describe(options, &instance.info)?);
         if !matches!(spec.task, Task::Classification { .. }) {
             let message = format!(
@@ -180,6 +192,11 @@ impl Classifier {
     /// How many frames with one region have to wait for a run so that none need be smaller than was asked for.
     pub fn n_frames_at_once(&self) -> usize {
         self.client.n_frames_at_once()
+    }
+
+    /// Whether a call waits for several frames, of whatever stream.
+    pub fn gathers_frames(&self) -> bool {
+        self.client.gathers_frames()
     }
 
     /// How many frames fewer would do now, for those that run wait for threads that others need too.

@@ -158,6 +158,11 @@ impl Detector {
         self.client.n_frames_at_once()
     }
 
+    /// Whether a call waits for several frames, of whatever stream.
+    pub fn gathers_frames(&self) -> bool {
+        self.client.gathers_frames()
+    }
+
     /// How many frames fewer would do now, for those that run wait for threads that others need too.
     pub fn n_frames_fewer(&self) -> usize {
         self.client.n_frames_fewer()

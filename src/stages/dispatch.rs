@@ -217,6 +217,11 @@ impl<J: Job> Client<J> {
         self.queue.n_requests * if timeout.is_some() { max } else { 1 }
     }
 
+    /// Whether jobs wait for others, of whatever frame.
+    pub(super) fn gathers_frames(&self) -> bool {
+        self.queue.rows.max > 1 && self.queue.rows.timeout.is_some()
+    }
+
     /// How many frames fewer would do now, for requests wait for threads; see [`super::pace`].
     pub(super) fn n_frames_fewer(&self) -> usize {
         self.queue.pace.lock().unwrap().n_fewer()

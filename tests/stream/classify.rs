@@ -82,7 +82,8 @@ fn the_whole_frame_is_classified_where_that_is_asked_for_whatever_was_found_in_i
     // Two objects in every other frame.
     let objects: fn(u64) -> Vec<Detection> = |n| (0..n as usize % 2 * 2).map(|place| bar(place as i32 + 1, place, "bar")).collect();
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
-    let status = |n: usize| if n % 2 == 0 { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
+    let status =
+        |n: usize| if n.is_multiple_of(2) { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
     // A third of the picture is red, green and blue each, and the fourth quarter black: no color has most.
     let first = said(&arrived[0]).2;
     assert_eq!(first.len(), 1);

@@ -530,11 +530,7 @@ fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
         let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
         source.set_caps(Some(&caps("RGB", SIZE)));
         let feeding = std::thread::spawn(move || {
-            let pool = gst::BufferPool::new();
-            let mut config = pool.config();
-            config.set_params(Some(&caps("RGB", SIZE)), SIZE.width * SIZE.height * 3, 4, 4);
-            pool.set_config(config).unwrap();
-            pool.set_active(true).unwrap();
+            let pool = pool_of_four();
             for n in 0..100 {
                 // Blocks until one of the four comes back.
                 let mut buffer = pool.acquire_buffer(None).unwrap();
@@ -551,11 +547,7 @@ fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
 
 /// Pushes 40 frames out of a pool of four buffers, each as soon as one of them comes back.
 fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
-    let pool = gst::BufferPool::new();
-    let mut config = pool.config();
-    config.set_params(Some(&caps("RGB", SIZE)), SIZE.width * SIZE.height * 3, 4, 4);
-    pool.set_config(config).unwrap();
-    pool.set_active(true).unwrap();
+    let pool = pool_of_four();
     std::thread::spawn(move || {
         for n in 0..40 {
             let mut buffer = pool.acquire_buffer(None).unwrap();
@@ -567,46 +559,60 @@ fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     })
 }
 
-#[test]
-fn behind_a_policy_that_drops_a_small_pool_never_runs_dry_however_many_elements_hold_its_buffers() {
-    let slow = Slow::open("small-pool", 2);
-    let line = format!(
-        "appsrc name=source format=time is-live=true ! {} ! {} ! fakesink enable-last-sample=false",
-        slow.detect("name=first nireq=2 queue-policy=drop-oldest"),
-        slow.detect("name=second nireq=2 queue-policy=drop-newest model-instance-id=other")
-    );
-    let pipeline = pipeline(&line);
-    let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
-    source.set_caps(Some(&caps("RGB", SIZE)));
+/// A pool that has four buffers and never more.
+fn pool_of_four() -> gst::BufferPool {
     let pool = gst::BufferPool::new();
     let mut config = pool.config();
     config.set_params(Some(&caps("RGB", SIZE)), SIZE.width * SIZE.height * 3, 4, 4);
     pool.set_config(config).unwrap();
     pool.set_active(true).unwrap();
-    pipeline.set_state(gst::State::Playing).unwrap();
-    let stats = |name: &str| pipeline.by_name(name).unwrap().property::<gst::Structure>("stats");
-    let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
-    for n in 0..60 {
-        if n == 10 {
-            slow.hold();
+    pool
+}
+
+#[test]
+fn behind_a_policy_that_drops_a_small_pool_never_runs_dry_however_many_elements_hold_its_buffers() {
+    // One behind the other, and side by side on the same buffers.
+    let shapes: [fn(&str, &str) -> String; 2] = [
+        |first, second| format!("{first} ! {second} ! fakesink enable-last-sample=false async=false"),
+        |first, second| {
+            let sink = "fakesink enable-last-sample=false async=false";
+            format!("tee name=t t. ! {first} ! {sink} t. ! {second} ! {sink}")
+        },
+    ];
+    for shape in shapes {
+        let slow = Slow::open("small-pool", 2);
+        let line = shape(
+            &slow.detect("name=first nireq=2 queue-policy=drop-oldest"),
+            &slow.detect("name=second nireq=2 queue-policy=drop-newest model-instance-id=other"),
+        );
+        let pipeline = gst::Pipeline::new();
+        let bin = gst::parse::bin_from_description(&line, true).unwrap();
+        pipeline.add(&bin).unwrap();
+        let source = gst::Pad::new(gst::PadDirection::Src);
+        source.set_active(true).unwrap();
+        source.link(&bin.static_pad("sink").unwrap()).unwrap();
+        pipeline.set_state(gst::State::Playing).unwrap();
+        source.push_event(gst::event::StreamStart::new("camera"));
+        source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
+        source.push_event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
+        let stats = |name: &str| bin.by_name(name).unwrap().property::<gst::Structure>("stats");
+        let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
+        let pool = pool_of_four();
+        slow.hold();
+        // No more than may wait behind the first, whose run does not end.
+        for n in 0..30 {
+            let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
+            let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));
+            buffer.get_mut().unwrap().memset(.., 0).unwrap();
+            source.push(stamp(buffer, n)).unwrap();
         }
-        let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
-        let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|error| panic!("a camera would lose frame {n}: {error:?}"));
-        buffer.get_mut().unwrap().memset(.., 0).unwrap();
-        source.push_buffer(stamp(buffer, n)).unwrap();
-        // Between the source's own queue and the element it is nobody's of ours.
-        eventually("the frame has arrived", || count("first", "frames-in") == n + 1);
-        eventually("it has found its place", || source.current_level_buffers() == 0);
-        if n % 7 == 6 {
-            slow.let_go(1);
-        }
+        slow.release();
+        source.push_event(gst::event::Eos::new());
+        eventually("all frames have left", || count("first", "frames-here") + count("second", "frames-here") == 0);
+        assert!(count("first", "copied") + count("second", "copied") > 0, "{}, {}", stats("first"), stats("second"));
+        pipeline.set_state(gst::State::Null).unwrap();
+        pool.set_active(false).unwrap();
     }
-    slow.release();
-    source.end_of_stream().unwrap();
-    assert_eq!(run(&pipeline).error, None);
-    let n_copied = count("first", "copied") + count("second", "copied");
-    assert!(n_copied > 0, "{}, {}", stats("first"), stats("second"));
-    pool.set_active(false).unwrap();
 }
 
 #[test]
@@ -666,7 +672,8 @@ fn a_small_pool_makes_the_window_smaller_or_frames_copies_and_both_are_told_once
         // One more than can run waits.
         eventually("all requests run", || rig.count("frames-here") == nireq as u64 + 1);
         slow.wait_for(nireq);
-        assert_eq!((rig.count("window"), rig.count("copied").min(n_copied)), (window, n_copied), "{nireq} requests");
+        eventually("what is too much is copied", || rig.count("copied") >= n_copied);
+        assert_eq!(rig.count("window"), window, "{nireq} requests");
         slow.release();
         feeding.join().unwrap();
         rig.until_eos();

@@ -10,7 +10,7 @@ use roiflow::frame::{InferenceStatus, PixelFormat, PixelRect, Size};
 use roiflow::runtime::{Error, ErrorKind};
 use serde_json::Value;
 
-use crate::harness::{Folder, Slow, caps, collect, detect, feed, picture, pipeline, run, stamp};
+use crate::harness::{Folder, Slow, caps, collect, detect, eventually, feed, picture, pipeline, run, stamp};
 use crate::reference::real;
 use crate::rig::{Rig, SIZE};
 
@@ -161,6 +161,25 @@ fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_
     let expected = [("inferred", 1), ("inferred", 1), ("queue-policy", 0), ("motion-threshold", 0), ("inferred", 1), ("inferred", 1)];
     assert_eq!(left(&rig), expected.map(|(status, n_objects)| (status.to_owned(), n_objects)));
     rig.check_counts();
+}
+
+#[test]
+fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
+    let slow = Slow::open("motion-unlinked", 1);
+    let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait motion-threshold=0.02"));
+    push(&rig, 0, 0);
+    rig.next();
+    slow.hold();
+    push(&rig, 1, 4);
+    slow.wait_for(1);
+    rig.element.static_pad("src").unwrap().unlink(&rig.sink).unwrap();
+    slow.release();
+    eventually("upstream hears of it", || rig.source.push(stamp(scene(SIZE, 4), 2)) == Err(gst::FlowError::NotLinked));
+    rig.link();
+    rig.left();
+    push(&rig, 3, 4);
+    while rig.next() != "frame 3 of 64x48" {}
+    assert_eq!(left(&rig), [("inferred".to_owned(), 1)]);
 }
 
 #[test]

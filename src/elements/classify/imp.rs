@@ -174,7 +174,7 @@ impl RoiClassify {
                 None
             }
         };
-        let classifier = Classifier::new(options)?;
+        let classifier = if objects.is_some() { Classifier::new(options) } else { Classifier::of_frames(options) }?;
         let counts = self.driver.economy.get_or_init(Arc::default).clone();
         let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
         Ok(Arc::new(ClassifyStage {

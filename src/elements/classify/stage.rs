@@ -34,14 +34,14 @@ impl Stage for ClassifyStage {
         let Some(objects) = &self.objects else { return self.run_on_frame(frame, results, permit, done) };
         let frame_number = results.frame_number;
         let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
-        let FramePlan { now, in_background, remembered, warning, failed, has_succeeded } = self.economy.plan(&results, objects, cut);
+        let FramePlan { now, in_background, remembered, warning, background } = self.economy.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
         }
-        if let Some(failed) = &failed {
+        if let Some(failed) = &background.failed {
             results.status = InferenceStatus::Failed(failed.as_str().into());
         }
-        if has_succeeded {
+        if background.has_succeeded {
             permit.succeed();
         }
         let economy = self.economy.clone();
@@ -56,8 +56,8 @@ impl Stage for ClassifyStage {
         };
         let of_frame = permit.clone();
         let finish = move |classified: Classified| {
-            if let Some(failed) = failed.filter(|_| of_frame.withdrawal().is_some()) {
-                economy.tell_later(failed);
+            if of_frame.withdrawal().is_some() {
+                economy.tell_later(background);
             }
             if let Some(remembered) = remembered {
                 economy.settle(&remembered, &classified);
@@ -147,6 +147,10 @@ impl Stage for ClassifyStage {
 
     fn n_frames_fewer(&self) -> usize {
         self.classifier.n_frames_fewer()
+    }
+
+    fn gathers_frames(&self) -> bool {
+        self.classifier.gathers_frames()
     }
 
     fn stats(&self) -> StageStats {

@@ -123,6 +123,10 @@ impl Stage for DetectStage {
         self.detector.n_frames_fewer()
     }
 
+    fn gathers_frames(&self) -> bool {
+        self.detector.gathers_frames()
+    }
+
     fn stats(&self) -> StageStats {
         self.detector.stats()
     }
