@@ -118,6 +118,8 @@ pub(super) struct Stream {
     pub(super) latency: Duration,
     /// How long a frame takes is known: from a warm-up, or, where that came to nothing, from the first run.
     pub(super) is_warm: bool,
+    /// Live, and nothing was told, for the warm-up failed, and not for the model's fault: the first run tells.
+    pub(super) owes_latency: bool,
     pub(super) n_frames: u64,
     /// The number of the frame that leaves next, if none is missing.
     pub(super) next_to_leave: u64,
@@ -151,6 +153,7 @@ impl Default for Stream {
             run_time: Duration::ZERO,
             latency: Duration::ZERO,
             is_warm: false,
+            owes_latency: false,
             n_frames: 0,
             next_to_leave: 0,
             n_failed_in_a_row: 0,
@@ -672,12 +675,11 @@ impl Driver {
 
     pub(super) fn raise_latency(&self, element: &gst::Element, measured: Duration) {
         let raised = {
-            // Nothing was told where the warm-up of a live stream failed, and not for the model's fault.
-            let is_untold = !self.stream.lock().unwrap().is_warm && self.is_live(element);
             let mut stream = self.stream.lock().unwrap();
-            let raised = (stream.is_warm && measured > stream.latency + stream.latency / 5) || is_untold;
+            let owed = std::mem::take(&mut stream.owes_latency);
+            let raised = owed || (stream.is_warm && measured > stream.latency + stream.latency / 5);
             if raised {
-                stream.latency = if is_untold { measured.max(stream.latency()) } else { measured };
+                stream.latency = if owed { measured.max(stream.latency()) } else { measured };
                 stream.is_warm = true;
             }
             raised

@@ -132,7 +132,7 @@ impl Driver {
                 self.ready_stage(element)?;
                 self.set_run_time(element, &loading, run_time);
             }
-            Ok(None) => {}
+            Ok(None) => self.stream.lock().unwrap().owes_latency |= is_live,
             Err(error) => {
                 drop(stage);
                 loading.fail(error);

@@ -425,8 +425,7 @@ impl Stream {
             self.check();
             self.reach(gst::State::Playing, "start after an error");
         }
-        let silent = self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)));
-        let is_lost = self.may_have_lost_eos && silent > Duration::from_secs(3);
+        let (silent, is_lost) = (self.silent(), self.is_lost());
         let n_decoded = self.seen.n_decoded.load(Ordering::Acquire) - self.linked_at.0;
         // The end that was lost came behind frames that were not: then nobody hears that somebody is linked again.
         if is_lost && n_decoded > 150 && self.n_frames() == self.linked_at.1 {
@@ -449,6 +448,17 @@ impl Stream {
             });
             self.reach(gst::State::Playing, "play on after a loop");
         }
+    }
+
+    /// How long no frame has come to the sink.
+    fn silent(&self) -> Duration {
+        self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)))
+    }
+
+    /// Whether the end of the stream was lost where nobody was linked: nothing comes any more, and a sink that is to wait for a frame in PAUSED
+    /// waits for ever.
+    fn is_lost(&self) -> bool {
+        self.may_have_lost_eos && self.silent() > Duration::from_secs(3)
     }
 
     /// Whether there was an error.
@@ -487,6 +497,7 @@ impl Stream {
     /// Goes to this state and waits until it is there, whatever was provoked on the way.
     fn reach(&mut self, state: gst::State, what: &str) {
         let watch = self.watch.clone();
+        self.seen.come_to_sink();
         watch.watched(self.idx, what, || {
             let mut changed = self.pipeline.set_state(state).map(drop);
             loop {
@@ -506,6 +517,16 @@ impl Stream {
                 }
                 if self.is_at_end {
                     break; // It may not come to PLAYING without a frame.
+                }
+                if self.is_lost() {
+                    self.n_disturbances += 1;
+                    let here: Vec<u64> = self.stages.iter().map(|stage| stats(&stage.element, "frames-here")).collect();
+                    if here.iter().any(|n| *n > 0) {
+                        self.violations
+                            .add(format!("stream {} ({}): {here:?} frames are in its elements, and none leaves", self.idx, self.name));
+                    }
+                    self.seen.come_to_sink();
+                    drop(self.pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::KEY_UNIT, gst::ClockTime::ZERO));
                 }
             }
         });
