@@ -24,7 +24,8 @@
 //!   with its next buffer and sends its own EOS, which passes.
 //! - *An error downstream*: the window is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
 //!   upstream has sent EOS already. Exactly one of them: `Stream::flow` and `Stream::has_eos` change under one lock. NotLinked
-//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation.
+//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation. An EOS that found nobody
+//!   linked is said again then.
 //! - *Too many failures in a row* (`max-failures`), or one of a model that never runs: an error on the bus that says why, and then as after an
 //!   error downstream.
 //!
@@ -36,7 +37,7 @@
 //! before `stream`; `loading` also before `stage`.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,8 @@ pub(super) struct Stream {
     n_reconfigures: u64,
     /// Sticky events that were in the window when it was closed, in order.
     kept: Vec<gst::Event>,
+    /// Nobody was linked to hear the end, the last that left: `n_reconfigures` of before.
+    unheard_eos: Option<u64>,
     /// The thread of the source pad's task.
     task_thread: Option<ThreadId>,
     /// Frames that can run at once.
@@ -144,6 +147,7 @@ impl Default for Stream {
             n_flushes: 0,
             n_reconfigures: 0,
             kept: Vec::new(),
+            unheard_eos: None,
             task_thread: None,
             n_at_once: 1,
             wanted: 1,
@@ -221,8 +225,7 @@ impl Driver {
             gst::EventView::FlushStart(_) => {
                 self.begin_flush();
                 let pushed = srcpad.push_event(event);
-                // Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
-                let _paused = srcpad.pause_task();
+                self.pause_for_flush(srcpad);
                 pushed
             }
             gst::EventView::FlushStop(_) => {
@@ -315,6 +318,20 @@ impl Driver {
         self.forget_results();
     }
 
+    /// Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
+    fn pause_for_flush(&self, srcpad: &gst::Pad) {
+        let _opening = self.opening();
+        // A start may have opened it behind the begin of the flush: its task would wait for frames, and this one for the task.
+        self.begin_flush();
+        let _paused = srcpad.pause_task();
+    }
+
+    /// Keeps others from starting the task, unless this is its own thread: it may be waited for by one of them.
+    fn opening(&self) -> Option<MutexGuard<'_, ()>> {
+        let is_task = self.stream.lock().unwrap().task_thread == Some(thread::current().id());
+        (!is_task).then(|| self.opening.lock().unwrap())
+    }
+
     /// What was found before has nothing to do with what comes.
     fn forget_results(&self) {
         *self.found.lock().unwrap() = None;
@@ -326,7 +343,7 @@ impl Driver {
 
     /// Closes the window. `stream` is this driver's own. What was in the window is for the caller to forget, without the lock.
     fn close(&self, stream: &mut Stream, why: gst::FlowError) -> Vec<Item> {
-        stream.flow = Err(why);
+        (stream.flow, stream.unheard_eos) = (Err(why), None);
         let forgotten = self.window.flush();
         stream.kept.extend(kept_of(&forgotten));
         forgotten
@@ -335,8 +352,7 @@ impl Driver {
     /// Opens the window after a flush, an activation, or when the source pad is linked; does nothing if it is open, or the pad is not
     /// active any more.
     fn open_again(self: &Arc<Self>, srcpad: &gst::Pad, element: &gst::Element) -> bool {
-        let is_task = self.stream.lock().unwrap().task_thread == Some(thread::current().id());
-        let _opening = (!is_task).then(|| self.opening.lock().unwrap());
+        let opening = self.opening();
         let n_flushes = {
             let stream = self.stream.lock().unwrap();
             if is_open(stream.flow) {
@@ -349,7 +365,7 @@ impl Driver {
             return true;
         }
         // A task that is only paused would leak the closure that it is started with again. It can't join itself, though.
-        if !is_task {
+        if opening.is_some() {
             let _stopped = srcpad.stop_task();
         }
         // What was in the window when it was closed was not inferred.
@@ -481,6 +497,9 @@ impl Driver {
             let flow = {
                 let mut stream = self.stream.lock().unwrap();
                 stream.n_reconfigures += 1;
+                if stream.unheard_eos.is_some() {
+                    self.window.wake();
+                }
                 stream.flow
             };
             if flow == Err(gst::FlowError::NotLinked) {
@@ -509,11 +528,19 @@ impl Driver {
 
     /// One turn of the source pad's task.
     fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
-        let (n_flushes, n_reconfigures) = {
+        let (n_flushes, n_reconfigures, says_eos_again) = {
             let mut stream = self.stream.lock().unwrap();
             stream.task_thread = Some(thread::current().id());
-            (stream.n_flushes, stream.n_reconfigures)
+            let n_reconfigures = stream.n_reconfigures;
+            let is_linked_since =
+                stream.unheard_eos.as_mut().is_some_and(|n_before| std::mem::replace(n_before, n_reconfigures) != n_reconfigures);
+            (stream.n_flushes, n_reconfigures, is_linked_since)
         };
+        if says_eos_again {
+            // The pad has stored it, and tells its peer what that has not heard before any other event, which finds it at its end then.
+            let prompt = gst::event::CustomDownstream::new(gst::Structure::new_empty("roiflow-end-again"));
+            let _refused = pad.push_event(prompt);
+        }
         let deadline = |item: &Item| match item {
             Item::Frame(frame) => frame.deadline(),
             Item::Event(_) => None,
@@ -536,18 +563,11 @@ impl Driver {
         match item {
             Item::Event(event) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
-                gst::log!(self.cat, obj = pad, "pushing {event:?}");
                 if is_eos {
                     // Before anybody downstream knows: who asks then finds what stays.
                     self.counts.end();
                 }
-                if !pad.push_event(event.clone()) && is_kept(&event) {
-                    let mut stream = self.stream.lock().unwrap();
-                    if stream.n_flushes != n_flushes {
-                        // The pad was flushing and did not store it; it is older than those that were in the window.
-                        stream.kept.insert(0, event);
-                    }
-                }
+                self.push_event(pad, event, n_flushes, n_reconfigures);
                 self.window.taken();
                 if is_eos {
                     self.log_totals(element);
@@ -563,6 +583,20 @@ impl Driver {
                 }
             }
         }
+    }
+
+    fn push_event(&self, pad: &gst::Pad, event: gst::Event, n_flushes: u64, n_reconfigures: u64) {
+        gst::log!(self.cat, obj = pad, "pushing {event:?}");
+        let is_taken = pad.push_event(event.clone());
+        let mut stream = self.stream.lock().unwrap();
+        let was_flushed = stream.n_flushes != n_flushes;
+        if !is_taken && was_flushed && is_kept(&event) {
+            // The pad was flushing and did not store it; it is older than those that were in the window.
+            stream.kept.insert(0, event.clone());
+        }
+        // Other sticky events are stored as well, and said before what comes next; nothing comes next behind an end.
+        let is_unheard = !is_taken && !was_flushed && event.type_() == gst::EventType::Eos;
+        stream.unheard_eos = is_unheard.then_some(n_reconfigures);
     }
 
     /// Posts the statistics if it is time, and tells when it is time again.

@@ -202,6 +202,36 @@ fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
 }
 
 #[test]
+fn an_end_that_nobody_was_linked_to_hear_is_said_to_who_is_linked_next() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
+    let src = rig.element.static_pad("src").unwrap();
+    let has_pushed_eos = || src.sticky_event::<gst::event::Eos>(0).is_some();
+    let end_unheard = || {
+        src.unlink(&rig.sink).unwrap();
+        rig.event(gst::event::Eos::new());
+        eventually("the end is pushed", has_pushed_eos);
+    };
+    rig.frame(0).unwrap();
+    rig.expect(&["frame 0 of 64x48"]);
+    end_unheard();
+    let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
+    let _nobody_took_it = rig.source.push_event(gst::event::FlushStop::new(true));
+    rig.segment();
+    rig.link();
+    rig.frame(1).unwrap();
+    rig.expect(&["segment", "frame 1 of 64x48"]);
+
+    end_unheard();
+    rig.link();
+    rig.expect(&["eos"]);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.expect(&["flush-start", "flush-stop"]);
+    assert!(!rig.has_error());
+    rig.check_counts();
+}
+
+#[test]
 fn upstream_hears_the_end_of_the_stream_and_may_begin_another() {
     for nireq in [1, 4] {
         let rig = Rig::begun(&detect("rectangle", &format!("nireq={nireq}")));
