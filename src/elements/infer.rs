@@ -24,8 +24,8 @@
 //!   with its next buffer and sends its own EOS, which passes.
 //! - *An error downstream*: the window is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
 //!   upstream has sent EOS already. Exactly one of them: `Stream::flow` and `Stream::has_eos` change under one lock. NotLinked
-//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation. An EOS that found nobody
-//!   linked is said again then.
+//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation. Who is linked behind the end hears
+//!   it then.
 //! - *Too many failures in a row* (`max-failures`), or one of a model that never runs: an error on the bus that says why, and then as after an
 //!   error downstream.
 //!
@@ -102,8 +102,8 @@ pub(super) struct Stream {
     n_reconfigures: u64,
     /// Sticky events that were in the window when it was closed, in order.
     kept: Vec<gst::Event>,
-    /// Nobody was linked to hear the end, the last that left: `n_reconfigures` of before.
-    unheard_eos: Option<u64>,
+    /// The end was the last that left: `n_reconfigures` of before.
+    ended_at: Option<u64>,
     /// The thread of the source pad's task.
     task_thread: Option<ThreadId>,
     /// Frames that can run at once.
@@ -147,7 +147,7 @@ impl Default for Stream {
             n_flushes: 0,
             n_reconfigures: 0,
             kept: Vec::new(),
-            unheard_eos: None,
+            ended_at: None,
             task_thread: None,
             n_at_once: 1,
             wanted: 1,
@@ -196,7 +196,11 @@ impl Driver {
 
     /// Ends the stream; the stage stays for the next one.
     pub(super) fn end_stream(&self) {
-        *self.stream.lock().unwrap() = Stream::default();
+        {
+            let mut stream = self.stream.lock().unwrap();
+            // Who still deals with what was before must not take the next stream for it.
+            *stream = Stream { n_flushes: stream.n_flushes + 1, n_reconfigures: stream.n_reconfigures + 1, ..Stream::default() };
+        }
         self.forget_results();
         self.counts.end();
     }
@@ -225,7 +229,7 @@ impl Driver {
             gst::EventView::FlushStart(_) => {
                 self.begin_flush();
                 let pushed = srcpad.push_event(event);
-                self.pause_for_flush(srcpad);
+                self.pause_for_flush(pad, srcpad, element);
                 pushed
             }
             gst::EventView::FlushStop(_) => {
@@ -297,7 +301,7 @@ impl Driver {
             }
             let keep = is_kept(&event);
             if keep {
-                stream.kept.push(event);
+                keep_in(&mut stream.kept, event);
             }
             return keep;
         }
@@ -319,11 +323,24 @@ impl Driver {
     }
 
     /// Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
-    fn pause_for_flush(&self, srcpad: &gst::Pad) {
-        let _opening = self.opening();
-        // A start may have opened it behind the begin of the flush: its task would wait for frames, and this one for the task.
-        self.begin_flush();
-        let _paused = srcpad.pause_task();
+    fn pause_for_flush(self: &Arc<Self>, sinkpad: &gst::Pad, srcpad: &gst::Pad, element: &gst::Element) {
+        let opening = self.opening();
+        if is_flushing(sinkpad) {
+            // A start may have opened it behind the begin of the flush: its task would wait for frames, and this one for the task.
+            self.begin_flush();
+            let _paused = srcpad.pause_task();
+        } else {
+            drop(opening);
+            self.end_overtaken_flush(srcpad, element);
+        }
+    }
+
+    /// Stopped and started in mid-flush, a sink pad may not hear of its end: who heard of its begin has to, and what that closed is opened.
+    fn end_overtaken_flush(self: &Arc<Self>, srcpad: &gst::Pad, element: &gst::Element) {
+        if is_flushing(srcpad) {
+            srcpad.push_event(gst::event::FlushStop::new(true));
+        }
+        self.open_again(srcpad, element);
     }
 
     /// Keeps others from starting the task, unless this is its own thread: it may be waited for by one of them.
@@ -343,9 +360,9 @@ impl Driver {
 
     /// Closes the window. `stream` is this driver's own. What was in the window is for the caller to forget, without the lock.
     fn close(&self, stream: &mut Stream, why: gst::FlowError) -> Vec<Item> {
-        (stream.flow, stream.unheard_eos) = (Err(why), None);
+        (stream.flow, stream.ended_at) = (Err(why), None);
         let forgotten = self.window.flush();
-        stream.kept.extend(kept_of(&forgotten));
+        kept_of(&forgotten).for_each(|event| keep_in(&mut stream.kept, event));
         forgotten
     }
 
@@ -367,12 +384,21 @@ impl Driver {
         // A task that is only paused would leak the closure that it is started with again. It can't join itself, though.
         if opening.is_some() {
             let _stopped = srcpad.stop_task();
+            // Its thread may be another element's by now.
+            self.stream.lock().unwrap().task_thread = None;
+        }
+        if self.flow() == Err(gst::FlowError::Flushing) {
+            // A frame of before may have left since the flush began, and been kept.
+            self.forget_results();
         }
         // What was in the window when it was closed was not inferred.
         self.forget_motion();
         loop {
             let kept = {
                 let mut stream = self.stream.lock().unwrap();
+                if is_open(stream.flow) {
+                    break; // By the task that was stopped here, for it has sought.
+                }
                 if stream.n_flushes != n_flushes {
                     return true; // That flush's end opens it.
                 }
@@ -497,7 +523,7 @@ impl Driver {
             let flow = {
                 let mut stream = self.stream.lock().unwrap();
                 stream.n_reconfigures += 1;
-                if stream.unheard_eos.is_some() {
+                if stream.ended_at.is_some() {
                     self.window.wake();
                 }
                 stream.flow
@@ -526,18 +552,23 @@ impl Driver {
         Ok(())
     }
 
+    pub(super) fn sink_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool, srcpad: &gst::Pad) {
+        // The source pad was activated before.
+        if active && !is_flushing(pad) {
+            self.end_overtaken_flush(srcpad, element);
+        }
+    }
+
     /// One turn of the source pad's task.
     fn src_task(&self, pad: &gst::Pad, element: &gst::Element) {
-        let (n_flushes, n_reconfigures, says_eos_again) = {
+        let (n_flushes, n_reconfigures, is_linked_at_end) = {
             let mut stream = self.stream.lock().unwrap();
             stream.task_thread = Some(thread::current().id());
-            let n_reconfigures = stream.n_reconfigures;
-            let is_linked_since =
-                stream.unheard_eos.as_mut().is_some_and(|n_before| std::mem::replace(n_before, n_reconfigures) != n_reconfigures);
-            (stream.n_flushes, n_reconfigures, is_linked_since)
+            let n_now = stream.n_reconfigures;
+            (stream.n_flushes, n_now, stream.ended_at.as_mut().is_some_and(|n_before| std::mem::replace(n_before, n_now) != n_now))
         };
-        if says_eos_again {
-            // The pad has stored it, and tells its peer what that has not heard before any other event, which finds it at its end then.
+        if is_linked_at_end {
+            // The pad has stored the end, and tells its peer what that has not heard before any other event, which finds it at its end then.
             let prompt = gst::event::CustomDownstream::new(gst::Structure::new_empty("roiflow-end-again"));
             let _refused = pad.push_event(prompt);
         }
@@ -595,8 +626,8 @@ impl Driver {
             stream.kept.insert(0, event.clone());
         }
         // Other sticky events are stored as well, and said before what comes next; nothing comes next behind an end.
-        let is_unheard = !is_taken && !was_flushed && event.type_() == gst::EventType::Eos;
-        stream.unheard_eos = is_unheard.then_some(n_reconfigures);
+        let is_end = !was_flushed && event.type_() == gst::EventType::Eos;
+        stream.ended_at = is_end.then_some(n_reconfigures);
     }
 
     /// Posts the statistics if it is time, and tells when it is time again.
@@ -643,12 +674,15 @@ impl Driver {
     /// Downstream takes nothing more: tell upstream with its next buffer, or the bus if there will be none.
     fn stop_on(&self, pad: &gst::Pad, element: &gst::Element, error: gst::FlowError, n_flushes: u64, n_reconfigures: u64) {
         gst::debug!(self.cat, obj = pad, "downstream says {error:?}");
+        // A neighbor that was parted from this pad in mid-push, and stopped.
+        let was_parted = error == gst::FlowError::Flushing && !pad.is_linked();
+        let error = if was_parted { gst::FlowError::NotLinked } else { error };
         let (is_unheard, forgotten) = {
             let mut stream = self.stream.lock().unwrap();
             if stream.n_flushes != n_flushes {
                 return; // The error is of before the flush.
             }
-            if error == gst::FlowError::NotLinked && stream.n_reconfigures != n_reconfigures {
+            if matches!(error, gst::FlowError::NotLinked | gst::FlowError::Flushing) && stream.n_reconfigures != n_reconfigures {
                 return; // Linked while the error was on its way: nobody will say so again.
             }
             let forgotten = self.close(&mut stream, error);
@@ -760,6 +794,11 @@ fn is_open(flow: Result<gst::FlowSuccess, gst::FlowError>) -> bool {
     matches!(flow, Ok(_) | Err(gst::FlowError::Eos))
 }
 
+/// Between the begin of a flush and its end, and while the pad is not active.
+fn is_flushing(pad: &gst::Pad) -> bool {
+    pad.pad_flags().contains(gst::PadFlags::FLUSHING)
+}
+
 /// Errors that nobody hears of if upstream sends nothing more.
 fn is_fatal(error: gst::FlowError) -> bool {
     !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos)
@@ -780,6 +819,16 @@ fn kept_of(items: &[Item]) -> impl Iterator<Item = gst::Event> {
     })
 }
 
+/// Adds an event to those that are kept, or puts it in the place of the one that it outdates; as a pad does.
+fn keep_in(kept: &mut Vec<gst::Event>, event: gst::Event) {
+    let name = event.structure().map(|structure| structure.name());
+    let is_outdated = |kept: &&mut gst::Event| kept.type_() == event.type_() && kept.structure().map(|structure| structure.name()) == name;
+    match kept.iter_mut().find(is_outdated) {
+        Some(outdated) => *outdated = event,
+        None => kept.push(event),
+    }
+}
+
 /// Whether the event stays true when the frames around it are lost.
 fn is_kept(event: &gst::Event) -> bool {
     event.is_sticky() && event.type_() != gst::EventType::Eos
@@ -796,4 +845,32 @@ fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
 
 fn clock_time(duration: Duration) -> gst::ClockTime {
     gst::ClockTime::from_nseconds(duration.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+
+    static CAT: LazyLock<gst::DebugCategory> =
+        LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
+
+    #[test]
+    fn of_the_events_that_come_while_nobody_takes_frames_the_latest_of_each_kind_is_kept_in_its_place() {
+        gst::init().unwrap();
+        let driver = Driver::new(*CAT);
+        let caps = |width: i32| gst::event::Caps::new(&gst::Caps::builder("video/x-raw").field("width", width).build());
+        let segment = gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new());
+        assert!(driver.enqueue(gst::event::StreamStart::new("stream")));
+        for width in 1..=100 {
+            assert!(driver.enqueue(caps(width)) && driver.enqueue(segment.clone()));
+            assert!(driver.enqueue(gst::event::Tag::new(gst::TagList::new())));
+        }
+        let kept = std::mem::take(&mut driver.stream.lock().unwrap().kept);
+        let types: Vec<_> = kept.iter().map(|event| event.type_()).collect();
+        assert_eq!(types, [gst::EventType::StreamStart, gst::EventType::Caps, gst::EventType::Segment, gst::EventType::Tag]);
+        let gst::EventView::Caps(latest) = kept[1].view() else { panic!("by its type") };
+        assert_eq!(latest.structure().unwrap().get::<gst::Caps>("caps").unwrap().structure(0).unwrap().get::<i32>("width").unwrap(), 100);
+    }
 }

@@ -51,6 +51,22 @@ where
                 },
             )
         })
+        .activatemode_function(|pad, parent, mode, active| {
+            T::catch_panic_pad_function(
+                parent,
+                || Err(gst::loggable_error!(gst::CAT_RUST, "panic in pad activation")),
+                |imp| {
+                    let element: gst::Element = imp.obj().clone().upcast();
+                    match mode {
+                        gst::PadMode::Push => {
+                            imp.driver().sink_activate(pad, &element, active, &src_pad(&element));
+                            Ok(())
+                        }
+                        _ => Err(gst::loggable_error!(gst::CAT_RUST, "expected push mode, got {mode:?}")),
+                    }
+                },
+            )
+        })
         .flags(gst::PadFlags::PROXY_CAPS)
         .build();
     let srcpad = gst::Pad::builder_from_template(src_template)

@@ -2,7 +2,7 @@
 //! queries, pools, memory and threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -201,19 +201,41 @@ fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
     rig.check_counts();
 }
 
+/// Another neighbor for the source pad, and what comes to it.
+fn another_sink() -> (gst::Pad, Receiver<String>) {
+    let (sender, seen) = channel();
+    let of_events = sender.clone();
+    let sink = gst::Pad::builder(gst::PadDirection::Sink)
+        .chain_function(move |_, _, buffer| {
+            let _nobody_looks = sender.send(format!("frame {}", buffer.pts().unwrap() / FRAME_TIME));
+            Ok(gst::FlowSuccess::Ok)
+        })
+        .event_function(move |_, _, event| {
+            let _nobody_looks = of_events.send(event.type_().name().to_string());
+            true
+        })
+        .build();
+    sink.set_active(true).unwrap();
+    (sink, seen)
+}
+
+fn expect(seen: &Receiver<String>, expected: &[&str]) {
+    let seen: Vec<String> = expected.iter().map(|_| seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")).collect();
+    assert_eq!(seen, expected);
+}
+
 #[test]
-fn an_end_that_nobody_was_linked_to_hear_is_said_to_who_is_linked_next() {
+fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let src = rig.element.static_pad("src").unwrap();
-    let has_pushed_eos = || src.sticky_event::<gst::event::Eos>(0).is_some();
-    let end_unheard = || {
-        src.unlink(&rig.sink).unwrap();
+    let end_unheard = |sink: &gst::Pad| {
+        src.unlink(sink).unwrap();
         rig.event(gst::event::Eos::new());
-        eventually("the end is pushed", has_pushed_eos);
+        eventually("the end is pushed", || src.sticky_event::<gst::event::Eos>(0).is_some());
     };
     rig.frame(0).unwrap();
     rig.expect(&["frame 0 of 64x48"]);
-    end_unheard();
+    end_unheard(&rig.sink);
     let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
     let _nobody_took_it = rig.source.push_event(gst::event::FlushStop::new(true));
     rig.segment();
@@ -221,14 +243,55 @@ fn an_end_that_nobody_was_linked_to_hear_is_said_to_who_is_linked_next() {
     rig.frame(1).unwrap();
     rig.expect(&["segment", "frame 1 of 64x48"]);
 
-    end_unheard();
-    rig.link();
+    rig.event(gst::event::Eos::new());
     rig.expect(&["eos"]);
+    // Returns when the pad knows that it has told it; linked anew before that, it would take it for told to the other.
+    let _answered = rig.source.peer_query(gst::query::Drain::new().query_mut());
+    src.unlink(&rig.sink).unwrap();
+    let (another, seen) = another_sink();
+    src.link(&another).unwrap();
+    expect(&seen, &["stream-start", "caps", "segment", "eos"]);
+
     rig.event(gst::event::FlushStart::new());
     rig.event(gst::event::FlushStop::new(true));
-    rig.expect(&["flush-start", "flush-stop"]);
+    expect(&seen, &["flush-start", "flush-stop"]);
+    rig.segment();
+    end_unheard(&another);
+    src.link(&another).unwrap();
+    expect(&seen, &["segment", "eos"]);
     assert!(!rig.has_error());
     rig.check_counts();
+}
+
+#[test]
+fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_stream() {
+    for is_linked_at_once in [true, false] {
+        let rig = Rig::begun(&detect("rectangle", "nireq=1"));
+        let src = rig.element.static_pad("src").unwrap();
+        let (another, seen) = another_sink();
+        let (of_task, next) = (src.clone(), another.clone());
+        // As a sink that is parted from the element and stopped while it waits for its clock.
+        rig.answer(move |sink| {
+            of_task.unlink(sink).unwrap();
+            if is_linked_at_once {
+                of_task.link(&next).unwrap();
+            }
+            Err(gst::FlowError::Flushing)
+        });
+        // Upstream may hear of it with this frame already.
+        let taken = rig.frame(0);
+        assert!(taken.is_ok() || !is_linked_at_once, "{taken:?}");
+        if !is_linked_at_once {
+            assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
+            src.link(&another).unwrap();
+        }
+        rig.frame(1).unwrap();
+        expect(&seen, &["stream-start", "caps", "segment", "frame 1"]);
+        rig.event(gst::event::Eos::new());
+        expect(&seen, &["eos"]);
+        assert!(!rig.has_error());
+        rig.check_counts();
+    }
 }
 
 #[test]
@@ -664,6 +727,29 @@ fn a_flush_that_ends_behind_a_stop_starts_nothing() {
     rig.begin();
     rig.frame(0).unwrap();
     while rig.next() != "frame 0 of 64x48" {}
+}
+
+#[test]
+fn a_flush_that_a_restart_overtakes_leaves_a_stream_that_takes_frames() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
+    for round in 0..300 {
+        let source = rig.source.clone();
+        let flushing = std::thread::spawn(move || {
+            source.push_event(gst::event::FlushStart::new());
+            source.push_event(gst::event::FlushStop::new(true));
+        });
+        rig.element.set_state(gst::State::Ready).unwrap();
+        rig.element.set_state(gst::State::Playing).unwrap();
+        flushing.join().unwrap();
+        // The neighbor was not started anew, and has seen the begin of that flush.
+        rig.sink.set_active(false).unwrap();
+        rig.sink.set_active(true).unwrap();
+        rig.begin();
+        rig.frame(round).unwrap();
+        let frame = format!("frame {round} of 64x48");
+        while rig.next() != frame {}
+    }
+    assert!(!rig.has_error());
 }
 
 #[test]
