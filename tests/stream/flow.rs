@@ -16,7 +16,7 @@ use crate::harness::{
     FRAME_TIME, Folder, Slow, TIMEOUT, assert_near, caps, classify, collect, detect, detect_compiled_through, eventually, is_alone,
     make_clip, on_buffers, picture, pipeline, run, stamp,
 };
-use crate::rig::{Rig, SIZE, black, refusal};
+use crate::rig::{Rig, SIZE, refusal};
 
 const OTHER_SIZE: Size = Size::new(128, 96);
 
@@ -757,14 +757,11 @@ fn flushes_and_stops_at_the_same_time_do_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let is_over = Arc::new(AtomicBool::new(false));
     let (source, over) = (rig.source.clone(), is_over.clone());
+    // Nothing but flushes: what comes behind them would come to a pad that a start has made new.
     let flushing = std::thread::spawn(move || {
         while !over.load(Ordering::Acquire) {
             source.push_event(gst::event::FlushStart::new());
             source.push_event(gst::event::FlushStop::new(true));
-            source.push_event(gst::event::StreamStart::new("again"));
-            source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
-            source.push_event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new()));
-            let _whatever = source.push(black(0));
         }
     });
     for _ in 0..300 {
@@ -774,7 +771,6 @@ fn flushes_and_stops_at_the_same_time_do_not_hang() {
     is_over.store(true, Ordering::Release);
     flushing.join().unwrap();
     rig.element.set_state(gst::State::Ready).unwrap();
-    rig.check_counts();
 }
 
 #[test]
