@@ -387,12 +387,12 @@ impl Driver {
             // Its thread may be another element's by now.
             self.stream.lock().unwrap().task_thread = None;
         }
-        if self.flow() == Err(gst::FlowError::Flushing) {
-            // A frame of before may have left since the flush began, and been kept.
-            self.forget_results();
+        match self.flow() {
+            // A frame of before may have left since the flush began, and its results been kept.
+            Err(gst::FlowError::Flushing) => self.forget_results(),
+            // What was in the window when it was closed was not inferred.
+            _ => self.forget_motion(),
         }
-        // What was in the window when it was closed was not inferred.
-        self.forget_motion();
         loop {
             let kept = {
                 let mut stream = self.stream.lock().unwrap();
