@@ -2,7 +2,7 @@
 //! queries, pools, memory and threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,7 @@ use crate::harness::{
     FRAME_TIME, Folder, Slow, TIMEOUT, assert_near, caps, classify, collect, detect, detect_compiled_through, eventually, is_alone,
     make_clip, on_buffers, picture, pipeline, run, stamp,
 };
-use crate::rig::{Rig, SIZE, refusal};
-
-const OTHER_SIZE: Size = Size::new(128, 96);
+use crate::rig::{OTHER_SIZE, Rig, SIZE, refusal};
 
 /// How many frames fit in the window of `nireq` requests.
 fn window(nireq: usize) -> usize {
@@ -156,142 +154,6 @@ fn a_flush_stop_alone_does_not_hang() {
     rig.segment();
     rig.frame(3).unwrap();
     rig.expect(&["flush-stop", "segment", "frame 3 of 64x48"]);
-}
-
-#[test]
-fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
-    let rig = Rig::new(&detect("rectangle", "nireq=1"));
-    rig.begin();
-    let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
-    let _nobody_took_it = rig.source.push_event(gst::event::FlushStop::new(true));
-    rig.segment();
-    assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
-}
-
-#[test]
-fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
-    let rig = Rig::new(&detect("rectangle", "nireq=1"));
-    rig.begin();
-    assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
-    rig.event(gst::event::Caps::new(&caps("RGB", OTHER_SIZE)));
-    rig.event(gst::event::Caps::new(&caps("RGB", SIZE)));
-    rig.link();
-    rig.frame(7).unwrap();
-    rig.expect(&["stream-start", "caps 64x48", "segment", "frame 7 of 64x48"]);
-    assert!(!rig.has_error(), "upstream heard of it");
-}
-
-#[test]
-fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
-    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
-    let mut is_first = true;
-    rig.answer(move |pad| {
-        if std::mem::take(&mut is_first) {
-            // As if somebody further down were linked just now, on another thread, before the element hears of the refusal.
-            assert!(pad.push_event(gst::event::Reconfigure::new()));
-            return Err(gst::FlowError::NotLinked);
-        }
-        Ok(gst::FlowSuccess::Ok)
-    });
-    rig.frames(0..5);
-    (1..5).for_each(|n| rig.expect(&[&format!("frame {n} of 64x48")]));
-    rig.event(gst::event::Eos::new());
-    rig.expect(&["eos"]);
-    assert!(!rig.has_error());
-    rig.check_counts();
-}
-
-/// Another neighbor for the source pad, and what comes to it.
-fn another_sink() -> (gst::Pad, Receiver<String>) {
-    let (sender, seen) = channel();
-    let of_events = sender.clone();
-    let sink = gst::Pad::builder(gst::PadDirection::Sink)
-        .chain_function(move |_, _, buffer| {
-            let _nobody_looks = sender.send(format!("frame {}", buffer.pts().unwrap() / FRAME_TIME));
-            Ok(gst::FlowSuccess::Ok)
-        })
-        .event_function(move |_, _, event| {
-            let _nobody_looks = of_events.send(event.type_().name().to_string());
-            true
-        })
-        .build();
-    sink.set_active(true).unwrap();
-    (sink, seen)
-}
-
-fn expect(seen: &Receiver<String>, expected: &[&str]) {
-    let seen: Vec<String> = expected.iter().map(|_| seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")).collect();
-    assert_eq!(seen, expected);
-}
-
-#[test]
-fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
-    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
-    let src = rig.element.static_pad("src").unwrap();
-    let end_unheard = |sink: &gst::Pad| {
-        src.unlink(sink).unwrap();
-        rig.event(gst::event::Eos::new());
-        eventually("the end is pushed", || src.sticky_event::<gst::event::Eos>(0).is_some());
-    };
-    rig.frame(0).unwrap();
-    rig.expect(&["frame 0 of 64x48"]);
-    end_unheard(&rig.sink);
-    let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
-    let _nobody_took_it = rig.source.push_event(gst::event::FlushStop::new(true));
-    rig.segment();
-    rig.link();
-    rig.frame(1).unwrap();
-    rig.expect(&["segment", "frame 1 of 64x48"]);
-
-    rig.event(gst::event::Eos::new());
-    rig.expect(&["eos"]);
-    // Returns when the pad knows that it has told it; linked anew before that, it would take it for told to the other.
-    let _answered = rig.source.peer_query(gst::query::Drain::new().query_mut());
-    src.unlink(&rig.sink).unwrap();
-    let (another, seen) = another_sink();
-    src.link(&another).unwrap();
-    expect(&seen, &["stream-start", "caps", "segment", "eos"]);
-
-    rig.event(gst::event::FlushStart::new());
-    rig.event(gst::event::FlushStop::new(true));
-    expect(&seen, &["flush-start", "flush-stop"]);
-    rig.segment();
-    end_unheard(&another);
-    src.link(&another).unwrap();
-    expect(&seen, &["segment", "eos"]);
-    assert!(!rig.has_error());
-    rig.check_counts();
-}
-
-#[test]
-fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_stream() {
-    for is_linked_at_once in [true, false] {
-        let rig = Rig::begun(&detect("rectangle", "nireq=1"));
-        let src = rig.element.static_pad("src").unwrap();
-        let (another, seen) = another_sink();
-        let (of_task, next) = (src.clone(), another.clone());
-        // As a sink that is parted from the element and stopped while it waits for its clock.
-        rig.answer(move |sink| {
-            of_task.unlink(sink).unwrap();
-            if is_linked_at_once {
-                of_task.link(&next).unwrap();
-            }
-            Err(gst::FlowError::Flushing)
-        });
-        // Upstream may hear of it with this frame already.
-        let taken = rig.frame(0);
-        assert!(taken.is_ok() || !is_linked_at_once, "{taken:?}");
-        if !is_linked_at_once {
-            assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
-            src.link(&another).unwrap();
-        }
-        rig.frame(1).unwrap();
-        expect(&seen, &["stream-start", "caps", "segment", "frame 1"]);
-        rig.event(gst::event::Eos::new());
-        expect(&seen, &["eos"]);
-        assert!(!rig.has_error());
-        rig.check_counts();
-    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod documentation;
 mod economy;
 mod failures;
 mod flow;
+mod link;
 mod live;
 mod meta;
 mod motion;

@@ -11,6 +11,7 @@ use roiflow::frame::{InferenceStatus, PixelRect, Size};
 use crate::harness::{FRAME_TIME, TIMEOUT, caps, eventually, init, picture, stamp};
 
 pub const SIZE: Size = Size::new(64, 48);
+pub const OTHER_SIZE: Size = Size::new(128, 96);
 
 pub fn black(n: u64) -> gst::Buffer {
     stamp(picture(SIZE, PixelRect { x: 0, y: 0, width: 0, height: 0 }, [0; 3]), n)
