@@ -133,7 +133,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     let percentile = |percent: usize| latencies[(latencies.len() * percent).div_ceil(100).max(1) - 1];
     let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
     let throughput = latencies.len() as f64 / elapsed.as_secs_f64();
-    let mut out = std::io::stdout().lock();
+    let mut out = super::terminal::stdout();
     if args.json {
         let result = json!({
             "model": args.model, "device": compiled.device(), "asked_device": args.device,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::inspect::true_info;
+use super::terminal::Terminal;
 use crate::devices;
 use crate::stages::{Description, ModelSpec, StageOptions};
 
@@ -37,7 +38,7 @@ pub(super) struct Args {
     schema: bool,
 }
 
-pub(super) fn describe(args: &Args) -> anyhow::Result<()> {
+pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     let Some(model) = args.model.as_ref().filter(|_| !args.schema) else {
         std::io::stdout().write_all(SCHEMA.as_bytes())?;
         return Ok(());
@@ -72,13 +73,13 @@ pub(super) fn describe(args: &Args) -> anyhow::Result<()> {
         });
         let write = |mut file: std::fs::File| Ok(file.write_all(description.text.as_bytes())?);
         file.and_then(write).with_context(|| format!("cannot write `{}`", out.display()))?;
-        eprintln!("wrote `{}`, {}", out.display(), description.source);
+        terminal.print(format_args!("wrote `{}`, {}", out.display(), description.source));
     }
     for assumed in &description.assumed {
-        eprintln!("  assumed: {assumed}");
+        terminal.print(format_args!("  assumed: {assumed}"));
     }
     for open in &open {
-        eprintln!("  left to say: {open}");
+        terminal.print(format_args!("  left to say: {open}"));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
+use super::terminal;
 use crate::devices;
 use crate::runtime::device::DeviceInfo;
 
@@ -17,7 +18,7 @@ pub(super) struct Args {
 
 pub(super) fn list(args: &Args) -> anyhow::Result<()> {
     let devices = devices::core().devices();
-    let mut out = std::io::stdout().lock();
+    let mut out = terminal::stdout();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &devices.iter().map(as_json).collect::<Value>())?;
         writeln!(out)?;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::terminal::{self, OneLine};
 use crate::devices;
 use crate::pipeline::Spec;
 use crate::runtime::{Error, Model, ModelInfo};
@@ -23,7 +24,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = terminal::stdout();
     if args.file.extension().is_some_and(|ending| ending == "toml") { pipeline(&mut out, &args.file) } else { model(&mut out, args) }
 }
 
@@ -31,14 +32,15 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     let model = devices::core().read_model(&args.file)?;
     writeln!(out, "{}", args.file.display())?;
     for port in &model.info().inputs {
-        writeln!(out, "  input  {port}")?;
+        writeln!(out, "  input  {}", OneLine(&port.to_string()))?;
     }
     for port in &model.info().outputs {
-        writeln!(out, "  output {port}")?;
+        writeln!(out, "  output {}", OneLine(&port.to_string()))?;
     }
     for (key, value) in &model.info().metadata {
         let first_line = value.lines().next().unwrap_or_default();
-        writeln!(out, "  metadata {key}: {}", first_line.chars().take(100).collect::<String>())?;
+        let start: String = first_line.chars().take(100).collect();
+        writeln!(out, "  metadata {}: {}", OneLine(key), OneLine(&start))?;
     }
     let (info, refused) = true_info(&model);
     if let Some(error) = refused {

@@ -7,6 +7,7 @@ mod describe;
 mod devices;
 mod inspect;
 mod run;
+mod terminal;
 mod trace;
 mod vtune;
 
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+use self::terminal::Terminal;
 use crate::pipeline;
 
 /// Video analytics: finds objects in videos, looks closer at each, and tells what it saw.
@@ -72,16 +74,20 @@ enum LogLevel {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     crate::devices::heaps::share();
-    let cli = Cli::parse(); // Exits with 2 on wrong use, with 0 on --help and --version.
+    let terminal = Terminal::new();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&terminal, &error),
+    };
     let trace = match &cli.command {
         Command::Run(args) => args.create_trace(),
         _ => Ok(None),
     };
-    init_log(cli.log, trace.as_ref().ok().cloned().flatten());
+    init_log(cli.log, &terminal, trace.as_ref().ok().cloned().flatten());
     let done = match cli.command {
-        Command::Run(args) => trace.and_then(|trace| run::run(args, trace)),
+        Command::Run(args) => trace.and_then(|trace| run::run(args, trace, &terminal)),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Describe(args) => describe::describe(&args),
+        Command::Describe(args) => describe::describe(&args, &terminal),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
@@ -92,7 +98,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            terminal.error(format_args!("{error:#}"));
             let is_usage = |error: &pipeline::Error| error.kind() == pipeline::ErrorKind::Usage;
             ExitCode::from(match () {
                 () if error.downcast_ref().is_some_and(is_usage) => 2,
@@ -103,7 +109,19 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn init_log(level: LogLevel, trace: Option<trace::Trace>) {
+/// Prints why the arguments were refused, or the help text. Exit code 2 on wrong use, 0 for --help and --version.
+fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
+    // Colors are for terminals, and arguments that hold control characters are shown without them.
+    let is_plain = std::env::args_os().all(|argument| !argument.to_string_lossy().contains(char::is_control));
+    if is_plain {
+        let _unreportable = error.print();
+    } else {
+        terminal.print(error.render().to_string().trim_end());
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
     use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
     use tracing_subscriber::layer::{Layer, SubscriberExt};
     use tracing_subscriber::util::SubscriberInitExt;
@@ -124,7 +142,7 @@ fn init_log(level: LogLevel, trace: Option<trace::Trace>) {
     let filter = EnvFilter::new(format!("off,roiflow={level}"));
     let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)
-        .with_writer(std::io::stderr)
+        .with_writer(terminal.clone())
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter);
     let trace = trace.map(|trace| trace.with_filter(filter_fn(trace::Trace::wants)));

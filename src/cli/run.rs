@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
+use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
-use crate::pipeline::{self, Ending, ErrorKind, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
+use crate::pipeline::streams::StreamEvent;
+use crate::pipeline::{self, Ending, ErrorKind, Event, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
 use crate::stages;
 
 #[derive(Debug, clap::Args)]
@@ -83,7 +85,7 @@ impl std::fmt::Display for SomeFailed {
 
 impl std::error::Error for SomeFailed {}
 
-pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
+pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
     let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
     if stdout(&args.json) && stdout(&args.video) {
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
@@ -101,36 +103,30 @@ pub(super) fn run(args: Args, trace: Option<Trace>) -> anyhow::Result<()> {
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
     let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
     let interrupt = Interrupt::default();
-    handle_signals(&interrupt)?;
+    handle_signals(&interrupt, terminal)?;
     let begin = Instant::now();
-    let ended = play(&plans, &interrupt, args.quiet);
+    let ended = play(&plans, &names, &interrupt, args.quiet, terminal);
     let traced = trace.map_or(Ok(()), |trace| trace.finish());
-    let all: Vec<Stream> = names
-        .into_iter()
-        .zip(&args.input)
-        .zip(ended)
-        .map(|((name, input), ended)| Stream { name, input: input.clone(), ended: ended.and_then(|ending| check_lines(&args, ending)) })
-        .collect();
+    let all: Vec<Stream> =
+        names.into_iter().zip(&args.input).zip(ended).map(|((name, input), ended)| Stream { name, input: input.clone(), ended }).collect();
     if let [one] = &*all {
         let ending = one.ended.clone()?;
         traced?;
-        tell(&args, &all, &ending.stats, begin.elapsed());
+        if !args.quiet {
+            terminal.print(summary(&args, &all, &ending.stats, begin.elapsed()).trim_end());
+        }
         return Ok(());
     }
     traced?;
     let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
-    tell(&args, &all, &Stats::sum(endings().map(|ending| &ending.stats)), begin.elapsed());
-    let mut n_failed = 0;
-    for stream in &all {
-        if let Err(error) = &stream.ended {
-            n_failed += 1;
-            eprintln!("error: stream {}: {error}", stream.name);
-        }
+    if !args.quiet {
+        let stats = Stats::sum(endings().map(|ending| &ending.stats));
+        terminal.print(summary(&args, &all, &stats, begin.elapsed()).trim_end());
     }
-    match n_failed {
+    match all.iter().filter(|stream| stream.ended.is_err()).count() {
         0 => Ok(()),
-        _ if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
-        _ => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
+        n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
+        n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
 }
 
@@ -158,14 +154,40 @@ fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Res
     Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many))
 }
 
-/// Plays those that can be, and keeps the places of the others.
-fn play(plans: &[Result<Plan, pipeline::Error>], interrupt: &Interrupt, quiet: bool) -> Vec<Result<Ending, pipeline::Error>> {
-    let playable: Vec<Plan> = plans.iter().filter_map(|plan| plan.as_ref().ok()).cloned().collect();
-    let bar = Mutex::new((Bar::new(quiet), vec![None; playable.len()]));
-    let ended = streams::run_all(&playable, interrupt, |plan_idx, progress| {
-        let (bar, all) = &mut *bar.lock().unwrap();
-        all[plan_idx] = Some(progress);
-        bar.show(Progress::of_all(all.iter().flatten()));
+/// Plays the plans that could be made. The results are in the order of `plans`. Warnings and failures are printed when they happen.
+fn play(
+    plans: &[Result<Plan, pipeline::Error>],
+    names: &[String],
+    interrupt: &Interrupt,
+    quiet: bool,
+    terminal: &Terminal,
+) -> Vec<Result<Ending, pipeline::Error>> {
+    let is_many = plans.len() > 1;
+    let fail = |name: &str, error: &pipeline::Error| terminal.error(format_args!("stream {name}: {error}"));
+    let mut playable: Vec<Plan> = Vec::new();
+    let mut playable_names: Vec<&str> = Vec::new();
+    for (plan, name) in plans.iter().zip(names) {
+        match plan {
+            Ok(plan) => {
+                playable.push(plan.clone());
+                playable_names.push(name);
+            }
+            Err(error) => fail(name, error),
+        }
+    }
+    let bar = Mutex::new((Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]));
+    let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
+        StreamEvent::Running(Event::Progress(progress)) => {
+            let (bar, all) = &mut *bar.lock().unwrap();
+            all[plan_idx] = Some(progress);
+            bar.show(Progress::of_all(all.iter().flatten()));
+        }
+        StreamEvent::Running(Event::Warning(warning)) if is_many => {
+            terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx]));
+        }
+        StreamEvent::Running(Event::Warning(warning)) => terminal.warn(warning),
+        StreamEvent::Ended(Err(error)) if is_many => fail(playable_names[plan_idx], error),
+        StreamEvent::Ended(_) => {}
     });
     bar.into_inner().unwrap().0.finish();
     let mut ended = ended.into_iter();
@@ -176,42 +198,15 @@ fn play(plans: &[Result<Plan, pipeline::Error>], interrupt: &Interrupt, quiet: b
     plans.iter().map(of_plan).collect()
 }
 
-/// Results that are lost are a failure, though the stream went on.
-fn check_lines(args: &Args, ending: Ending) -> Result<Ending, pipeline::Error> {
-    match ending.stats.n_lines_lost {
-        0 => Ok(ending),
-        n_lines => {
-            let path = args.json.clone().unwrap_or_default();
-            Err(pipeline::Error::failed(format!("{n_lines} lines of results could not be written to `{}`", path.display())))
-        }
-    }
-}
-
-/// Warnings and summary.
-fn tell(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) {
-    let is_many = all.len() > 1;
-    for stream in all {
-        for warning in stream.ended.iter().flat_map(|ending| &ending.warnings) {
-            match is_many {
-                true => eprintln!("warning: stream {}: {warning}", stream.name),
-                false => eprintln!("warning: {warning}"),
-            }
-        }
-    }
-    if !args.quiet {
-        eprint!("{}", summary(args, all, stats, elapsed));
-    }
-}
-
 /// The first signal ends the stream properly, the second one ends the process at once.
-fn handle_signals(interrupt: &Interrupt) -> anyhow::Result<()> {
+fn handle_signals(interrupt: &Interrupt, terminal: &Terminal) -> anyhow::Result<()> {
     static ASKED: AtomicBool = AtomicBool::new(false);
-    let interrupt = interrupt.clone();
+    let (interrupt, terminal) = (interrupt.clone(), terminal.clone());
     ctrlc::set_handler(move || {
         if ASKED.swap(true, Ordering::AcqRel) {
             std::process::exit(130);
         }
-        eprintln!("\nending (once more to end at once)");
+        terminal.print("\nending (once more to end at once)");
         interrupt.interrupt();
     })
     .context("cannot handle Ctrl-C")
@@ -224,9 +219,9 @@ struct Bar {
 }
 
 impl Bar {
-    fn new(quiet: bool) -> Self {
-        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self { bar: ProgressBar::with_draw_target(None, target), begin: Instant::now() }
+    /// A bar on this terminal, or a hidden one.
+    fn new(terminal: Option<&Terminal>) -> Self {
+        Self { bar: terminal.map_or_else(ProgressBar::hidden, Terminal::add_bar), begin: Instant::now() }
     }
 
     fn show(&self, progress: Progress) {

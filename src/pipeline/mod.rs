@@ -22,6 +22,6 @@ pub mod streams;
 pub use error::{Error, ErrorKind, Result};
 pub use input::Input;
 pub use plan::{Outputs, Plan};
-pub use run::{Ending, Interrupt, Progress, run};
+pub use run::{Ending, Event, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};

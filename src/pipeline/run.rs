@@ -59,6 +59,15 @@ impl Progress {
     }
 }
 
+/// Reported by a running stream, when it happens.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Where the stream is; ten times a second.
+    Progress(Progress),
+    /// An element warns; each text once.
+    Warning(&'a str),
+}
+
 /// Asks a running stream to end properly: files are completed.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
@@ -74,19 +83,24 @@ impl Interrupt {
     }
 }
 
-/// Plays the plan; returns at the end of the stream. `progress` is called ten times a second.
+/// Plays the plan and returns at the end of the stream. Events are passed to `report` on this thread.
 ///
 /// # Errors
-/// What an element says, with the element's name.
-pub fn run(plan: &Plan, interrupt: &Interrupt, mut progress: impl FnMut(Progress)) -> Result<Ending> {
+/// The error of an element, with the element's name; or the number of lines of results that could not be written.
+pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)) -> Result<Ending> {
     let pipeline = build::build(plan)?;
     let meter = Meter::new(&pipeline, plan);
     feed_images(&pipeline, plan)?;
     let stopper = Stopper(pipeline.clone());
-    let played = play(&pipeline, plan, interrupt, &meter, &mut progress);
+    let played = play(&pipeline, plan, interrupt, &meter, &mut report);
     let stats = meter.stats(played.is_ok());
     drop(stopper);
     let (interrupted, warnings) = played?;
+    if stats.n_lines_lost > 0 {
+        // The stream went on, but lost results are a failure.
+        let path = plan.outputs.json.clone().unwrap_or_default();
+        return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
+    }
     Ok(Ending { stats, interrupted, warnings })
 }
 
@@ -125,7 +139,7 @@ fn play(
     plan: &Plan,
     interrupt: &Interrupt,
     meter: &Meter,
-    progress: &mut impl FnMut(Progress),
+    report: &mut impl FnMut(Event<'_>),
 ) -> Result<(bool, Vec<String>)> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut warnings: Vec<String> = Vec::new();
@@ -141,11 +155,13 @@ fn play(
             end(pipeline, plan);
         }
         if ending_since.is_some_and(|since| since.elapsed() > PATIENCE) {
-            warnings.push(format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete"));
+            let warning = format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete");
+            report(Event::Warning(&warning));
+            warnings.push(warning);
             return Ok((true, warnings));
         }
         let Some(message) = bus.timed_pop(TICK) else {
-            progress(where_it_is(pipeline, meter));
+            report(Event::Progress(where_it_is(pipeline, meter)));
             if started.is_err() {
                 return Err(Error::failed("the pipeline did not start, and no element said why; try --log debug"));
             }
@@ -153,7 +169,7 @@ fn play(
         };
         match message.view() {
             gst::MessageView::Eos(_) => {
-                progress(where_it_is(pipeline, meter));
+                report(Event::Progress(where_it_is(pipeline, meter)));
                 return Ok((ending_since.is_some(), warnings));
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
@@ -170,6 +186,7 @@ fn play(
                 }
                 tracing::debug!(element = %source_name(&message), "{text}");
                 if !warnings.contains(&text) {
+                    report(Event::Warning(&text));
                     warnings.push(text);
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Ending, Error, Interrupt, Outputs, Plan, Progress, Result, run};
+use super::{Ending, Error, Event, Interrupt, Outputs, Plan, Result, run};
 
 /// Stands for the stream's name in the paths of outputs.
 pub const PLACEHOLDER: &str = "{stream}";
@@ -90,10 +90,23 @@ impl Outputs {
     }
 }
 
-/// Plays all plans at the same time, each to its own end, and returns how they ended, in their order. `progress` is called with the
-/// number of the plan, from several threads.
-pub fn run_all(plans: &[Plan], interrupt: &Interrupt, progress: impl Fn(usize, Progress) + Sync) -> Vec<Result<Ending>> {
-    let play = |plan_idx: usize| run(&plans[plan_idx], interrupt, |at| progress(plan_idx, at));
+/// Reported by one of several streams, when it happens.
+#[derive(Debug)]
+pub enum StreamEvent<'a> {
+    /// The stream runs.
+    Running(Event<'a>),
+    /// The stream ended; others may go on.
+    Ended(&'a Result<Ending>),
+}
+
+/// Plays all plans at the same time, each to its own end, and returns their results in the order of the plans. `report` is called with
+/// the index of the plan, from several threads.
+pub fn run_all(plans: &[Plan], interrupt: &Interrupt, report: impl Fn(usize, StreamEvent<'_>) + Sync) -> Vec<Result<Ending>> {
+    let play = |plan_idx: usize| {
+        let ended = run(&plans[plan_idx], interrupt, |event| report(plan_idx, StreamEvent::Running(event)));
+        report(plan_idx, StreamEvent::Ended(&ended));
+        ended
+    };
     if plans.len() == 1 {
         return vec![play(0)];
     }

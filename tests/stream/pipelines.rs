@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use roiflow::frame::{Frame, Outcome, PixelFormat, Size};
-use roiflow::pipeline::{ErrorKind, Input, Interrupt, Outputs, Plan, Spec, Stream};
+use roiflow::pipeline::{ErrorKind, Event, Input, Interrupt, Outputs, Plan, Spec, Stream};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
@@ -144,8 +144,8 @@ fn an_interrupt_ends_the_stream_properly() {
     let plan = Plan::resolve(&colors(), &[], Input::Test(1_000_000), Outputs::default()).unwrap();
     let interrupt = Interrupt::default();
     let asked = interrupt.clone();
-    let ending = roiflow::pipeline::run(&plan, &interrupt, move |progress| {
-        if progress.n_frames > 0 {
+    let ending = roiflow::pipeline::run(&plan, &interrupt, move |event| {
+        if matches!(event, Event::Progress(progress) if progress.n_frames > 0) {
             asked.interrupt();
         }
     });
