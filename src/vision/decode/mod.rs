@@ -18,6 +18,7 @@ mod nanodet;
 mod retinaface;
 mod scrfd;
 mod ssd;
+pub mod survey;
 mod tf_ssd;
 mod ultraface;
 mod vector;
@@ -31,9 +32,10 @@ use std::fmt;
 
 use crate::tensor::{Error, ErrorKind, Result};
 
-pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, RawDetection};
+pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, Coordinates, RawDetection};
 pub use classes::{Activation, top_k};
 pub use classification::{ClassDecoder, ClassOutcome, ClassScheme};
+pub use survey::{BoxSurvey, ClassSurvey, Finding};
 
 /// One output of a model for one row of the batch.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! DetectionOutput lists: final boxes, best first per class, already suppressed by the model. Knows no anchors or priors.
 
-use super::{BoxScheme, Output, Port, RawDetection, class_of, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -29,6 +29,10 @@ impl BoxScheme for Ssd {
             }
         }
         Ok(())
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Normalized)
     }
 
     fn overlaps(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The Ultra-Light-Fast face detectors (RFB and slim): scores and corners in 0..=1, softmax and priors already applied.
 //! Knows both exports: one output with all, or one for scores and one for boxes.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -44,6 +44,10 @@ impl BoxScheme for UltraFace {
             }
         }
         Ok(())
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Normalized)
     }
 
     fn default_thresholds(&self) -> BoxThresholds {

@@ -1,7 +1,7 @@
 //! YOLOv5 and YOLOv7, exported with their anchors in the graph: per anchor center, size, objectness and class scores (all sigmoid
 //! already), in input pixels. Knows no anchors: a raw head per grid is another format.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, grid, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, best_class, grid, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -34,6 +34,10 @@ impl BoxScheme for YoloV5 {
             }
         }
         Ok(())
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn default_thresholds(&self) -> BoxThresholds {

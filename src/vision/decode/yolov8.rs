@@ -1,7 +1,7 @@
 //! YOLOv8, v9, 11 and 12: without anchors and objectness, one column per cell, decoded in the graph to center and size in input
 //! pixels and class scores (sigmoid already). Knows no masks, poses or rotated boxes.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -40,6 +40,10 @@ impl BoxScheme for YoloV8 {
             }
         }
         Ok(())
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
