@@ -52,7 +52,7 @@ impl Terminal {
     }
 }
 
-/// The log of `tracing`, which escapes control characters in messages itself and may use colors.
+/// The log of `tracing`, which may use colors on a terminal.
 impl<'a> MakeWriter<'a> for Terminal {
     type Writer = LogLine<'a>;
 
@@ -66,13 +66,36 @@ pub(super) struct LogLine<'a>(&'a Terminal);
 
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes);
+        // `tracing` escapes what begins a sequence in messages, but not all that a terminal obeys.
+        self.0.write(without_commands(&String::from_utf8_lossy(bytes)).as_bytes());
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// As [`Printable`], but colors of a terminal stay: `ESC [`, digits and semicolons, `m`.
+fn without_commands(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        let (before, behind) = rest.split_at(at);
+        safe.push_str(&Printable(before).to_string());
+        let color = behind.strip_prefix("\u{1b}[").and_then(|inner| {
+            let n_bytes = inner.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+            inner[n_bytes..].starts_with('m').then_some(2 + n_bytes + 1)
+        });
+        let n_bytes = color.unwrap_or(1);
+        match color {
+            Some(_) => safe.push_str(&behind[..n_bytes]),
+            None => safe.push_str("\\u{1b}"),
+        }
+        rest = &behind[n_bytes..];
+    }
+    safe.push_str(&Printable(rest).to_string());
+    safe
 }
 
 /// Standard output for a report that people read. Use it instead of `println!`.
@@ -98,6 +121,12 @@ impl<W: Write> Write for PrintableWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_log_only_colors_reach_the_terminal() {
+        assert_eq!(without_commands("\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"), "\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n");
+        assert_eq!(without_commands("a\u{1b}[2Jb\u{1b}]0;x\u{7}\r\u{1b}"), "a\\u{1b}[2Jb\\u{1b}]0;x\\u{7}\\r\\u{1b}");
+    }
 
     #[test]
     fn control_characters_are_escaped_and_text_is_not() {
