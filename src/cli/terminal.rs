@@ -124,7 +124,10 @@ mod tests {
 
     #[test]
     fn of_the_log_only_colors_reach_the_terminal() {
-        assert_eq!(without_commands("\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"), "\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n");
+        assert_eq!(
+            without_commands("\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"),
+            "\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"
+        );
         assert_eq!(without_commands("a\u{1b}[2Jb\u{1b}]0;x\u{7}\r\u{1b}"), "a\\u{1b}[2Jb\\u{1b}]0;x\\u{7}\\r\\u{1b}");
     }
 

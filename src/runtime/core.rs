@@ -49,7 +49,8 @@ impl Core {
         let is_xml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
         let max_bytes = if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES };
         if n_bytes > max_bytes {
-            let message = format!("cannot read model `{}`: expected at most {max_bytes} bytes, got {n_bytes}; check the path", path.display());
+            let message =
+                format!("cannot read model `{}`: expected at most {max_bytes} bytes, got {n_bytes}; check the path", path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
         let mut refused = None;

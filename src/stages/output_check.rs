@@ -69,7 +69,7 @@ impl OutputCheck {
             OfBoxes { finding, spec, size: spec.input_size }
         );
         if matches!(spec.source, Source::Model(Source::PORTS)) {
-            let message = format!("{message}. Its description was taken from its ports alone, and they do not tell: write one, which `roiflow describe --decoder NAME` begins");
+            let message = format!("{message}. The model was taken for one of that family by its ports alone, which others have, too");
             let refused = Error::new(ErrorKind::Model, message);
             state.refused = Some(refused.clone());
             return Err(refused);
@@ -119,7 +119,7 @@ impl OutputCheck {
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::Beside(path) => format!("its description `{}`", path.display()),
-        Source::Known { .. } | Source::Model(_) => "a description, which `roiflow describe` begins".to_owned(),
+        Source::Known { .. } | Source::Model(_) => "a description, which `roiflow describe MODEL --decoder NAME` begins".to_owned(),
     }
 }
 
@@ -142,12 +142,11 @@ impl fmt::Display for OfBoxes<'_> {
         };
         match finding {
             Finding::Parts { max } => {
-                write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so each is smaller than a pixel. ")?;
+                write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so none is larger than about a pixel. ")?;
                 match other {
-                    Some("normalized") => write!(
-                        f,
-                        "The model seems to give parts of the input: set `coordinates = \"normalized\"` in [output] of {place}"
-                    ),
+                    Some("normalized") => {
+                        write!(f, "The model seems to give parts of the input: set `coordinates = \"normalized\"` in [output] of {place}")
+                    }
                     _ => write!(f, "Another decoder may read them: name it with `decoder` in [output] of {place}"),
                 }
             }
@@ -166,10 +165,23 @@ impl fmt::Display for OfBoxes<'_> {
                 f,
                 "{n} of {of} boxes have their corners in the wrong order. The model seems to give offsets to which its priors (anchors) are not applied: export it with the priors applied, or name another `decoder` in [output] of {place}"
             ),
-            Finding::Scores { min, max } => write!(
-                f,
-                "scores span {min:.2} to {max:.2} where 0 to 1 is expected. The model seems to give logits, or percentages, or another decoder reads it: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
-            ),
+            Finding::Scores { min, max } => {
+                write!(f, "scores span {min:.2} to {max:.2} where 0 to 1 is expected. ")?;
+                let activation = match decoder.name() {
+                    "yolov5" | "yolov8" | "yolov10" | "yolox" | "ssd" | "boxes-labels" => "sigmoid",
+                    "boxes-scores" | "ultraface" | "retinaface" => "softmax",
+                    _ => {
+                        return write!(
+                            f,
+                            "The model seems to give logits: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
+                        );
+                    }
+                };
+                write!(
+                    f,
+                    "If the model gives logits, set `activation = \"{activation}\"`, or if another decoder reads it, name that with `decoder`, in [output] of {place}"
+                )
+            }
             Finding::Crowded { n, of } => write!(
                 f,
                 "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder reads the model: name it with `decoder`, or raise `threshold`, in [output] of {place}"

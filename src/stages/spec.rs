@@ -186,7 +186,9 @@ impl ModelSpec {
             .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(config("`name`: expected at least one letter, got none; leave it out to take the name of the model's file".to_owned()));
+            return Err(config(
+                "`name`: expected at least one letter, got none; leave it out to take the name of the model's file".to_owned(),
+            ));
         }
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let source = &description.source;

@@ -18,6 +18,8 @@ mod meta;
 mod motion;
 mod overlay;
 mod pipelines;
+#[cfg(feature = "cli")]
+mod plausibility;
 mod policies;
 mod publish;
 mod reference;
@@ -29,4 +31,6 @@ mod stats;
 #[cfg(feature = "cli")]
 mod trace;
 mod track;
+#[cfg(feature = "cli")]
+mod untrusted;
 mod warm_up;

@@ -92,7 +92,7 @@ pub(super) struct WrittenOutput {
     tensors: BTreeMap<String, String>,
     /// Of classifiers: which output.
     tensor: Option<String>,
-    /// Of classes and multi-label: what makes the scores probabilities.
+    /// Of classes and multi-label, and of detectors whose export leaves it out: what makes the scores probabilities.
     activation: Option<WrittenActivation>,
     /// Of expectation: the number that each bin stands for.
     weights: Option<Vec<f32>>,
@@ -208,8 +208,20 @@ impl WrittenOutput {
                 WrittenCoordinates::Normalized => Coordinates::Normalized,
             });
         }
+        if let Some(activation) = self.activation {
+            let takes_it = decoder.takes_activation(&outputs, input_size);
+            decoder = match activation {
+                WrittenActivation::None => decoder,
+                _ if !takes_it => return Err(foreign(decoder.name(), "activation", "its scores are expected to be probabilities")),
+                WrittenActivation::Sigmoid => decoder.with_activation(Activation::Sigmoid),
+                WrittenActivation::Softmax => decoder.with_activation(Activation::Softmax),
+                WrittenActivation::Bytes => {
+                    return Err(config("[output] `activation`: expected none, sigmoid or softmax of a detector, got bytes".to_owned()));
+                }
+            };
+        }
         let name = decoder.name();
-        let of_classifiers = self.only_head().given(|key| !["decoder", "threshold", "labels", "labels-file"].contains(&key));
+        let of_classifiers = self.only_head().given(|key| !["decoder", "threshold", "labels", "labels-file", "activation"].contains(&key));
         if let Some(key) = of_classifiers.or((!self.heads.is_empty()).then_some("heads")) {
             return Err(foreign(name, key, "it is one of classification"));
         }
@@ -306,9 +318,8 @@ impl WrittenOutput {
         }
         let built_in = BoxDecoder::names().filter_map(|name| BoxDecoder::from_name(name, &options));
         let shapes: Vec<Vec<usize>> = outputs.iter().map(|(_, shape)| shape.to_vec()).collect();
-        let fits = |decoder: &BoxDecoder| {
-            evidence::reads_all(decoder.name(), &shapes) && decoder.check(outputs, context.input_size).is_ok()
-        };
+        let fits =
+            |decoder: &BoxDecoder| evidence::reads_all(decoder.name(), &shapes) && decoder.check(outputs, context.input_size).is_ok();
         let mut fitting: Vec<BoxDecoder> = built_in.filter(fits).collect();
         match fitting.len() {
             1 if !evidence::has_rows_of(fitting[0].name(), &shapes, context.input_size) => {
@@ -513,7 +524,9 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, labels: Opti
     }
     match (labels, file) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
-        (Some([]), None) => Err(config("[output] `labels`: expected at least one name, got none; leave it out if classes have no names".to_owned())),
+        (Some([]), None) => {
+            Err(config("[output] `labels`: expected at least one name, got none; leave it out if classes have no names".to_owned()))
+        }
         (Some(labels), None) => Ok(Labels::new(labels)),
         (None, Some(file)) if file.as_os_str().is_empty() => {
             Err(config("[output] `labels-file`: expected the name of a file, got none; leave it out if classes have no names".to_owned()))

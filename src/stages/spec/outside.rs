@@ -93,7 +93,9 @@ mod tests {
             let said = file_of(&description, "labels-file", Path::new(file)).map_err(|error| error.to_string());
             match parts {
                 None => assert!(said.is_ok(), "{file}: {said:?}"),
-                Some(part) => assert!(said.as_ref().is_err_and(|said| said.contains(part) && said.contains("labels-file")), "{file}: {said:?}"),
+                Some(part) => {
+                    assert!(said.as_ref().is_err_and(|said| said.contains(part) && said.contains("labels-file")), "{file}: {said:?}")
+                }
             }
         }
         std::fs::remove_dir_all(&root).unwrap();

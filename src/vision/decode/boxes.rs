@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    BoxSurvey, Output, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd, ultraface, yolov5, yolov8, yolov10, yolox,
-    yunet,
+    Activation, BoxSurvey, Output, ScorePlace, activate, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd,
+    ultraface, yolov5, yolov8, yolov10, yolox, yunet,
 };
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
@@ -104,6 +104,14 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Where the scores are in these outputs, for exports that leave the last activation out. Default: nowhere, and no activation can be said.
+    ///
+    /// # Errors
+    /// As [`BoxScheme::check`].
+    fn score_places(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(Vec::new())
+    }
+
     /// The thresholds of the models' authors.
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds::default()
@@ -151,6 +159,8 @@ pub struct BoxDecoder {
     scheme: Arc<dyn BoxScheme>,
     /// Instead of the scheme's.
     coordinates: Option<Coordinates>,
+    /// Applied to scores first.
+    activation: Activation,
 }
 
 impl BoxDecoder {
@@ -167,13 +177,29 @@ impl BoxDecoder {
 
     /// A decoder of this name that reads outputs in this way.
     pub fn new(name: &str, scheme: Arc<dyn BoxScheme>) -> Self {
-        Self { name: name.into(), scheme, coordinates: None }
+        Self { name: name.into(), scheme, coordinates: None, activation: Activation::None }
     }
 
     /// The same for models that write boxes in this unit. No effect on a scheme that has no unit.
     #[must_use]
     pub fn with_coordinates(self, coordinates: Coordinates) -> Self {
         Self { coordinates: Some(coordinates), ..self }
+    }
+
+    /// The same for exports that leave out what makes probabilities of scores: the sigmoid, or the softmax over the scores of a box.
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// Whether an activation can be said for a model with these outputs, see [`BoxScheme::score_places`].
+    pub fn takes_activation(&self, outputs: &[(&str, &[usize])], input: Size) -> bool {
+        self.scheme.score_places(outputs, input).is_ok_and(|places| !places.is_empty())
+    }
+
+    /// What is applied to scores.
+    pub fn activation(&self) -> Activation {
+        self.activation
     }
 
     /// The unit in which models of this scheme write boxes, unless [`BoxDecoder::with_coordinates`] says otherwise; `None`: there is none to
@@ -234,7 +260,10 @@ impl BoxDecoder {
         class_scores: &[f32],
         boxes: &mut Vec<RawDetection>,
     ) -> Result<()> {
-        let score_min = self.find_candidates(outputs, input, thresholds, class_scores, boxes)?;
+        boxes.clear();
+        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
+        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
         self.take_candidates(input, thresholds, class_scores, score_min, boxes);
         Ok(())
     }
@@ -255,12 +284,15 @@ impl BoxDecoder {
         survey: &mut BoxSurvey,
         all_rows: bool,
     ) -> Result<()> {
-        let score_min = self.find_candidates(outputs, input, thresholds, class_scores, boxes)?;
+        boxes.clear();
+        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
+        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
         if all_rows {
             let mut rows = Vec::new();
-            self.scheme.candidates(outputs, input, f32::NEG_INFINITY, &mut rows)?;
+            self.scheme.candidates(&outputs, input, f32::NEG_INFINITY, &mut rows)?;
             self.to_pixels(&mut rows, input);
-            survey.add_rows(&rows, outputs, input, self.scheme.overlaps(), score_min);
+            survey.add_rows(&rows, &outputs, input, self.scheme.overlaps(), score_min);
         }
         survey.add_candidates(boxes, input);
         self.take_candidates(input, thresholds, class_scores, score_min, boxes);
@@ -276,13 +308,21 @@ impl BoxDecoder {
         class_scores: &[f32],
         boxes: &mut Vec<RawDetection>,
     ) -> Result<f32> {
-        boxes.clear();
-        let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
-        outputs.iter().try_for_each(check)?;
         let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
         self.scheme.candidates(outputs, input, score_min, boxes)?;
         self.to_pixels(boxes, input);
         Ok(score_min)
+    }
+
+    /// Checks that outputs are complete, and tells where their scores are if an activation is to be applied.
+    fn score_places(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScorePlace>> {
+        let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
+        outputs.iter().try_for_each(check)?;
+        if self.activation == Activation::None {
+            return Ok(Vec::new());
+        }
+        let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
+        self.scheme.score_places(&ports, input)
     }
 
     /// Brings boxes to pixels that the scheme has taken for another unit.

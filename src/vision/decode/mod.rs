@@ -6,6 +6,7 @@
 //! To add a scheme of boxes: a file with an `impl` of [`BoxScheme`], its line in `boxes::BUILT_IN`, its paragraph in
 //! `docs/model-descriptions.md`, and golden data.
 
+mod activate;
 pub mod boxes;
 mod boxes_labels;
 mod boxes_scores;
@@ -32,6 +33,7 @@ use std::fmt;
 
 use crate::tensor::{Error, ErrorKind, Result};
 
+pub use activate::ScorePlace;
 pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, Coordinates, RawDetection};
 pub use classes::{Activation, top_k};
 pub use classification::{ClassDecoder, ClassOutcome, ClassScheme};

@@ -118,8 +118,9 @@ impl BoxSurvey {
             n_above += usize::from(row.score > threshold);
         }
         let has_values = outputs.iter().any(|output| !output.data.is_empty());
-        let is_all_broken =
-            outputs.iter().any(|output| !output.data.is_empty() && output.data.iter().filter(|v| !v.is_finite()).count() * 10 >= output.data.len());
+        let is_all_broken = outputs
+            .iter()
+            .any(|output| !output.data.is_empty() && output.data.iter().filter(|v| !v.is_finite()).count() * 10 >= output.data.len());
         let finding = if is_all_broken || (are_cells && has_values && rows.is_empty()) || !(min.is_finite() && max.is_finite()) {
             Some(Finding::NotFinite)
         } else if max > 1.0 + SCORE_TOLERANCE || (are_cells && min < -SCORE_TOLERANCE) {
