@@ -29,6 +29,10 @@ struct Cli {
     /// How much to say on standard error; elements add GStreamer's own log with GST_DEBUG
     #[arg(long, global = true, value_enum, default_value_t = LogLevel::Warn, value_name = "LEVEL")]
     log: LogLevel,
+
+    /// Let model descriptions name files outside their own folders
+    #[arg(long, global = true)]
+    allow_outside_files: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -83,6 +87,9 @@ pub fn main() -> ExitCode {
         Command::Run(args) => args.create_trace(),
         _ => Ok(None),
     };
+    if cli.allow_outside_files {
+        crate::stages::spec::allow_outside_files(true);
+    }
     init_log(cli.log, &terminal, trace.as_ref().ok().cloned().flatten());
     let done = match cli.command {
         Command::Run(args) => trace.and_then(|trace| run::run(args, trace, &terminal)),
@@ -112,7 +119,7 @@ pub fn main() -> ExitCode {
 /// Prints why the arguments were refused, or the help text. Exit code 2 on wrong use, 0 for --help and --version.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
     // Colors are for terminals, and arguments that hold control characters are shown without them.
-    let is_plain = std::env::args_os().all(|argument| !argument.to_string_lossy().contains(char::is_control));
+    let is_plain = std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
     if is_plain {
         let _unreportable = error.print();
     } else {

@@ -4,11 +4,13 @@
 //! Everything printed here passes through [`Printable`], so no foreign text moves the cursor, changes colors or hides a line.
 //! Lines are printed around the progress bar, never through it. Results (JSON lines, video) do not pass here.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
+
+pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
 
 /// Standard error, shared by all threads of the command. A clone prints on the same terminal.
 #[derive(Clone)]
@@ -50,7 +52,7 @@ impl Terminal {
     }
 }
 
-/// The log of `tracing`, which escapes control characters in messages itself and may use colors.
+/// The log of `tracing`, which may use colors on a terminal.
 impl<'a> MakeWriter<'a> for Terminal {
     type Writer = LogLine<'a>;
 
@@ -64,13 +66,36 @@ pub(super) struct LogLine<'a>(&'a Terminal);
 
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes);
+        // `tracing` escapes what begins a sequence in messages, but not all that a terminal obeys.
+        self.0.write(without_commands(&String::from_utf8_lossy(bytes)).as_bytes());
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// As [`Printable`], but colors of a terminal stay: `ESC [`, digits and semicolons, `m`.
+fn without_commands(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        let (before, behind) = rest.split_at(at);
+        safe.push_str(&Printable(before).to_string());
+        let color = behind.strip_prefix("\u{1b}[").and_then(|inner| {
+            let n_bytes = inner.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+            inner[n_bytes..].starts_with('m').then_some(2 + n_bytes + 1)
+        });
+        let n_bytes = color.unwrap_or(1);
+        match color {
+            Some(_) => safe.push_str(&behind[..n_bytes]),
+            None => safe.push_str("\\u{1b}"),
+        }
+        rest = &behind[n_bytes..];
+    }
+    safe.push_str(&Printable(rest).to_string());
+    safe
 }
 
 /// Standard output for a report that people read. Use it instead of `println!`.
@@ -93,59 +118,25 @@ impl<W: Write> Write for PrintableWriter<W> {
     }
 }
 
-/// Shows text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs stay.
-///
-/// Characters that change the direction of text are escaped too: they can make a line look like another one.
-pub(super) struct Printable<'a>(pub &'a str);
-
-impl Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '\n' | '\t' => f.write_char(c)?,
-                _ if is_obeyed(c) => write!(f, "{}", c.escape_default())?,
-                _ => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// As [`Printable`], on one line: line breaks and tabs are escaped, too. For names and values inside a line.
-pub(super) struct OneLine<'a>(pub &'a str);
-
-impl Display for OneLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if is_obeyed(c) { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a terminal acts on this character instead of showing it.
-fn is_obeyed(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn of_the_log_only_colors_reach_the_terminal() {
+        assert_eq!(
+            without_commands("\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"),
+            "\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"
+        );
+        assert_eq!(without_commands("a\u{1b}[2Jb\u{1b}]0;x\u{7}\r\u{1b}"), "a\\u{1b}[2Jb\\u{1b}]0;x\\u{7}\\r\\u{1b}");
+    }
+
+    #[test]
     fn control_characters_are_escaped_and_text_is_not() {
-        for (text, printable, one_line) in [
-            ("plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\\n"),
-            ("a\x1b[31mred\x07", "a\\u{1b}[31mred\\u{7}", "a\\u{1b}[31mred\\u{7}"),
-            ("over\rwritten\tx", "over\\rwritten\tx", "over\\rwritten\\tx"),
-            (
-                "c1 \u{9b}2J, del \u{7f}, rtl \u{202e}",
-                "c1 \\u{9b}2J, del \\u{7f}, rtl \\u{202e}",
-                "c1 \\u{9b}2J, del \\u{7f}, rtl \\u{202e}",
-            ),
+        for (text, printable) in [
+            ("plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\n"),
+            ("a\x1b[31mred\x07\rc1 \u{9b}2J", "a\\u{1b}[31mred\\u{7}\\rc1 \\u{9b}2J"),
         ] {
-            assert_eq!(Printable(text).to_string(), printable);
-            assert_eq!(OneLine(text).to_string(), one_line);
             let mut written = Vec::new();
             PrintableWriter(&mut written).write_all(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(written).unwrap(), printable);

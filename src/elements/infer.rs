@@ -247,7 +247,7 @@ impl Driver {
                     return false;
                 }
                 if let Err(error) = self.set_caps(caps.caps()) {
-                    gst::element_error!(element, gst::StreamError::Format, ("{error}"));
+                    gst::element_error!(element, gst::StreamError::Format, ("{}", stages::Printable(&error.to_string())));
                     return false;
                 }
                 self.enqueue(event)
@@ -709,7 +709,10 @@ impl Driver {
             gst::element_warning!(
                 element,
                 gst::StreamError::Failed,
-                ("inference failed on frame {frame_number}: {reason}; the frame goes on without results ({n_failed} failed so far)")
+                (
+                    "inference failed on frame {frame_number}: {}; the frame goes on without results ({n_failed} failed so far)",
+                    stages::Printable(reason)
+                )
             );
         }
     }
@@ -723,7 +726,7 @@ impl Driver {
             }
             stream.is_broken = true;
         }
-        gst::element_error!(element, gst::StreamError::Failed, ("{said}"));
+        gst::element_error!(element, gst::StreamError::Failed, ("{}", stages::Printable(said)));
         Err(gst::FlowError::Error)
     }
 

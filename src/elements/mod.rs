@@ -13,6 +13,7 @@
 mod analytics;
 pub mod buffer;
 pub mod caps;
+mod classes;
 pub mod classify;
 pub mod detect;
 mod economy;

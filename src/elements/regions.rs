@@ -54,6 +54,11 @@ impl ObjectClasses {
         self.0.join(",").to_value()
     }
 
+    /// The labels; none is all.
+    pub(super) fn names(&self) -> &[String] {
+        &self.0
+    }
+
     /// Whether it is one of these.
     pub(super) fn has(&self, detection: &Detection) -> bool {
         let label = detection.label.as_deref().unwrap_or_default();
@@ -128,6 +133,11 @@ impl ObjectFilter {
             "max-object-height" => &mut self.max.height,
             _ => return None,
         })
+    }
+
+    /// The labels.
+    pub(super) fn classes(&self) -> &ObjectClasses {
+        &self.classes
     }
 
     /// Whether none is left out.

@@ -16,6 +16,8 @@ use crate::stages::{Scheduling, Sharing};
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     use stages::ErrorKind;
     let text = error.to_string();
+    // `gst-launch-1.0` prints it as it is.
+    let text = stages::Printable(&text);
     match error.kind() {
         ErrorKind::Io => gst::element_error!(element, gst::ResourceError::NotFound, ("{text}")),
         ErrorKind::Config | ErrorKind::NotFound => gst::element_error!(element, gst::ResourceError::Settings, ("{text}")),

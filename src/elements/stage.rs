@@ -21,6 +21,7 @@ use gstreamer as gst;
 use super::infer::{Driver, Stream};
 use super::lifecycle::Loading;
 use crate::frame::{Frame, FrameResults};
+use crate::stages::labels::Labels;
 use crate::stages::{self, Permit, Scheduling, StageStats};
 
 /// What an inference element does with a frame.
@@ -65,6 +66,11 @@ pub(super) trait Stage: Send + Sync {
 
     /// The stream is flushed or over: what comes next has nothing to do with what came before.
     fn reset(&self) {}
+
+    /// The labels of the objects that it finds; empty if they have none, `None` if it finds no objects.
+    fn labels(&self) -> Option<Labels> {
+        None
+    }
 
     /// How many frames can run at once, where nobody else does on a model that is shared.
     fn n_frames_at_once(&self) -> usize;

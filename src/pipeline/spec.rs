@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::graph::STRUCTURE;
 use super::{Error, Result};
 use crate::folders;
+use crate::stages::{files, hint_of_unknown};
 
 /// The file as written.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,8 +116,8 @@ impl Spec {
     /// # Errors
     /// If the file can't be read, or is not of this form; the message has the line.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Error::failed(format!("cannot read pipeline description `{}`: {error}; check the path", path.display())))?;
+        let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "pipeline description")
+            .map_err(|error| Error::failed(error.to_string()))?;
         Self::parse(&text, path)
     }
 
@@ -125,9 +127,25 @@ impl Spec {
     /// As [`Spec::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let wrong = |what: &str| Error::usage(format!("pipeline description `{}`: {what}", path.display()));
-        let file: SpecFile = toml::from_str(text).map_err(|error| wrong(error.to_string().trim_end()))?;
+        let with_hint = |error: &toml::de::Error| format!("{}{}", error.to_string().trim_end(), hint_of_unknown(error.message()));
+        let file: SpecFile = toml::from_str(text).map_err(|error| wrong(&with_hint(&error)))?;
         if file.version != 1 {
             return Err(wrong(&format!("expected `version = 1`, got {}", file.version)));
+        }
+        if file.name.trim().is_empty() {
+            return Err(wrong("`name`: expected at least one letter, got none"));
+        }
+        for name in file.parameters.keys() {
+            let is_plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+            if !is_plain {
+                return Err(wrong(&format!("[parameters]: expected names of letters, digits, `-` and `_`, got `{name}`")));
+            }
+            if STRUCTURE.contains(&name.as_str()) {
+                return Err(wrong(&format!(
+                    "[parameters.{name}]: expected another name, got one that stands for elements ({})",
+                    STRUCTURE.join(", ")
+                )));
+            }
         }
         let comment = text.lines().take_while(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim_start());
         Ok(Self { path: path.to_owned(), comment: comment.collect::<Vec<_>>().join("\n"), file })

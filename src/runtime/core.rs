@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result, batching};
+use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result, batching, files};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -45,11 +45,12 @@ impl Core {
     /// `Io` if the file can't be read, `Model` if no device knows what it is.
     pub fn read_model(&self, path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
-        if let Err(error) = std::fs::File::open(path)
-            .and_then(|file| file.metadata())
-            .and_then(|metadata| if metadata.is_file() { Ok(()) } else { Err(std::io::Error::other("it is not a file")) })
-        {
-            let message = format!("cannot read model `{}`: {error}; check the path", path.display());
+        let n_bytes = files::open_regular(path, "model")?.metadata().map_or(0, |file| file.len());
+        let is_xml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+        let max_bytes = if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES };
+        if n_bytes > max_bytes {
+            let message =
+                format!("cannot read model `{}`: expected at most {max_bytes} bytes, got {n_bytes}; check the path", path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
         let mut refused = None;

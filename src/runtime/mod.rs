@@ -41,6 +41,7 @@ pub mod core;
 pub mod device;
 pub mod error;
 pub mod executor;
+pub mod files;
 pub mod future;
 #[doc = include_str!("../../docs/inference-requests.md")]
 pub mod guide {}
@@ -59,6 +60,7 @@ pub mod results;
 mod run;
 mod state;
 pub mod steps;
+pub mod text;
 pub mod variable;
 
 pub use self::core::Core;

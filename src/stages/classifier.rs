@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
+use super::output_check::OutputCheck;
 use super::spec::{Head, describe};
 use super::{ModelSpec, Permit, Region, Scheduling, StageOptions, StageStats, Task};
 use crate::frame::{Classification, Frame, ObjectId, Outcome, ScoredLabel, Similarity, Transform};
@@ -21,6 +22,7 @@ pub struct Classifier {
     client: Client<RegionJob>,
     instance: Arc<Instance<RegionJob>>,
     spec: Arc<ModelSpec>,
+    check: Arc<OutputCheck>,
     n_unaligned: AtomicU64,
 }
 
@@ -66,7 +68,8 @@ impl Classifier {
             );
             return Err(Error::new(ErrorKind::Config, message));
         }
-        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec, n_unaligned: AtomicU64::new(0) })
+        let client = Client::new(&instance.queue, options.scheduling);
+        Ok(Self { client, instance, spec, check: Arc::default(), n_unaligned: AtomicU64::new(0) })
     }
 
     /// Classifies regions of `frame` as requests become idle; never blocks. `done` runs once, when the last region is done,
@@ -136,6 +139,7 @@ impl Classifier {
             permit: permit.clone(),
             span: span.clone(),
             spec: self.spec.clone(),
+            check: self.check.clone(),
             picture: Some(picture),
             alignment,
             said: Vec::new(),
@@ -218,6 +222,11 @@ impl Classifier {
         self.client.has_run()
     }
 
+    /// What the first outputs of the model say against its description, once: for people. See the module `output_check`.
+    pub fn take_warning(&self) -> Option<String> {
+        self.check.take_warning()
+    }
+
     /// The model.
     pub fn model(&self) -> &CompiledModel {
         &self.instance.model
@@ -256,6 +265,7 @@ struct RegionJob {
     permit: Arc<Permit>,
     span: tracing::Span,
     spec: Arc<ModelSpec>,
+    check: Arc<OutputCheck>,
     picture: Option<Frame>,
     alignment: Option<Similarity>,
     /// What the heads say, but for what is below their thresholds.
@@ -292,6 +302,7 @@ impl Job for RegionJob {
 
     fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
         let Task::Classification { heads } = &self.spec.task else { return Err(stopped()) };
+        self.check.look_at_classes(&self.spec, heads, outputs);
         self.said = classify(heads, &self.spec.model_name, outputs)?;
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::classifier::classify;
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
+use super::output_check::OutputCheck;
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
 use crate::frame::{Classification, Detection, Frame, ObjectId, PixelRect, Point, Rect, Transform};
@@ -21,6 +22,7 @@ pub struct Detector {
     client: Client<DetectJob>,
     instance: Arc<Instance<DetectJob>>,
     spec: Arc<ModelSpec>,
+    check: Arc<OutputCheck>,
 }
 
 /// What was found in one frame.
@@ -67,7 +69,7 @@ impl Detector {
             );
             return Err(Error::new(ErrorKind::Config, message));
         }
-        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec })
+        Ok(Self { client: Client::new(&instance.queue, options.scheduling), instance, spec, check: Arc::default() })
     }
 
     /// Detects on `frame` as soon as a request is idle; never blocks. `done` gets the detections, best first, or the error, and
@@ -117,8 +119,8 @@ impl Detector {
     }
 
     fn job(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: Detected) -> DetectJob {
-        let (frame, span, spec) = (Some(frame), tracing::Span::current(), self.spec.clone());
-        DetectJob { frame, frame_number, permit, span, spec, found: Found::default(), done: Some(done) }
+        let (frame, span, spec, check) = (Some(frame), tracing::Span::current(), self.spec.clone(), self.check.clone());
+        DetectJob { frame, frame_number, permit, span, spec, check, found: Found::default(), done: Some(done) }
     }
 
     /// As [`Detector::submit`], and waits for the detections. It runs by itself, whatever the batch size.
@@ -179,6 +181,11 @@ impl Detector {
     /// Whether a run, of whoever shares the model, has given a result.
     pub fn has_run(&self) -> bool {
         self.client.has_run()
+    }
+
+    /// What the first outputs of the model say against its description, once: for people. See the module `output_check`.
+    pub fn take_warning(&self) -> Option<String> {
+        self.check.take_warning()
     }
 
     /// The model.
@@ -252,6 +259,7 @@ struct DetectJob {
     permit: Arc<Permit>,
     span: tracing::Span,
     spec: Arc<ModelSpec>,
+    check: Arc<OutputCheck>,
     found: Found,
     done: Option<Detected>,
 }
@@ -280,8 +288,8 @@ impl Job for DetectJob {
     }
 
     fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let (decoder, thresholds, class_scores, roles) = match &self.spec.task {
-            Task::Detection { decoder, thresholds, class_scores, roles } => (decoder, thresholds, class_scores, roles),
+        let (decoder, roles) = match &self.spec.task {
+            Task::Detection { decoder, roles, .. } => (decoder, roles),
             Task::Raw { heads } => {
                 self.found.said = classify(heads, &self.spec.model_name, outputs)?;
                 return Ok(());
@@ -296,7 +304,7 @@ impl Job for DetectJob {
             roles.iter().for_each(|(output_idx, role)| named[*output_idx].name = role);
             &named
         };
-        decoder.decode_by_class(outputs, self.spec.input_size, thresholds, class_scores, boxes)?;
+        self.check.decode_boxes(&self.spec, outputs, boxes)?;
         let labels = &self.spec.labels;
         let keypoints = |found: &RawDetection| -> Result<Vec<Point>> {
             let mut points = Vec::new();

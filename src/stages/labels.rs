@@ -1,14 +1,9 @@
 //! The names of classes.
 
-use std::fmt;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::runtime::{Error, ErrorKind, Result};
-
-/// The most that a file of labels may have.
-const MAX_FILE_BYTES: u64 = 1 << 24;
+use crate::runtime::{Error, ErrorKind, Result, files};
 
 /// Class names by index; may be empty. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,18 +18,13 @@ impl Labels {
     /// The lines of a file, as [`Labels::of_lines`].
     ///
     /// # Errors
-    /// `Io` if the file can't be read.
+    /// `Io` if the file can't be read, or is no text of a fitting size; `Config` if no label is in it.
     pub fn read(path: &Path) -> Result<Self> {
-        let refused = |why: &dyn fmt::Display| {
-            let message = format!("cannot read labels file `{}`: {why}; expected a text file with one label per line", path.display());
-            Error::new(ErrorKind::Io, message)
-        };
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(|error| refused(&error))?;
-        // A device gives bytes without end.
-        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|error| refused(&error))?;
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(refused(&format_args!("it has more than {MAX_FILE_BYTES} bytes")));
+        let text = files::read_text(path, files::MAX_LABELS_BYTES, "labels file")
+            .map_err(|error| Error::new(error.kind(), format!("{error}; expected a text file with one label per line")))?;
+        if text.trim().is_empty() {
+            let message = format!("labels file `{}`: expected a text file with one label per line, got no label", path.display());
+            return Err(Error::new(ErrorKind::Config, message));
         }
         Ok(Self::of_lines(&text))
     }

@@ -22,6 +22,8 @@ pub mod image;
 mod instance;
 pub mod labels;
 pub mod motion;
+mod nearest;
+mod output_check;
 mod pace;
 pub mod permit;
 pub mod reuse;
@@ -32,7 +34,8 @@ pub mod track;
 pub mod window;
 
 // What stages return; elements know no other part of the runtime.
-pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result};
+pub use crate::runtime::text::{OneLine, Printable};
+pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use classifier::Classifier;
 pub use cut::{Cut, Region};
 pub use detector::Detector;
@@ -40,6 +43,7 @@ pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use motion::MotionGate;
+pub use nearest::{hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
 pub use reuse::{AnswerCache, ReuseOptions};
 pub use spec::{

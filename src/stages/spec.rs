@@ -12,6 +12,7 @@ mod input;
 mod known;
 mod model_proc;
 mod output;
+mod outside;
 #[cfg(test)]
 mod schema;
 
@@ -36,6 +37,7 @@ use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
 
 pub use self::description::{Description, Source};
 pub use self::output::{Head, register_box_scheme, register_class_scheme};
+pub use self::outside::allow_outside_files;
 
 /// What a user asks of a stage. Everything but `model` may be left open.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -156,7 +158,7 @@ impl ModelSpec {
     }
 
     fn parse(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
-        let written: Written = toml::from_str(&description.text).map_err(|error| config(error.to_string().trim_end().to_owned()))?;
+        let written: Written = toml::from_str(&description.text).map_err(|error| config(with_hint(&error)))?;
         if written.version != 1 {
             return Err(config(format!("expected `version = 1`, got {}", written.version)));
         }
@@ -183,6 +185,11 @@ impl ModelSpec {
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
             .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
+        if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(config(
+                "`name`: expected at least one letter, got none; leave it out to take the name of the model's file".to_owned(),
+            ));
+        }
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let source = &description.source;
         let context = output::Context { options, source, info, input_size, name: &name };
@@ -314,6 +321,11 @@ pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<Model
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");
     }
     Ok(spec)
+}
+
+/// What is wrong with a file in TOML, and the key or value that may have been meant.
+fn with_hint(error: &toml::de::Error) -> String {
+    format!("{}{}", error.to_string().trim_end(), super::hint_of_unknown(error.message()))
 }
 
 fn config(message: String) -> Error {

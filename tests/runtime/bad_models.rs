@@ -47,7 +47,7 @@ fn a_file_that_is_no_model_says_what_it_is_and_what_is_read() {
         failures.check(case, compiled, kind, &parts);
     };
     check("missing", scratch.path().join("missing.onnx"), ErrorKind::Io, &["cannot read model", "No such file", "check the path"]);
-    check("folder", scratch.path().to_owned(), ErrorKind::Io, &["cannot read model", "not a file", "check the path"]);
+    check("folder", scratch.path().to_owned(), ErrorKind::Io, &["cannot read model", "regular file, got a folder", "check the path"]);
     let no_model = ["is not an ONNX model", "reads ONNX"];
     check("text", scratch.file("text.onnx", "once upon a time, there was no model"), ErrorKind::Model, &no_model);
     check("toml", scratch.file("stripes.toml", std::fs::read(tiny("stripes.toml")).unwrap()), ErrorKind::Model, &no_model);
@@ -166,7 +166,69 @@ fn a_wrong_description_says_both_sides() {
             &["decoder `yolox` contradicts the model: expected", "[1, 84, 5 + classes]", "`boxes` [1, 1, 6]"],
         ),
         detector("decoder of a list", "\"ultraface\"", "\"ssd\"", &["decoder `ssd` contradicts", "[1, 1, N, 7]", "`boxes` [1, 1, 6]"]),
-        detector("foreign key", "threshold = 0.5", "activation = \"none\"", &["`activation`", "does not go with decoder `ultraface`"]),
+        detector("foreign key", "threshold = 0.5", "normalize = true", &["`normalize`", "does not go with decoder `ultraface`"]),
+        detector(
+            "activation of a classifier",
+            "threshold = 0.5",
+            "activation = \"bytes\"",
+            &["`activation`", "sigmoid or softmax", "got bytes"],
+        ),
+        detector("coordinates that are a word", "threshold = 0.5", "coordinates = \"normal\"", &["`normal`", "`normalized`"]),
+        detector("a key that is mistyped", "threshold = 0.5", "treshold = 0.5", &["`treshold`", "did you mean `threshold`?"]),
+        detector("a key that nobody has", "threshold = 0.5", "top-k = 0", &["`top-k`", "expected one of"]),
+        detector("a version of later", "version = 1", "version = 99", &["expected `version = 1`, got 99"]),
+        detector("no name", "version = 1", "version = 1\nname = \" \"", &["`name`", "at least one letter"]),
+        detector("a pad too large", "resize =", "pad = 300\nresize =", &["`pad`", "0 to 255, got 300"]),
+        detector("a pad below zero", "resize =", "pad = -1\nresize =", &["`pad`", "0 to 255, got -1"]),
+        detector("a pad that is no number", "resize =", "pad = nan\nresize =", &["`pad`", "0 to 255, got NaN"]),
+        detector("no boxes", "threshold = 0.5", "max-boxes = 0", &["`max-boxes`", "1 to 100000, got 0"]),
+        detector("too many boxes", "threshold = 0.5", "max-boxes = 4000000000", &["`max-boxes`", "1 to 100000, got 4000000000"]),
+        detector("boxes below zero", "threshold = 0.5", "max-boxes = -1", &["max-boxes", "-1"]),
+        detector("an overlap that is no number", "threshold = 0.5", "iou-threshold = nan", &["`iou-threshold`", "0 to 1, got NaN"]),
+        detector("an overlap below zero", "threshold = 0.5", "iou-threshold = -0.5", &["`iou-threshold`", "0 to 1, got -0.5"]),
+        detector("a sigma of zero", "threshold = 0.5", "nms = \"gaussian\"\nnms-sigma = 0", &["`nms-sigma`", "larger than 0", "got 0"]),
+        detector("a sigma that is no number", "threshold = 0.5", "nms = \"gaussian\"\nnms-sigma = nan", &["`nms-sigma`", "got NaN"]),
+        detector("a scale that is no number", "resize =", "scale = nan\nresize =", &["`scale`", "finite", "NaN"]),
+        detector("a scale near zero", "resize =", "scale = 1e-30\nresize =", &["`scale`", "got 0.000000000"]),
+        detector("a mean without end", "resize =", "mean = inf\nresize =", &["`mean`", "finite", "inf"]),
+        detector("a mean too large", "resize =", "mean = 1e30\nresize =", &["`mean`", "-1000000 to 1000000"]),
+        detector("a size of zero", "resize =", "size = [0, 64]\nresize =", &["`size`", "1 to 16384", "[0, 64]"]),
+        detector("a size too large", "resize =", "size = [64, 100000]\nresize =", &["`size`", "1 to 16384", "[64, 100000]"]),
+        detector("no labels", "[\"rectangle\"]", "[]", &["`labels`", "at least one name"]),
+        detector(
+            "a labels file without a name",
+            "labels = [\"rectangle\"]",
+            "labels-file = \"\"",
+            &["`labels-file`", "the name of a file"],
+        ),
+        detector(
+            "a background that is none",
+            "threshold = 0.5",
+            "background = 7",
+            &["`background`", "does not go with decoder `ultraface`"],
+        ),
+        detector(
+            "a labels file elsewhere",
+            "labels = [\"rectangle\"]",
+            "labels-file = \"/etc/passwd\"",
+            &["`labels-file`", "/etc/passwd", "absolute path", "--allow-outside-files"],
+        ),
+        detector(
+            "a labels file above",
+            "labels = [\"rectangle\"]",
+            "labels-file = \"../x.txt\"",
+            &["`labels-file`", "`../x.txt`", "lies outside"],
+        ),
+        classifier(
+            "a weight that is no number",
+            "\"classes\"\nactivation = \"none\"",
+            "\"expectation\"\nweights = [0.0, nan, 1.0, 2.0]",
+            &["`weights`", "finite", "NaN"],
+        ),
+        classifier("no weights at all", "\"classes\"\nactivation = \"none\"", "\"expectation\"\nweights = []", &["`weights`", "got none"]),
+        classifier("a scale of zero", "\"classes\"\nactivation = \"none\"", "\"regression\"\nscale = 0.0", &["`scale`", "other than 0"]),
+        classifier("a margin too large", "color =", "margin = 11\ncolor =", &["`margin`", "0 to 10, got 11"]),
+        classifier("points that are far away", "color =", "align = [[0.0, 0.0], [1e30, 1.0]]\ncolor =", &["`align`", "2 to 100 points"]),
         detector("threshold too large", "threshold = 0.5", "threshold = 50.0", &["`threshold`: expected 0 to 1, got 50"]),
         detector("threshold below zero", "threshold = 0.5", "threshold = -0.1", &["`threshold`: expected 0 to 1, got -0.1"]),
         detector("threshold that is no number", "threshold = 0.5", "threshold = nan", &["`threshold`: expected 0 to 1, got NaN"]),

@@ -451,3 +451,41 @@ fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
     let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])]));
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }
+
+/// Its two outputs are read by no decoder, though `yolov5` would read one of them and pass over the other.
+#[test]
+fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
+    let image: Ports<'_> = &[("input", &[1, 3, 128, 128])];
+    let in_parts: [Ports<'_>; 2] = [
+        &[("regressors", &[1, 896, 16]), ("classificators", &[1, 896, 1])],
+        &[("classificators", &[1, 896, 1]), ("regressors", &[1, 896, 16])],
+    ];
+    for outputs in in_parts {
+        let said = refused(&ports(image, outputs));
+        assert!(said.contains("no decoder of detectors reads its outputs") && !said.contains("yolov5"), "{said}");
+        let scratch = Scratch::new("no-decoder");
+        let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\n";
+        let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
+        let said = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
+        assert!(said.contains("`decoder` is not given, and none fit"), "{said}");
+        // In one output it has not as many rows as YOLOv5 has.
+        let said = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
+        assert!(said.contains("not as many rows as models of `yolov5`"), "{said}");
+        // 3 x (256 + 64 + 16) rows are those of YOLOv5, and a user who says so is right in any case.
+        let spec = ModelSpec::load(&named, &ports(image, &[("both", &[1, 1008, 17])])).unwrap();
+        assert_eq!(decoder(&spec), "yolov5");
+        let text = format!("{text}decoder = \"yolov5\"\n");
+        let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
+        assert_eq!(decoder(&ModelSpec::load(&named, &ports(image, outputs)).unwrap()), "yolov5");
+    }
+}
+
+#[test]
+fn ports_of_a_known_family_with_one_output_more_are_not_its_own() {
+    let faces = ("input", &[1, 3, 640, 640][..]);
+    let retinaface: Ports<'_> = &[("a", &[1, 16800, 4]), ("b", &[1, 16800, 2]), ("c", &[1, 16800, 10])];
+    assert_eq!(decoder(&load(&ports(&[faces], retinaface))), "retinaface");
+    let more = [retinaface, &[("mask", &[1, 16800, 32])]].concat();
+    let said = refused(&ports(&[faces], &more));
+    assert!(said.contains("has no description"), "{said}");
+}

@@ -19,6 +19,8 @@ mod meta;
 mod motion;
 mod overlay;
 mod pipelines;
+#[cfg(feature = "cli")]
+mod plausibility;
 mod policies;
 mod publish;
 mod reference;
@@ -30,4 +32,6 @@ mod stats;
 #[cfg(feature = "cli")]
 mod trace;
 mod track;
+#[cfg(feature = "cli")]
+mod untrusted;
 mod warm_up;

@@ -9,6 +9,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::stage::ClassifyStage;
+use crate::elements::classes::ClassCheck;
 use crate::elements::economy::{Economy, EconomySettings};
 use crate::elements::infer::Driver;
 use crate::elements::lifecycle::{self, KeptStage};
@@ -182,6 +183,7 @@ impl RoiClassify {
             objects,
             economy,
             n_unaligned: AtomicU64::new(0),
+            class_check: ClassCheck::default(),
             element: self.obj().upcast_ref::<gst::Element>().downgrade(),
         }))
     }

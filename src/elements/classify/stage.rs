@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use gst::glib;
 use gstreamer as gst;
 
+use crate::elements::classes::{self, ClassCheck};
 use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::stage::{Done, Stage};
@@ -25,6 +26,7 @@ pub(super) struct ClassifyStage {
     pub(super) economy: Arc<Economy>,
     /// Objects whose keypoints could not be aligned, so far as they are counted.
     pub(super) n_unaligned: AtomicU64,
+    pub(super) class_check: ClassCheck,
     /// For what is to be said on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
 }
@@ -33,10 +35,11 @@ impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let Some(objects) = &self.objects else { return self.run_on_frame(frame, results, permit, done) };
         let frame_number = results.frame_number;
+        self.class_check.look(&self.element, objects.classes(), &results);
         let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
         let FramePlan { now, in_background, remembered, warning, background } = self.economy.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
-            gst::element_warning!(element, gst::ResourceError::Settings, ("{warning}"));
+            gst::element_warning!(element, gst::ResourceError::Settings, ("{}", stages::Printable(&warning.to_string())));
         }
         if let Some(failed) = &background.failed {
             results.status = InferenceStatus::Failed(failed.as_str().into());
@@ -85,6 +88,9 @@ impl Stage for ClassifyStage {
 
     fn leave(&self, results: &mut FrameResults) {
         self.economy.recall(results);
+        if let Some(warning) = self.classifier.take_warning() {
+            classes::warn(&self.element, &warning);
+        }
     }
 
     fn reset(&self) {
@@ -187,9 +193,9 @@ impl ClassifyStage {
                 gst::ResourceError::Settings,
                 (
                     "`{}` aligns {} keypoints (`align` in its description {}), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
-                    spec.model_name,
+                    stages::OneLine(&spec.model_name),
                     spec.cut.align.len(),
-                    spec.source
+                    stages::Printable(&spec.source.to_string())
                 )
             );
         }

@@ -8,6 +8,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::stage::DetectStage;
+use crate::elements::classes::ClassCheck;
 use crate::elements::infer::Driver;
 use crate::elements::lifecycle::{self, KeptStage};
 use crate::elements::pads::{self, InferenceElement};
@@ -174,13 +175,17 @@ impl RoiDetect {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
         let detector = Detector::new(options)?;
+        let element = self.obj().upcast_ref::<gst::Element>().downgrade();
+        let stage = |detector, parents| -> stages::Result<Arc<dyn Stage>> {
+            Ok(Arc::new(DetectStage { detector, parents, class_check: ClassCheck::default(), element }))
+        };
         match settings.region {
-            InferenceRegion::RoiList => Ok(Arc::new(DetectStage { detector, parents: Some(objects) })),
+            InferenceRegion::RoiList => stage(detector, Some(objects)),
             InferenceRegion::FullFrame => {
                 if !objects.is_all() {
                     settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the limits of object sizes");
                 }
-                Ok(Arc::new(DetectStage { detector, parents: None }))
+                stage(detector, None)
             }
         }
     }

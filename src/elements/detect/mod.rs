@@ -50,7 +50,18 @@ mod stage;
 use gst::glib;
 use gstreamer as gst;
 
+use crate::elements::pads::InferenceElement;
+use crate::stages::labels::Labels;
+
 glib::wrapper! {
     /// See the module.
     pub struct RoiDetect(ObjectSubclass<imp::RoiDetect>) @extends gst::Element, gst::Object;
+}
+
+impl RoiDetect {
+    /// The labels of the objects that it finds; empty if they have none, `None` if it finds no objects or its model is not loaded.
+    pub(super) fn labels(&self) -> Option<Labels> {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        self.imp().driver().stage().and_then(|stage| stage.labels())
+    }
 }

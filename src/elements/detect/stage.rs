@@ -5,11 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gst::glib;
+use gstreamer as gst;
+
+use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::stage::{Done, Stage};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
 use crate::stages;
 use crate::stages::detector::{DetectedInRegions, Found};
+use crate::stages::labels::Labels;
 use crate::stages::{Detector, Permit, Scheduling, StageStats};
 
 /// See the module.
@@ -17,6 +22,9 @@ pub(super) struct DetectStage {
     pub(super) detector: Detector,
     /// In which objects it looks; `None`: in the frame.
     pub(super) parents: Option<ObjectFilter>,
+    pub(super) class_check: ClassCheck,
+    /// For what is to be said on the bus.
+    pub(super) element: glib::WeakRef<gst::Element>,
 }
 
 impl Stage for DetectStage {
@@ -36,6 +44,7 @@ impl Stage for DetectStage {
             };
             return self.detector.submit_with(frame, frame_number, permit, Box::new(finish));
         };
+        self.class_check.look(&self.element, parents.classes(), &results);
         let regions: Vec<_> = parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect();
         let finish = move |detected: DetectedInRegions| {
             results.detections.extend(detected.detections);
@@ -50,6 +59,16 @@ impl Stage for DetectStage {
             done(results);
         };
         self.detector.submit_regions(frame, frame_number, &regions, &permit, Box::new(finish));
+    }
+
+    fn leave(&self, _results: &mut FrameResults) {
+        if let Some(warning) = self.detector.take_warning() {
+            classes::warn(&self.element, &warning);
+        }
+    }
+
+    fn labels(&self) -> Option<Labels> {
+        Some(self.detector.spec().labels.clone())
     }
 
     fn warm_up(&self) -> stages::Result<Duration> {

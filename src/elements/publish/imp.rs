@@ -301,7 +301,7 @@ impl RoiPublish {
 
     fn warn(&self, warning: Option<String>) {
         if let Some(sentence) = warning {
-            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{sentence}"));
+            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{}", crate::stages::Printable(&sentence.to_string())));
         }
     }
 }

@@ -11,6 +11,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::TrackingType;
+use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
 use crate::elements::{caps, meta};
 use crate::frame::{FrameResults, ObjectId, Size};
@@ -47,6 +48,7 @@ pub struct RoiTrack {
     srcpad: gst::Pad,
     settings: Mutex<Settings>,
     state: Mutex<State>,
+    class_check: ClassCheck,
 }
 
 #[glib::object_subclass]
@@ -66,7 +68,7 @@ impl ObjectSubclass for RoiTrack {
             .flags(flags)
             .build();
         let srcpad = gst::Pad::builder_from_template(&template("src")).flags(flags).build();
-        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default() }
+        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default(), class_check: ClassCheck::default() }
     }
 }
 
@@ -139,7 +141,10 @@ impl ObjectImpl for RoiTrack {
         let mut settings = self.settings.lock().unwrap();
         match pspec.name() {
             "tracking-type" => settings.tracking_type = value.get().expect("an enum property"),
-            "object-class" => settings.object_classes = ObjectClasses::from_value(value),
+            "object-class" => {
+                settings.object_classes = ObjectClasses::from_value(value);
+                self.class_check.reset();
+            }
             "iou-threshold" => settings.options.iou_threshold = value.get().expect("a float property"),
             "max-age" => settings.options.max_age = number(),
             "min-hits" => settings.options.min_hits = number(),
@@ -206,6 +211,7 @@ impl ElementImpl for RoiTrack {
         let changed = self.parent_change_state(transition)?;
         if transition == gst::StateChange::PausedToReady {
             self.state.lock().unwrap().begin_stream(None);
+            self.class_check.reset();
         }
         Ok(changed)
     }
@@ -224,6 +230,10 @@ impl RoiTrack {
         let results = meta::read(&buffer, size);
         let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
         let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        if self.class_check.is_due() {
+            let classes = self.settings.lock().unwrap().object_classes.clone();
+            self.class_check.look(&self.obj().upcast_ref::<gst::Element>().downgrade(), &classes, &results);
+        }
         {
             let settings = self.settings.lock().unwrap();
             let mut state = self.state.lock().unwrap();

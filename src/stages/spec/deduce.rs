@@ -3,6 +3,7 @@
 //! Nothing is guessed: what nobody said is taken only where the authors of the family have one way to do it, and said as assumed.
 //! Where that is not so, the description that is made has an open place, and the model can't be used without one.
 
+pub(super) mod evidence;
 mod family;
 mod model_info;
 mod ultralytics;

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc};
-use crate::runtime::{Error, ErrorKind, ModelInfo, Result};
+use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc, outside};
+use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 use crate::stages::labels::Labels;
 
 /// Where a description comes from.
@@ -30,6 +30,9 @@ pub enum Source {
 }
 
 impl Source {
+    /// The [`Source::Model`] of a model of which nothing is known but its ports.
+    pub const PORTS: &'static str = "its ports";
+
     /// The file, where it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -41,7 +44,7 @@ impl Source {
     /// A file of labels that the description names.
     pub(super) fn labels(&self, file: &Path) -> Result<Labels> {
         match self {
-            Self::Named(path) | Self::Beside(path) => Labels::read(&path.parent().unwrap_or(Path::new("")).join(file)),
+            Self::Named(path) | Self::Beside(path) => Labels::read(&outside::file_of(path, "labels-file", file)?),
             Self::Known { .. } => known::labels(file),
             Self::Model(_) => Labels::read(file),
         }
@@ -111,7 +114,7 @@ impl Description {
         }
         let beside = options.model.with_extension("json");
         // Other tools leave files of this ending beside models, too.
-        if std::fs::read_to_string(&beside).is_ok_and(|text| model_proc::is_one(&text)) {
+        if files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
             return Self::read(&beside.clone(), Source::Beside(beside), info).map(|found| (found, Vec::new()));
         }
         if let Some(known) = known::of_checksum(&options.model) {
@@ -199,9 +202,7 @@ impl Description {
 
     /// A file, in either format: `model.toml`, or a model-proc file if it ends in `.json`.
     fn read(path: &Path, source: Source, info: &ModelInfo) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot read model description `{}`: {error}; check the path", path.display()))
-        })?;
+        let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "model description")?;
         if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("json")) {
             return Ok(Self { source, text, assumed: Vec::new() });
         }

@@ -10,6 +10,12 @@ use crate::stages::Cut;
 use crate::tensor::Shape;
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding};
 
+/// The largest width and height of an input.
+const MAX_EXTENT: usize = 16384;
+/// The largest number that is subtracted from pixels or divides them, and the smallest that divides them.
+const MAX_NUMBER: f32 = 1e6;
+const MIN_DIVISOR: f32 = 1e-6;
+
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -111,14 +117,27 @@ impl WrittenInput {
             open("resize", "stretch");
             WrittenResize::Stretch
         });
+        let pad = self.pad.unwrap_or(defaults.pad);
+        if !(0.0..=255.0).contains(&pad) {
+            return Err(config(format!("[input] `pad`: expected a pixel value from 0 to 255, got {pad}")));
+        }
+        if let Some([width, height]) = self.size
+            && ![width, height].iter().all(|extent| (1..=MAX_EXTENT).contains(extent))
+        {
+            return Err(config(format!(
+                "[input] `size`: expected width and height from 1 to {MAX_EXTENT} pixels each, got [{width}, {height}]"
+            )));
+        }
         let color = match color {
             WrittenColor::Rgb => ChannelOrder::Rgb,
             WrittenColor::Bgr => ChannelOrder::Bgr,
             WrittenColor::Gray => ChannelOrder::Gray,
         };
         let scale = per_channel("scale", self.scale.as_ref().map(Numbers::as_slice), color, defaults.scale)?;
-        if scale.contains(&0.0) {
-            return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
+        if let Some(divisor) = scale.iter().find(|divisor| !(MIN_DIVISOR..=MAX_NUMBER).contains(&divisor.abs())) {
+            return Err(config(format!(
+                "[input] `scale`: expected divisors other than 0, of {MIN_DIVISOR} to {MAX_NUMBER} in magnitude, got {divisor}"
+            )));
         }
         let rotation = match self.rotate {
             None | Some(0) => Rotation::None,
@@ -140,7 +159,7 @@ impl WrittenInput {
                 WrittenResize::LetterboxTopLeft => Resize::Letterbox { anchor: Anchor::TopLeft },
                 WrittenResize::Crop => Resize::Crop,
             },
-            pad: self.pad.unwrap_or(defaults.pad),
+            pad,
             mean: per_channel("mean", self.mean.as_ref().map(Numbers::as_slice), color, defaults.mean)?,
             scale,
             rounding: match self.rounding {
@@ -163,7 +182,8 @@ impl WrittenInput {
         }
         let align: Vec<Point> = self.align.iter().flatten().map(|&[x, y]| Point { x, y }).collect();
         if self.align.is_some() {
-            let is_usable = (2..=100).contains(&align.len()) && align.iter().all(|point| point.x.is_finite() && point.y.is_finite());
+            let is_near = |value: f32| (-10.0..=10.0).contains(&value);
+            let is_usable = (2..=100).contains(&align.len()) && align.iter().all(|point| is_near(point.x) && is_near(point.y));
             if !is_usable || align.iter().all(|point| *point == align[0]) {
                 return Err(config(format!(
                     "[input] `align`: expected 2 to 100 points `[x, y]` in parts of the input, not all the same, got {:?}",
@@ -211,8 +231,8 @@ fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: 
     let n_channels = color.n_channels();
     match values {
         None => Ok(default),
-        Some(values) if values.iter().any(|value| !value.is_finite()) => {
-            Err(config(format!("[input] `{key}`: expected finite numbers, got {values:?}")))
+        Some(values) if values.iter().any(|value| !(-MAX_NUMBER..=MAX_NUMBER).contains(value)) => {
+            Err(config(format!("[input] `{key}`: expected finite numbers from -{MAX_NUMBER} to {MAX_NUMBER}, got {values:?}")))
         }
         Some(&[one]) => Ok([one; 3]),
         Some(&[first, second, third]) if n_channels == 3 => Ok([first, second, third]),

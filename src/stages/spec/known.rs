@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use sha2::{Digest, Sha256, Sha384};
 
 use super::{WrittenModel, config};
-use crate::runtime::Result;
+use crate::runtime::{Result, files};
 use crate::stages::labels::Labels;
 
 /// A description that is built in.
@@ -121,7 +121,7 @@ fn all() -> &'static [Known] {
 
 /// SHA-256 of a file, and SHA-384 where files of the kind are listed by it: those of OpenVINO's own format, which are small.
 fn checksums(path: &Path) -> std::io::Result<(String, Option<String>)> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = files::open_regular(path, "model").map_err(std::io::Error::other)?;
     let mut sha384 = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(Sha384::new);
     let (mut sha256, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {

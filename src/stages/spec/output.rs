@@ -7,12 +7,14 @@ use std::sync::{Arc, RwLock};
 
 use serde::Deserialize;
 
+use super::deduce::evidence;
 use super::{Source, StageOptions, Task, WrittenTask, config};
 use crate::frame::Size;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::stages::labels::Labels;
+use crate::stages::nearest;
 use crate::tensor;
-use crate::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, ClassDecoder, ClassScheme};
+use crate::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, ClassDecoder, ClassScheme, Coordinates};
 use crate::vision::nms::NmsMethod;
 
 /// What one output of a classifier is asked for.
@@ -49,6 +51,11 @@ pub fn register_class_scheme(name: &str, scheme: Arc<dyn ClassScheme>) {
     schemes.push((name.to_owned(), scheme));
 }
 
+/// The most boxes that a detector can be asked for in one frame.
+const MAX_BOXES: usize = 100_000;
+/// The largest numbers of `weights`, `scale` and `offset`.
+const MAX_NUMBER: f32 = 1e9;
+
 /// The decoders of classifiers that are built in.
 const CLASS_DECODERS: [&str; 6] = ["classes", "multi-label", "expectation", "regression", "embedding", "custom"];
 
@@ -76,6 +83,8 @@ pub(super) struct WrittenOutput {
     nms_sigma: Option<f32>,
     /// Of detectors: whether boxes suppress each other whatever their classes.
     class_agnostic: Option<bool>,
+    /// Of detectors that write boxes as they are: in pixels of the input, or in parts of its width and height.
+    coordinates: Option<WrittenCoordinates>,
     /// Of boxes-scores: the class that stands for nothing.
     background: Option<u32>,
     /// Of detectors: which output is what, where shapes do not tell: names of outputs by their roles.
@@ -83,7 +92,7 @@ pub(super) struct WrittenOutput {
     tensors: BTreeMap<String, String>,
     /// Of classifiers: which output.
     tensor: Option<String>,
-    /// Of classes and multi-label: what makes the scores probabilities.
+    /// Of classes and multi-label, and of detectors whose export leaves it out: what makes the scores probabilities.
     activation: Option<WrittenActivation>,
     /// Of expectation: the number that each bin stands for.
     weights: Option<Vec<f32>>,
@@ -105,6 +114,14 @@ enum WrittenNms {
     Hard,
     Linear,
     Gaussian,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum WrittenCoordinates {
+    Pixels,
+    Normalized,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -175,12 +192,36 @@ impl WrittenOutput {
         let mut roles = Vec::new();
         for (role, tensor) in &self.tensors {
             let output_idx = output_named(info, tensor)?;
+            if roles.iter().any(|(known, _)| *known == output_idx) {
+                return Err(config(format!("[output] `tensors`: expected a different output for each role, got `{tensor}` twice")));
+            }
             roles.push((output_idx, Arc::from(role.as_str())));
             outputs[output_idx].0 = role;
         }
-        let decoder = self.box_decoder(&outputs, context, assumed)?;
+        let mut decoder = self.box_decoder(&outputs, context, assumed)?;
+        if let Some(coordinates) = self.coordinates {
+            if decoder.default_coordinates().is_none() {
+                return Err(foreign(decoder.name(), "coordinates", "it computes boxes from the cells of its grids or from priors"));
+            }
+            decoder = decoder.with_coordinates(match coordinates {
+                WrittenCoordinates::Pixels => Coordinates::Pixels,
+                WrittenCoordinates::Normalized => Coordinates::Normalized,
+            });
+        }
+        if let Some(activation) = self.activation {
+            let takes_it = decoder.takes_activation(&outputs, input_size);
+            decoder = match activation {
+                WrittenActivation::None => decoder,
+                _ if !takes_it => return Err(foreign(decoder.name(), "activation", "its scores are expected to be probabilities")),
+                WrittenActivation::Sigmoid => decoder.with_activation(Activation::Sigmoid),
+                WrittenActivation::Softmax => decoder.with_activation(Activation::Softmax),
+                WrittenActivation::Bytes => {
+                    return Err(config("[output] `activation`: expected none, sigmoid or softmax of a detector, got bytes".to_owned()));
+                }
+            };
+        }
         let name = decoder.name();
-        let of_classifiers = self.only_head().given(|key| !["decoder", "threshold", "labels", "labels-file"].contains(&key));
+        let of_classifiers = self.only_head().given(|key| !["decoder", "threshold", "labels", "labels-file", "activation"].contains(&key));
         if let Some(key) = of_classifiers.or((!self.heads.is_empty()).then_some("heads")) {
             return Err(foreign(name, key, "it is one of classification"));
         }
@@ -203,11 +244,19 @@ impl WrittenOutput {
         let thresholds = BoxThresholds {
             score: fraction("threshold", score)?,
             iou: fraction("iou-threshold", options.iou_threshold.or(self.iou_threshold).unwrap_or(defaults.iou))?,
-            max_boxes: self.max_boxes.unwrap_or(defaults.max_boxes),
+            max_boxes: match self.max_boxes {
+                Some(max_boxes) if !(1..=MAX_BOXES).contains(&max_boxes) => {
+                    return Err(config(format!("[output] `max-boxes`: expected 1 to {MAX_BOXES}, got {max_boxes}")));
+                }
+                max_boxes => max_boxes.unwrap_or(defaults.max_boxes),
+            },
             method: self.nms_method()?,
             class_agnostic: self.class_agnostic.unwrap_or(defaults.class_agnostic),
         };
         let n_classes = decoder.check(&outputs, input_size).map_err(|error| contradiction(decoder.name(), &error))?;
+        if let Some(background) = self.background.filter(|&background| n_classes > 0 && background >= n_classes) {
+            return Err(config(format!("[output] `background`: expected a class from 0 to {}, got {background}", n_classes - 1)));
+        }
         let labels = labels_of(context, Some(options), self.labels.as_deref(), self.labels_file.as_deref())?;
         Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new(), roles }, labels, n_classes))
     }
@@ -248,6 +297,7 @@ impl WrittenOutput {
             ("nms", self.nms.is_some()),
             ("nms-sigma", self.nms_sigma.is_some()),
             ("class-agnostic", self.class_agnostic.is_some()),
+            ("coordinates", self.coordinates.is_some()),
             ("background", self.background.is_some()),
             ("tensors", !self.tensors.is_empty()),
         ];
@@ -267,8 +317,19 @@ impl WrittenOutput {
             });
         }
         let built_in = BoxDecoder::names().filter_map(|name| BoxDecoder::from_name(name, &options));
-        let mut fitting: Vec<BoxDecoder> = built_in.filter(|decoder| decoder.check(outputs, context.input_size).is_ok()).collect();
+        let shapes: Vec<Vec<usize>> = outputs.iter().map(|(_, shape)| shape.to_vec()).collect();
+        let fits =
+            |decoder: &BoxDecoder| evidence::reads_all(decoder.name(), &shapes) && decoder.check(outputs, context.input_size).is_ok();
+        let mut fitting: Vec<BoxDecoder> = built_in.filter(fits).collect();
         match fitting.len() {
+            1 if !evidence::has_rows_of(fitting[0].name(), &shapes, context.input_size) => {
+                let name = fitting[0].name();
+                let ports = context.info.outputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
+                Err(config(format!(
+                    "[output] `decoder` is not given, and the model's outputs, {ports}, have not as many rows as models of `{name}` at {}, the only one that could read them: say `decoder = \"{name}\"` if it is one, or another decoder",
+                    context.input_size
+                )))
+            }
             1 => {
                 let decoder = fitting.remove(0);
                 assumed.push(format!("[output] `decoder` is not given: {}, the only one that reads such outputs", decoder.name()));
@@ -290,8 +351,8 @@ impl WrittenOutput {
         match (self.nms, self.nms_sigma) {
             (Some(WrittenNms::Gaussian), sigma) => {
                 let sigma = sigma.unwrap_or(0.5);
-                if !(sigma > 0.0 && sigma.is_finite()) {
-                    return Err(config(format!("[output] `nms-sigma`: expected a number larger than 0, got {sigma}")));
+                if !(sigma > 0.0 && sigma <= 1000.0) {
+                    return Err(config(format!("[output] `nms-sigma`: expected a number larger than 0, up to 1000, got {sigma}")));
                 }
                 Ok(NmsMethod::Gaussian { sigma })
             }
@@ -397,12 +458,25 @@ impl WrittenHead {
                     let weights = self.weights.clone();
                     let missing =
                         || config("[output] decoder `expectation` needs `weights`: the number that each bin stands for".to_owned());
-                    (ClassDecoder::Expectation { weights: weights.ok_or_else(missing)? }, &["weights"])
+                    let weights = weights.ok_or_else(missing)?;
+                    match weights.iter().find(|weight| !(-MAX_NUMBER..=MAX_NUMBER).contains(*weight)) {
+                        Some(weight) => {
+                            let range = format!("-{MAX_NUMBER:e} to {MAX_NUMBER:e}");
+                            return Err(config(format!("[output] `weights`: expected finite numbers from {range}, got {weight}")));
+                        }
+                        None if weights.is_empty() => {
+                            return Err(config("[output] `weights`: expected one number for each bin, got none".to_owned()));
+                        }
+                        None => (ClassDecoder::Expectation { weights }, &["weights"]),
+                    }
                 }
                 "regression" => {
                     let (scale, offset) = (self.scale.unwrap_or(1.0), self.offset.unwrap_or(0.0));
-                    if !(scale.is_finite() && offset.is_finite()) {
-                        return Err(config(format!("[output] `scale` and `offset`: expected finite numbers, got {scale} and {offset}")));
+                    let is_in_range = |value: f32| (-MAX_NUMBER..=MAX_NUMBER).contains(&value);
+                    if !(is_in_range(scale) && is_in_range(offset) && scale != 0.0) {
+                        return Err(config(format!(
+                            "[output] `scale` and `offset`: expected finite numbers up to {MAX_NUMBER:e} in magnitude, and a scale other than 0, got {scale} and {offset}"
+                        )));
                     }
                     (ClassDecoder::Regression { scale, offset }, &["scale", "offset"])
                 }
@@ -450,7 +524,13 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, labels: Opti
     }
     match (labels, file) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
+        (Some([]), None) => {
+            Err(config("[output] `labels`: expected at least one name, got none; leave it out if classes have no names".to_owned()))
+        }
         (Some(labels), None) => Ok(Labels::new(labels)),
+        (None, Some(file)) if file.as_os_str().is_empty() => {
+            Err(config("[output] `labels-file`: expected the name of a file, got none; leave it out if classes have no names".to_owned()))
+        }
         (None, Some(file)) => context.source.labels(file),
         (None, None) => Ok(Labels::default()),
     }
@@ -501,8 +581,7 @@ fn foreign(decoder: &str, key: &str, why: &str) -> Error {
 }
 
 fn unknown_decoder(task: &str, decoder: &str, known: &[&str]) -> Error {
-    let nearest = known.iter().min_by_key(|name| strsim::levenshtein(name, decoder)).filter(|name| strsim::levenshtein(name, decoder) <= 3);
-    let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+    let hint = nearest(decoder, known.iter().copied()).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
     config(format!("[output] unknown decoder `{decoder}` for {task}: expected one of {}{hint}", known.join(", ")))
 }
 

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Output, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd, ultraface, yolov5, yolov8, yolov10, yolox,
-    yunet,
+    Activation, BoxSurvey, Output, ScorePlace, activate, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd,
+    ultraface, yolov5, yolov8, yolov10, yolox, yunet,
 };
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
@@ -49,6 +49,15 @@ impl Default for BoxThresholds {
     }
 }
 
+/// In which unit a model writes boxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coordinates {
+    /// Pixels of the model's input.
+    Pixels,
+    /// Parts of the width and height of the model's input, 0..=1.
+    Normalized,
+}
+
 /// What a description may say of a scheme beside its name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BoxOptions {
@@ -87,6 +96,20 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// Whether candidates overlap and suppress each other; else the model has seen to that. Default: they do.
     fn overlaps(&self) -> bool {
         true
+    }
+
+    /// The unit of the boxes in the outputs, of which [`BoxScheme::candidates`] makes pixels. Default, `None`: they are computed from cells
+    /// or priors, so that there is no other.
+    fn coordinates(&self) -> Option<Coordinates> {
+        None
+    }
+
+    /// Where the scores are in these outputs, for exports that leave the last activation out. Default: nowhere, and no activation can be said.
+    ///
+    /// # Errors
+    /// As [`BoxScheme::check`].
+    fn score_places(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(Vec::new())
     }
 
     /// The thresholds of the models' authors.
@@ -134,6 +157,10 @@ const BUILT_IN: [(&str, Make); 16] = [
 pub struct BoxDecoder {
     name: Arc<str>,
     scheme: Arc<dyn BoxScheme>,
+    /// Instead of the scheme's.
+    coordinates: Option<Coordinates>,
+    /// Applied to scores first.
+    activation: Activation,
 }
 
 impl BoxDecoder {
@@ -150,7 +177,35 @@ impl BoxDecoder {
 
     /// A decoder of this name that reads outputs in this way.
     pub fn new(name: &str, scheme: Arc<dyn BoxScheme>) -> Self {
-        Self { name: name.into(), scheme }
+        Self { name: name.into(), scheme, coordinates: None, activation: Activation::None }
+    }
+
+    /// The same for models that write boxes in this unit. No effect on a scheme that has no unit.
+    #[must_use]
+    pub fn with_coordinates(self, coordinates: Coordinates) -> Self {
+        Self { coordinates: Some(coordinates), ..self }
+    }
+
+    /// The same for exports that leave out what makes probabilities of scores: the sigmoid, or the softmax over the scores of a box.
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// Whether an activation can be said for a model with these outputs, see [`BoxScheme::score_places`].
+    pub fn takes_activation(&self, outputs: &[(&str, &[usize])], input: Size) -> bool {
+        self.scheme.score_places(outputs, input).is_ok_and(|places| !places.is_empty())
+    }
+
+    /// What is applied to scores.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// The unit in which models of this scheme write boxes, unless [`BoxDecoder::with_coordinates`] says otherwise; `None`: there is none to
+    /// choose.
+    pub fn default_coordinates(&self) -> Option<Coordinates> {
+        self.scheme.coordinates()
     }
 
     /// Its name.
@@ -206,10 +261,93 @@ impl BoxDecoder {
         boxes: &mut Vec<RawDetection>,
     ) -> Result<()> {
         boxes.clear();
-        let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
-        outputs.iter().try_for_each(check)?;
+        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
+        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
+        self.take_candidates(input, thresholds, class_scores, score_min, boxes);
+        Ok(())
+    }
+
+    /// As [`BoxDecoder::decode_by_class`], and adds what the outputs look like to a survey: the boxes above the threshold, and with
+    /// `all_rows` every row of the outputs, which takes several times as long.
+    ///
+    /// # Errors
+    /// As [`BoxDecoder::decode`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn decode_surveyed(
+        &self,
+        outputs: &[Output<'_>],
+        input: Size,
+        thresholds: &BoxThresholds,
+        class_scores: &[f32],
+        boxes: &mut Vec<RawDetection>,
+        survey: &mut BoxSurvey,
+        all_rows: bool,
+    ) -> Result<()> {
+        boxes.clear();
+        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
+        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
+        if all_rows {
+            let mut rows = Vec::new();
+            self.scheme.candidates(&outputs, input, f32::NEG_INFINITY, &mut rows)?;
+            self.to_pixels(&mut rows, input);
+            survey.add_rows(&rows, &outputs, input, self.scheme.overlaps(), score_min);
+        }
+        survey.add_candidates(boxes, input);
+        self.take_candidates(input, thresholds, class_scores, score_min, boxes);
+        Ok(())
+    }
+
+    /// Replaces `boxes` by all above the lowest threshold, in pixels, and returns that threshold.
+    fn find_candidates(
+        &self,
+        outputs: &[Output<'_>],
+        input: Size,
+        thresholds: &BoxThresholds,
+        class_scores: &[f32],
+        boxes: &mut Vec<RawDetection>,
+    ) -> Result<f32> {
         let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
         self.scheme.candidates(outputs, input, score_min, boxes)?;
+        self.to_pixels(boxes, input);
+        Ok(score_min)
+    }
+
+    /// Checks that outputs are complete, and tells where their scores are if an activation is to be applied.
+    fn score_places(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScorePlace>> {
+        let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
+        outputs.iter().try_for_each(check)?;
+        if self.activation == Activation::None {
+            return Ok(Vec::new());
+        }
+        let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
+        self.scheme.score_places(&ports, input)
+    }
+
+    /// Brings boxes to pixels that the scheme has taken for another unit.
+    fn to_pixels(&self, boxes: &mut [RawDetection], input: Size) {
+        let (width, height) = (input.width as f32, input.height as f32);
+        let (x_scale, y_scale) = match (self.scheme.coordinates(), self.coordinates) {
+            (Some(Coordinates::Pixels), Some(Coordinates::Normalized)) => (width, height),
+            (Some(Coordinates::Normalized), Some(Coordinates::Pixels)) => (1.0 / width, 1.0 / height),
+            _ => return,
+        };
+        for Rect { x, y, width, height } in boxes.iter_mut().map(|found| &mut found.rect) {
+            (*x, *width) = (*x * x_scale, *width * x_scale);
+            (*y, *height) = (*y * y_scale, *height * y_scale);
+        }
+    }
+
+    /// Drops what is no box or not wanted, and suppresses what overlaps.
+    fn take_candidates(
+        &self,
+        input: Size,
+        thresholds: &BoxThresholds,
+        class_scores: &[f32],
+        score_min: f32,
+        boxes: &mut Vec<RawDetection>,
+    ) {
         let is_wanted = |found: &RawDetection| found.score > class_scores.get(found.class_id as usize).copied().unwrap_or(thresholds.score);
         // Before they suppress each other, and before they are counted.
         boxes.retain_mut(|found| {
@@ -228,7 +366,6 @@ impl BoxDecoder {
             // Their scores have changed.
             boxes.retain(is_wanted);
         }
-        Ok(())
     }
 
     /// Appends the keypoints of a box that [`BoxDecoder::decode`] gave for these outputs, in input pixels, those that the model has

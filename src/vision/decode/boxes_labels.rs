@@ -1,7 +1,7 @@
 //! Lists of final boxes in two outputs: corners in input pixels with the score beside them, and a class for each. So write the
 //! detectors of OpenVINO's Training Extensions and Geti, and some of the Open Model Zoo. Nothing is suppressed here.
 
-use super::{BoxScheme, Output, Port, RawDetection, class_of, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -25,6 +25,15 @@ impl BoxScheme for BoxesLabels {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        let (output_idx, _) = find(outputs)?;
+        Ok(vec![ScorePlace { output_idx, axis: outputs[output_idx].1.len() - 1, begin: 4, end: 5 }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn overlaps(&self) -> bool {

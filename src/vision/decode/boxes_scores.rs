@@ -1,7 +1,7 @@
 //! SSD and others that leave the suppression to the caller: corners in 0..=1 per prior, priors already applied, and a score per
 //! class. A prior can be a box of several classes. Knows no priors.
 
-use super::{BoxScheme, Output, Port, RawDetection, differs, named, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, differs, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -33,6 +33,15 @@ impl BoxScheme for BoxesScores {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        let (_, output_idx) = find(outputs)?;
+        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 0, end: outputs[output_idx].1[2] }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Normalized)
     }
 
     fn roles(&self) -> &'static [&'static str] {

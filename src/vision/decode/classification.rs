@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Activation, Output, classes, expectation, vector};
+use super::survey::Expected;
+use super::{Activation, ClassSurvey, Output, classes, expectation, vector};
 use crate::tensor::{Error, ErrorKind, Result};
 
 /// How an output of a classifier becomes an answer.
@@ -106,6 +107,22 @@ impl ClassDecoder {
             Self::Raw => Ok(0),
             Self::Scheme { scheme, .. } => scheme.check(name, shape),
         }
+    }
+
+    /// Adds what an output looks like to a survey.
+    pub fn survey(&self, output: &Output<'_>, survey: &mut ClassSurvey) {
+        let expected = match self {
+            Self::Classes { activation } | Self::MultiLabel { activation } => match activation {
+                Activation::None => Expected::Probabilities,
+                Activation::Softmax => Expected::Logits,
+                Activation::Sigmoid | Activation::Bytes => Expected::Numbers,
+            },
+            Self::Expectation { .. } => Expected::Probabilities,
+            Self::Regression { .. } | Self::Embedding { .. } => Expected::Numbers,
+            // Of these any numbers may be meant.
+            Self::Raw | Self::Scheme { .. } => return,
+        };
+        survey.add(output, expected);
     }
 
     /// The answer in an output of one row, `[1, classes]`, with any further axes of extent 1.

@@ -6,6 +6,7 @@
 //! To add a scheme of boxes: a file with an `impl` of [`BoxScheme`], its line in `boxes::BUILT_IN`, its paragraph in
 //! `docs/model-descriptions.md`, and golden data.
 
+mod activate;
 pub mod boxes;
 mod boxes_labels;
 mod boxes_scores;
@@ -18,6 +19,7 @@ mod nanodet;
 mod retinaface;
 mod scrfd;
 mod ssd;
+pub mod survey;
 mod tf_ssd;
 mod ultraface;
 mod vector;
@@ -31,9 +33,11 @@ use std::fmt;
 
 use crate::tensor::{Error, ErrorKind, Result};
 
-pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, RawDetection};
+pub use activate::ScorePlace;
+pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, Coordinates, RawDetection};
 pub use classes::{Activation, top_k};
 pub use classification::{ClassDecoder, ClassOutcome, ClassScheme};
+pub use survey::{BoxSurvey, ClassSurvey, Finding};
 
 /// One output of a model for one row of the batch.
 #[derive(Debug, Clone, Copy)]

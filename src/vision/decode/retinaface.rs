@@ -2,7 +2,7 @@
 //! five keypoints. Owns the priors: two squares around the center of each cell.
 
 use super::grid;
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, ScorePlace, differs, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
@@ -52,6 +52,10 @@ impl BoxScheme for RetinaFace {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(vec![ScorePlace { output_idx: find(outputs, input)?.scores, axis: 2, begin: 0, end: 2 }])
     }
 
     fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {

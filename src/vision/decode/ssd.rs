@@ -1,6 +1,6 @@
 //! DetectionOutput lists: final boxes, best first per class, already suppressed by the model. Knows no anchors or priors.
 
-use super::{BoxScheme, Output, Port, RawDetection, class_of, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -29,6 +29,14 @@ impl BoxScheme for Ssd {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(vec![ScorePlace { output_idx: find(outputs)?, axis: 3, begin: 2, end: 3 }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Normalized)
     }
 
     fn overlaps(&self) -> bool {

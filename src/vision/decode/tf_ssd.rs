@@ -1,7 +1,7 @@
 //! Lists of final boxes as TensorFlow's detection API and TensorFlow Lite write them: corners in 0..=1 with y first, classes,
 //! scores and how many there are, as four outputs. Nothing is suppressed here.
 
-use super::{BoxScheme, Output, Port, RawDetection, class_of, named, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, class_of, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -37,6 +37,10 @@ impl BoxScheme for TfSsd {
             }
         }
         Ok(())
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Normalized)
     }
 
     fn overlaps(&self) -> bool {

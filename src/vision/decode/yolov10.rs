@@ -1,6 +1,6 @@
 //! YOLOv10, YOLO26 and others that end in a list of final boxes: corners in input pixels, score, class. Nothing is suppressed here.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, class_of, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -25,6 +25,14 @@ impl BoxScheme for YoloV10 {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(vec![ScorePlace { output_idx: find(outputs)?, axis: 2, begin: 4, end: 5 }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn overlaps(&self) -> bool {

@@ -1,7 +1,7 @@
 //! YOLOv5 and YOLOv7, exported with their anchors in the graph: per anchor center, size, objectness and class scores (all sigmoid
 //! already), in input pixels. Knows no anchors: a raw head per grid is another format.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, grid, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, best_class, grid, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -34,6 +34,15 @@ impl BoxScheme for YoloV5 {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+        let output_idx = find(outputs, input)?;
+        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn default_thresholds(&self) -> BoxThresholds {

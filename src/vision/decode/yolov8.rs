@@ -1,7 +1,7 @@
 //! YOLOv8, v9, 11 and 12: without anchors and objectness, one column per cell, decoded in the graph to center and size in input
 //! pixels and class scores (sigmoid already). Knows no masks, poses or rotated boxes.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -40,6 +40,15 @@ impl BoxScheme for YoloV8 {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        let output_idx = find(outputs)?;
+        Ok(vec![ScorePlace { output_idx, axis: 1, begin: N_LEADING, end: outputs[output_idx].1[1] }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
     }
 
     fn default_thresholds(&self) -> BoxThresholds {

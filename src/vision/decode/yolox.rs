@@ -2,7 +2,7 @@
 //! Anchors, as older YOLO versions have them, are not known here.
 
 use super::grid::{self, Grid};
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, differs, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, ScorePlace, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -43,6 +43,11 @@ impl BoxScheme for Yolox {
             }
         }
         Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+        let output_idx = find(outputs, input)?;
+        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
     }
 
     fn default_thresholds(&self) -> BoxThresholds {

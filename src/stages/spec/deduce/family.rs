@@ -1,8 +1,9 @@
 //! Models whose ports only one family has, of which the authors' own code feeds pictures in one way: what pictures must look like is
 //! then known, too. Of all others, ports tell at most how outputs are read, and the rest is left to say.
 
+use super::super::description::Source;
 use super::super::draft::{Draft, Value};
-use super::{Found, extents, fits, layout_of, leaves_size_open, n_channels, size_of};
+use super::{Found, evidence, fits, layout_of, leaves_size_open, n_channels, output, size_of};
 use crate::frame::Size;
 use crate::runtime::ModelInfo;
 use crate::vision::decode::BoxDecoder;
@@ -174,21 +175,25 @@ fn is_only_one(info: &ModelInfo, size: Size) -> bool {
 
 /// The table has as many rows as the family has priors at this size, which lists of boxes have not.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
-    let cells = |stride: u32| (size.width.div_ceil(stride) * size.height.div_ceil(stride)) as usize;
-    let n_priors = 3 * cells(8) + 2 * cells(16) + 2 * cells(32) + 3 * cells(64);
-    info.outputs.iter().all(|port| extents(port).get(1) == Some(&Some(n_priors)))
+    let shapes = shapes(info);
+    shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
 }
 
-/// The decoders that read such outputs.
+fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
+    info.outputs.iter().map(output::extents).collect()
+}
+
+/// The decoders that read such outputs, all of them.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
-    BoxDecoder::names().filter(|name| fits(name, info, size)).collect()
+    let shapes = shapes(info);
+    BoxDecoder::names().filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
 }
 
 /// What ports tell; and, if somebody knows how outputs are read, what the authors of such models do with pictures.
 pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut draft = Draft::default();
     let mut open = Vec::new();
-    let from = "its ports";
+    let from = Source::PORTS;
     let [port] = &*info.inputs else {
         open.push(format!("it has {} inputs: expected one, the picture", info.inputs.len()));
         leave_all(&mut draft, &[]);
@@ -245,11 +250,14 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     draft.input.set("layout", layout);
     match &*readers {
         [] => open.push(
-            "no decoder of detectors reads its outputs, and whether it is a classifier, and of what, its ports do not say".to_owned(),
+            "no decoder of detectors reads its outputs, all of them, and whether it is a classifier, and of what, its ports do not say"
+                .to_owned(),
         ),
-        [one] => open.push(format!("its outputs may be those that `{one}` reads, but what a picture must look like its ports do not say")),
+        [one] => open.push(format!(
+            "its outputs may be those that `{one}` reads, but what a picture must look like its ports do not say; if they are, `--decoder {one}` of `roiflow describe` says the rest"
+        )),
         several => open.push(format!(
-            "its outputs may be those that one of {} reads, and what a picture must look like its ports do not say",
+            "its outputs may be those that one of {} reads, and what a picture must look like its ports do not say; `--decoder NAME` of `roiflow describe` says which",
             several.join(", ")
         )),
     }

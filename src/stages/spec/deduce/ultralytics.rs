@@ -9,7 +9,7 @@ use std::path::Path;
 use super::super::config;
 use super::super::draft::{Draft, Value};
 use super::{extents, layout_of, leaves_size_open, n_channels};
-use crate::runtime::{ModelInfo, Result};
+use crate::runtime::{ModelInfo, Result, files};
 
 /// What stands in the metadata.
 #[derive(Debug, PartialEq, Default)]
@@ -40,7 +40,7 @@ impl Exported {
         // An export for OpenVINO has a folder of its own.
         let beside = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
         if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
-            && let Ok(text) = std::fs::read_to_string(&beside)
+            && let Ok(text) = files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "metadata")
         {
             let keys = Yaml::read(&text);
             if keys.get("author").is_some_and(|author| author.contains("Ultralytics")) {

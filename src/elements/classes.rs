@@ -1,0 +1,125 @@
+//! Labels that an element waits for and no model before it gives: said once, with the nearest label.
+//!
+//! The labels are those of the detectors upstream, found by walking from pad to pad, through bins and queues. Where they are not known
+//! nothing is said: a detector without labels, an element of another kind that may attach objects, or objects in the frame that
+//! none of the detectors gives.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::detect::RoiDetect;
+use super::regions::ObjectClasses;
+use crate::frame::FrameResults;
+use crate::stages::{self, OneLine, Printable};
+
+/// So many labels are named in the warning.
+const N_NAMED: usize = 8;
+/// A pipeline with more elements upstream is not looked through.
+const MAX_PADS: usize = 1000;
+
+/// Looks at the first frame of an element; see the module.
+#[derive(Debug, Default)]
+pub(super) struct ClassCheck(AtomicBool);
+
+impl ClassCheck {
+    /// Warns of labels of which no object can come, on the first call only. `results` are what earlier elements found in the frame.
+    pub(super) fn look(&self, element: &glib::WeakRef<gst::Element>, classes: &ObjectClasses, results: &FrameResults) {
+        if self.0.swap(true, Ordering::Relaxed) || classes.names().is_empty() {
+            return;
+        }
+        let Some(element) = element.upgrade() else { return };
+        let Some(producers) = producers(&element) else { return };
+        let given: Vec<&str> = producers.iter().flat_map(|(_, labels)| labels.iter().map(String::as_str)).collect();
+        let is_foreign = |label: Option<&str>| label.is_none_or(|label| !given.contains(&label));
+        if results.detections.iter().any(|detection| is_foreign(detection.label.as_deref())) {
+            return;
+        }
+        let unknown: Vec<&String> = classes.names().iter().filter(|class| !given.contains(&class.as_str())).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let unknown = unknown.iter().map(|class| {
+            let meant = stages::nearest(class, given.iter().copied()).map(|label| format!(" (did you mean `{}`?)", OneLine(label)));
+            format!("`{}`{}", OneLine(class), meant.unwrap_or_default())
+        });
+        let producers = producers.iter().map(|(name, labels)| {
+            let named = labels.iter().take(N_NAMED).map(|label| OneLine(label).to_string()).collect::<Vec<_>>().join(", ");
+            let more = labels.len().saturating_sub(N_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("`{}` produces {named}{more}", OneLine(name))
+        });
+        let (unknown, producers) = (unknown.collect::<Vec<_>>().join(", "), producers.collect::<Vec<_>>().join("; "));
+        gst::element_warning!(
+            element,
+            gst::ResourceError::Settings,
+            ("object-class: no model upstream has the label {unknown}: {producers}. Objects of such a class never come; set object-class to one of these labels. This is reported once")
+        );
+    }
+
+    /// Whether it has not looked yet.
+    pub(super) fn is_due(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    /// Forgets that it has looked: object-class, or what is upstream, may have changed.
+    pub(super) fn reset(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Posts a warning about the model of an element.
+pub(super) fn warn(element: &glib::WeakRef<gst::Element>, warning: &str) {
+    if let Some(element) = element.upgrade() {
+        gst::element_warning!(element, gst::StreamError::Decode, ("{}", Printable(warning)));
+    }
+}
+
+/// The detectors upstream with their labels, the nearest first; `None` if there is none, or one whose labels are not known.
+fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    let mut seen: Vec<gst::Pad> = Vec::new();
+    let mut next = element.sink_pads();
+    while let Some(pad) = next.pop() {
+        if seen.contains(&pad) || seen.len() >= MAX_PADS {
+            continue;
+        }
+        let peer = pad.peer();
+        seen.push(pad);
+        let Some(peer) = peer else { continue };
+        if let Some(upstream) = peer.parent_element() {
+            if let Some(detector) = upstream.downcast_ref::<RoiDetect>() {
+                let labels = detector.labels()?;
+                if labels.is_empty() {
+                    return None;
+                }
+                let names = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(ToString::to_string);
+                let entry = (upstream.name().to_string(), names.collect());
+                if !found.contains(&entry) {
+                    found.push(entry);
+                }
+            } else if may_attach(&upstream) {
+                return None;
+            }
+        }
+        // Of a bin's pad the one inside, of an element's its sink pads.
+        for inside in peer.iterate_internal_links() {
+            next.extend(inside.ok());
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// Whether an element of another kind may attach objects: the analyzers of GStreamer and DL Streamer, and what runs a user's code.
+fn may_attach(element: &gst::Element) -> bool {
+    let Some(factory) = element.factory() else { return true };
+    let name = factory.name();
+    if name.starts_with("roi") {
+        return false;
+    }
+    let kinds = factory.metadata("klass").unwrap_or_default().to_lowercase();
+    ["gva", "py"].iter().any(|begin| name.starts_with(begin))
+        || ["analy", "detect", "inference", "tracker"].iter().any(|word| kinds.contains(word))
+}

@@ -1,0 +1,135 @@
+//! Files that are read whole: only regular ones, and only up to a limit.
+//!
+//! Whoever names a file may name a device without an end, a FIFO that nobody writes, or a file larger than memory. All that is read
+//! into memory is read by [`read_limited`] or [`read_text`]; what is read piece by piece is opened by [`open_regular`].
+
+use std::fmt;
+use std::fs::{File, FileType};
+use std::io::Read;
+use std::path::Path;
+
+use super::{Error, ErrorKind, Result};
+
+/// Descriptions of models and pipelines, model-proc files, and metadata alongside a model.
+pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
+/// Text files with labels.
+pub const MAX_LABELS_BYTES: u64 = 16 << 20;
+/// Model files; a protocol buffer can't be larger than half of this.
+pub const MAX_MODEL_BYTES: u64 = 4 << 30;
+/// The XML file of an OpenVINO IR, whose weights lie in another file.
+pub const MAX_XML_BYTES: u64 = 256 << 20;
+
+/// Opens a file to read it; never waits for a FIFO. `what` says in messages what it is, such as "labels file".
+///
+/// # Errors
+/// `Io` if it can't be opened, or is no regular file.
+pub fn open_regular(path: &Path, what: &str) -> Result<File> {
+    let failed = |why: &dyn fmt::Display| cannot_read(path, what, why, "check the path");
+    let check = |kind: FileType| {
+        if kind.is_file() { Ok(()) } else { Err(failed(&format_args!("expected a regular file, got {}", kind_name(kind)))) }
+    };
+    // Before it is opened: to open a FIFO waits for who writes it.
+    check(std::fs::metadata(path).map_err(|error| failed(&error))?.file_type())?;
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    // It may have been replaced meanwhile.
+    check(file.metadata().map_err(|error| failed(&error))?.file_type())?;
+    Ok(file)
+}
+
+/// Reads a file of at most `max_bytes`.
+///
+/// # Errors
+/// As [`open_regular`]; `Io` if it can't be read or is larger.
+pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> {
+    let file = open_regular(path, what)?;
+    let too_large = |n_bytes: &dyn fmt::Display| {
+        cannot_read(path, what, &format_args!("expected at most {max_bytes} bytes, got {n_bytes}"), "name another file")
+    };
+    let n_bytes = file.metadata().map_or(0, |file| file.len());
+    if n_bytes > max_bytes {
+        return Err(too_large(&n_bytes));
+    }
+    let mut bytes = Vec::with_capacity(n_bytes as usize);
+    // It may grow, and files of the system have no size.
+    file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(too_large(&"more"));
+    }
+    Ok(bytes)
+}
+
+/// As [`read_limited`], of a text in UTF-8.
+///
+/// # Errors
+/// As there, and if it is no such text.
+pub fn read_text(path: &Path, max_bytes: u64, what: &str) -> Result<String> {
+    String::from_utf8(read_limited(path, max_bytes, what)?).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        cannot_read(path, what, &format_args!("expected a text in UTF-8, got other bytes at {place}"), "save it as UTF-8")
+    })
+}
+
+fn cannot_read(path: &Path, what: &str, why: &dyn fmt::Display, remedy: &str) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot read {what} `{}`: {why}; {remedy}", path.display()))
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a FIFO or pipe";
+        }
+        if kind.is_char_device() || kind.is_block_device() {
+            return "a device";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+    }
+    if kind.is_dir() { "a folder" } else { "something else" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let folder = std::env::temp_dir().join(format!("roiflow-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("ten");
+        std::fs::write(&file, "0123456789").unwrap();
+        assert_eq!(read_text(&file, 10, "text").unwrap(), "0123456789");
+        let fails = |path: &Path, max, parts: &[&str]| {
+            let error = read_limited(path, max, "text").unwrap_err();
+            let said = error.to_string();
+            assert!(error.kind() == ErrorKind::Io && parts.iter().all(|part| said.contains(part)), "{said}");
+        };
+        fails(&file, 9, &["text", "ten`", "at most 9 bytes", "got 10"]);
+        fails(&folder, 9, &["regular file, got a folder"]);
+        fails(&folder.join("none"), 9, &["No such file"]);
+        #[cfg(unix)]
+        {
+            fails(Path::new("/dev/zero"), 9, &["/dev/zero", "regular file, got a device"]);
+            let fifo = folder.join("fifo");
+            assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+            fails(&fifo, 9, &["got a FIFO"]);
+            std::os::unix::fs::symlink("/dev/zero", folder.join("link")).unwrap();
+            fails(&folder.join("link"), 9, &["got a device"]);
+            std::os::unix::fs::symlink("loop", folder.join("loop")).unwrap();
+            read_limited(&folder.join("loop"), 9, "text").unwrap_err();
+        }
+        std::fs::write(&file, [b'a', 0xff]).unwrap();
+        assert!(read_text(&file, 9, "text").unwrap_err().to_string().contains("UTF-8, got other bytes at 1"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Their size is 0.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn files_of_the_system_are_read_to_their_end() {
+        assert!(read_text(Path::new("/proc/self/status"), 1 << 20, "status").unwrap().contains("VmRSS"));
+        read_limited(Path::new("/proc/self/status"), 10, "status").unwrap_err();
+    }
+}

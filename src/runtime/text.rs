@@ -1,0 +1,65 @@
+//! Foreign text for people: names of files, ports, labels and messages of libraries, without characters that a terminal obeys.
+
+use std::fmt::{self, Display, Write as _};
+
+/// Shows text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs stay.
+///
+/// Characters that change the direction of text are escaped too: they can make a line look like another one.
+#[derive(Debug, Clone, Copy)]
+pub struct Printable<'a>(pub &'a str);
+
+impl Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '\n' | '\t' => f.write_char(c)?,
+                _ if is_obeyed(c) => write!(f, "{}", c.escape_default())?,
+                _ => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As [`Printable`], on one line: line breaks and tabs are escaped, too. For names and values inside a line.
+#[derive(Debug, Clone, Copy)]
+pub struct OneLine<'a>(pub &'a str);
+
+impl Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if is_obeyed(c) { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a terminal acts on this character instead of showing it.
+pub fn is_obeyed(c: char) -> bool {
+    // Marks and embeddings of direction, line and paragraph separators, and tags, which nobody sees.
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_text_is_not() {
+        for (text, printable, one_line) in [
+            ("plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\\n"),
+            ("a\x1b[31mred\x07", "a\\u{1b}[31mred\\u{7}", "a\\u{1b}[31mred\\u{7}"),
+            ("over\rwritten\tx", "over\\rwritten\tx", "over\\rwritten\\tx"),
+            (
+                "c1 \u{9b}2J, del \u{7f}, rtl \u{202e}, mark \u{61c}, tag \u{e0041}",
+                "c1 \\u{9b}2J, del \\u{7f}, rtl \\u{202e}, mark \\u{61c}, tag \\u{e0041}",
+                "c1 \\u{9b}2J, del \\u{7f}, rtl \\u{202e}, mark \\u{61c}, tag \\u{e0041}",
+            ),
+        ] {
+            assert_eq!(Printable(text).to_string(), printable);
+            assert_eq!(OneLine(text).to_string(), one_line);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The known name that somebody may have meant who typed another one.
+
+/// The known name nearest to this one, if it is near enough to be a slip; of equally near ones the first. Case does not count.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let typed = name.to_lowercase();
+    // A third of the letters may be wrong, and a name that begins with all of the other is one with an ending.
+    let distance = |known: &str| {
+        let known = known.to_lowercase();
+        let is_ending = !typed.is_empty() && !known.is_empty() && (typed.starts_with(&known) || known.starts_with(&typed));
+        let distance = strsim::damerau_levenshtein(&typed, &known);
+        let most = typed.chars().count().max(known.chars().count()).div_ceil(3).min(3);
+        (distance <= most || (is_ending && distance <= 4)).then_some(distance)
+    };
+    let mut best: Option<(usize, &str)> = None;
+    for known in known {
+        if let Some(distance) = distance(known)
+            && best.is_none_or(|(least, _)| distance < least)
+        {
+            best = Some((distance, known));
+        }
+    }
+    best.map(|(_, known)| known)
+}
+
+/// For a message such as "unknown field `a`, expected one of `b`, `c`": "; did you mean `b`?", or nothing where none is near.
+pub fn hint_of_unknown(message: &str) -> String {
+    if !message.starts_with("unknown ") {
+        return String::new();
+    }
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let near = quoted.next().and_then(|name| nearest(name, quoted));
+    near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hint_of_unknown, nearest};
+
+    #[test]
+    fn an_unknown_key_gets_the_nearest_one() {
+        let message = "unknown field `treshold`, expected one of `decoder`, `threshold`";
+        assert_eq!(hint_of_unknown(message), "; did you mean `threshold`?");
+        assert_eq!(hint_of_unknown("unknown field `x`, expected one of `decoder`, `threshold`"), "");
+        assert_eq!(hint_of_unknown("missing field `decoder`"), "");
+    }
+
+    #[test]
+    fn a_slip_is_near_and_another_word_is_not() {
+        let known = ["person", "car", "truck", "traffic light"];
+        for (typed, meant) in [
+            ("cars", Some("car")),
+            ("Car", Some("car")),
+            ("persn", Some("person")),
+            ("persons", Some("person")),
+            ("trcuk", Some("truck")),
+            ("traffic-light", Some("traffic light")),
+            ("dog", None),
+            ("", None),
+            ("vehicle", None),
+        ] {
+            assert_eq!(nearest(typed, known), meant, "{typed}");
+        }
+    }
+}

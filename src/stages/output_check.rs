@@ -1,0 +1,232 @@
+//! Whether the first outputs of a model can be what its description takes them for: reported once, with the key that mends it.
+//!
+//! A model that is read in the wrong way mostly finds nothing, which is no error by itself. So the first runs of a stage are surveyed
+//! ([`BoxSurvey`], [`ClassSurvey`]): four of them in whole, some more by the boxes above the threshold. Then the check is over and costs
+//! one atomic load.
+//!
+//! Where the ports of a model are all that is known of it, its outputs are the evidence that it is of the family that has such ports.
+//! There outputs that contradict that are an error of every run, not a warning.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::spec::{Head, Source};
+use super::{ModelSpec, Result, Task};
+use crate::frame::Size;
+use crate::runtime::{Error, ErrorKind};
+use crate::vision::decode::{Activation, BoxSurvey, ClassDecoder, ClassSurvey, Coordinates, Finding, Output, RawDetection};
+
+/// Runs of which every row is looked at, by their number.
+const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
+/// So many runs are looked at.
+const MAX_RUNS: u32 = 200;
+/// What is seen in so many boxes above the threshold is what the model does.
+const MAX_CANDIDATES: usize = 500;
+
+/// Of one stage; see the module.
+#[derive(Debug, Default)]
+pub(super) struct OutputCheck {
+    is_over: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    n_runs: u32,
+    boxes: BoxSurvey,
+    /// By head.
+    classes: Vec<ClassSurvey>,
+    warning: Option<String>,
+    /// What every run of a model says that is of another family than its ports say.
+    refused: Option<Error>,
+}
+
+impl OutputCheck {
+    /// Decodes the outputs of a detector, and looks at them if they are among the first.
+    pub(super) fn decode_boxes(&self, spec: &ModelSpec, outputs: &[Output<'_>], boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let Task::Detection { decoder, thresholds, class_scores, .. } = &spec.task else { return Err(super::dispatch::stopped()) };
+        if self.is_over.load(Ordering::Relaxed) {
+            decoder.decode_by_class(outputs, spec.input_size, thresholds, class_scores, boxes)?;
+            return Ok(());
+        }
+        let mut state = self.state();
+        if let Some(refused) = &state.refused {
+            return Err(refused.clone());
+        }
+        state.n_runs += 1;
+        let in_whole = IN_WHOLE.contains(&state.n_runs);
+        decoder.decode_surveyed(outputs, spec.input_size, thresholds, class_scores, boxes, &mut state.boxes, in_whole)?;
+        let Some(finding) = state.boxes.finding() else {
+            let has_seen_enough = state.n_runs >= MAX_RUNS || (state.boxes.n_candidates() >= MAX_CANDIDATES && state.n_runs > IN_WHOLE[1]);
+            self.is_over.store(has_seen_enough, Ordering::Relaxed);
+            return Ok(());
+        };
+        let message = format!(
+            "the outputs of model `{}` are not what decoder `{}` expects: {}",
+            spec.model_name,
+            decoder.name(),
+            OfBoxes { finding, spec, size: spec.input_size }
+        );
+        if matches!(spec.source, Source::Model(Source::PORTS)) {
+            let message = format!("{message}. The model was taken for one of that family by its ports alone, which others have, too");
+            let refused = Error::new(ErrorKind::Model, message);
+            state.refused = Some(refused.clone());
+            return Err(refused);
+        }
+        state.warning = Some(format!("{message}. This is reported once"));
+        self.is_over.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks at the outputs of a classifier if they are among the first.
+    pub(super) fn look_at_classes(&self, spec: &ModelSpec, heads: &[Head], outputs: &[Output<'_>]) {
+        if self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state();
+        state.n_runs += 1;
+        state.classes.resize_with(heads.len(), ClassSurvey::default);
+        for (head, survey) in heads.iter().zip(&mut state.classes) {
+            head.decoder.survey(&outputs[head.output_idx], survey);
+        }
+        let found = heads.iter().zip(&state.classes).find_map(|(head, survey)| Some((head, survey.finding()?)));
+        if let Some((head, finding)) = found {
+            let message = format!(
+                "the outputs of model `{}` are not what decoder `{}` of `{}` expects: {}. This is reported once",
+                spec.model_name,
+                head.decoder,
+                head.name,
+                OfClasses { finding, head, spec }
+            );
+            state.warning = Some(message);
+        }
+        self.is_over.store(found.is_some() || state.n_runs >= MAX_RUNS, Ordering::Relaxed);
+    }
+
+    /// What is wrong with the outputs, if that is known and was not taken before.
+    pub(super) fn take_warning(&self) -> Option<String> {
+        // Nothing is left once the check is over and the warning was taken; the lock is free then.
+        self.state().warning.take()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a key is to be written.
+fn place(spec: &ModelSpec) -> String {
+    match &spec.source {
+        Source::Named(path) | Source::Beside(path) => format!("its description `{}`", path.display()),
+        Source::Known { .. } | Source::Model(_) => "a description, which `roiflow describe MODEL --decoder NAME` begins".to_owned(),
+    }
+}
+
+/// What was seen of boxes, what that suggests, and what to do.
+struct OfBoxes<'a> {
+    finding: Finding,
+    spec: &'a ModelSpec,
+    size: Size,
+}
+
+impl fmt::Display for OfBoxes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { finding, spec, size } = self;
+        let Task::Detection { decoder, .. } = &spec.task else { return Ok(()) };
+        let place = place(spec);
+        let (written, other) = match decoder.default_coordinates() {
+            Some(Coordinates::Pixels) => ("pixels", Some("normalized")),
+            Some(Coordinates::Normalized) => ("normalized", Some("pixels")),
+            None => ("", None),
+        };
+        match finding {
+            Finding::Parts { max } => {
+                write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so none is larger than about a pixel. ")?;
+                match other {
+                    Some("normalized") => {
+                        write!(f, "The model seems to give parts of the input: set `coordinates = \"normalized\"` in [output] of {place}")
+                    }
+                    _ => write!(f, "Another decoder may read them: name it with `decoder` in [output] of {place}"),
+                }
+            }
+            Finding::Beyond { max } => {
+                write!(f, "boxes lie outside the input of {size} pixels or are many times as large, with coordinates up to {max:.0}. ")?;
+                match other {
+                    Some("pixels") => write!(
+                        f,
+                        "Decoder `{}` expects {written} boxes, and the model seems to give pixels: set `coordinates = \"pixels\"` in [output] of {place}",
+                        decoder.name()
+                    ),
+                    _ => write!(f, "Check `size` in [input], and `decoder` and `coordinates` in [output] of {place}"),
+                }
+            }
+            Finding::Inverted { n, of } => write!(
+                f,
+                "{n} of {of} boxes have their corners in the wrong order. The model seems to give offsets to which its priors (anchors) are not applied: export it with the priors applied, or name another `decoder` in [output] of {place}"
+            ),
+            Finding::Scores { min, max } => {
+                write!(f, "scores span {min:.2} to {max:.2} where 0 to 1 is expected. ")?;
+                let activation = match decoder.name() {
+                    "yolov5" | "yolov8" | "yolov10" | "yolox" | "ssd" | "boxes-labels" => "sigmoid",
+                    "boxes-scores" | "ultraface" | "retinaface" => "softmax",
+                    _ => {
+                        return write!(
+                            f,
+                            "The model seems to give logits: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
+                        );
+                    }
+                };
+                write!(
+                    f,
+                    "If the model gives logits, set `activation = \"{activation}\"`, or if another decoder reads it, name that with `decoder`, in [output] of {place}"
+                )
+            }
+            Finding::Crowded { n, of } => write!(
+                f,
+                "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder reads the model: name it with `decoder`, or raise `threshold`, in [output] of {place}"
+            ),
+            _ => write!(
+                f,
+                "boxes or scores are not finite numbers (NaN or infinity). Check `mean` and `scale` in [input] of {place}, and try another device or `precision=f32` in `config`"
+            ),
+        }
+    }
+}
+
+/// As [`OfBoxes`], of a classifier.
+struct OfClasses<'a> {
+    finding: Finding,
+    head: &'a Head,
+    spec: &'a ModelSpec,
+}
+
+impl fmt::Display for OfClasses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = place(self.spec);
+        match (self.finding, &self.head.decoder) {
+            (Finding::Scores { min, max }, ClassDecoder::Classes { .. } | ClassDecoder::MultiLabel { .. }) => {
+                let activation = match &self.head.decoder {
+                    ClassDecoder::MultiLabel { .. } => Activation::Sigmoid,
+                    _ => Activation::Softmax,
+                };
+                write!(
+                    f,
+                    "values span {min:.2} to {max:.2} where probabilities from 0 to 1 are expected. The model seems to give logits: set `activation = \"{activation}\"` in [output] of {place}"
+                )
+            }
+            (Finding::Scores { min, max }, _) => write!(
+                f,
+                "values span {min:.2} to {max:.2} where probabilities from 0 to 1 are expected. The model seems to give logits: export it with its last softmax"
+            ),
+            (Finding::SoftmaxTwice, _) => write!(
+                f,
+                "values are from 0 to 1 and add up to 1, so they are probabilities before the softmax. Set `activation = \"none\"` in [output] of {place}"
+            ),
+            _ => write!(
+                f,
+                "values are not finite numbers (NaN or infinity). Check `mean` and `scale` in [input] of {place}, and try another device or `precision=f32` in `config`"
+            ),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Files that a description names: they lie in its folder, unless the user allows others.
+//!
+//! A description may come from anywhere, and what it names is read with the user's rights: a "labels file" that is `/etc/shadow` would be
+//! in every result. What the user names directly, by a property or an option, is not looked at here.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::config;
+use crate::runtime::Result;
+
+/// Whether descriptions may name files outside their folders; [`allow_outside_files`] sets it.
+static ALLOWED: OnceLock<bool> = OnceLock::new();
+
+/// From now on descriptions that this process reads may, or may not, name files outside their folders. The first call counts. Without
+/// a call they may if the variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
+pub fn allow_outside_files(allowed: bool) {
+    let _first = ALLOWED.set(allowed);
+}
+
+fn is_allowed() -> bool {
+    let by_environment = || std::env::var_os("ROIFLOW_ALLOW_OUTSIDE_FILES").is_some_and(|value| !value.is_empty() && value != "0");
+    ALLOWED.get().copied().unwrap_or_else(by_environment)
+}
+
+/// The file that the description at `description` names with `key`.
+///
+/// # Errors
+/// `Config` if it lies outside the description's folder, by its path or by a symlink, and that is not allowed.
+pub(super) fn file_of(description: &Path, key: &str, file: &Path) -> Result<PathBuf> {
+    let folder = description.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let joined = folder.join(file);
+    if is_allowed() {
+        return Ok(joined);
+    }
+    let refused = |is: &str| {
+        config(format!(
+            "`{key}`: expected a file in the folder of the description, `{}`, got `{}`, which {is}; move it there, or allow such files with --allow-outside-files or ROIFLOW_ALLOW_OUTSIDE_FILES=1 if you trust the description",
+            folder.display(),
+            file.display()
+        ))
+    };
+    let mut depth = 0_i32;
+    for component in file.components() {
+        match component {
+            Component::RootDir | Component::Prefix(_) => return Err(refused("is an absolute path")),
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+        }
+        if depth < 0 {
+            return Err(refused("lies outside"));
+        }
+    }
+    // A file that is not there is for whoever reads it.
+    match (folder.canonicalize(), joined.canonicalize()) {
+        (Ok(folder), Ok(real)) if !real.starts_with(&folder) => Err(refused("is a link that leads outside")),
+        (Ok(_), Ok(real)) => Ok(real),
+        _ => Ok(joined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_description_names_files_in_its_own_folder() {
+        use std::os::unix::fs::symlink;
+        let root = std::env::temp_dir().join(format!("roiflow-outside-{}", std::process::id()));
+        let folder = root.join("models");
+        std::fs::create_dir_all(folder.join("labels")).unwrap();
+        let write = |path: &Path| std::fs::write(path, "a").unwrap();
+        [root.join("secret"), folder.join("in"), folder.join("labels/in")].iter().for_each(|path| write(path));
+        symlink(root.join("secret"), folder.join("link")).unwrap();
+        symlink(&root, folder.join("up")).unwrap();
+        symlink("in", folder.join("inner")).unwrap();
+        let description = folder.join("model.toml");
+        for (file, parts) in [
+            ("in", None),
+            ("labels/in", None),
+            ("./labels/../in", None),
+            ("inner", None),
+            ("none", None),
+            ("../secret", Some("lies outside")),
+            ("labels/../../secret", Some("lies outside")),
+            ("../models/in", Some("lies outside")),
+            ("/etc/passwd", Some("absolute")),
+            ("link", Some("link that leads outside")),
+            ("up/secret", Some("link that leads outside")),
+        ] {
+            let said = file_of(&description, "labels-file", Path::new(file)).map_err(|error| error.to_string());
+            match parts {
+                None => assert!(said.is_ok(), "{file}: {said:?}"),
+                Some(part) => {
+                    assert!(said.as_ref().is_err_and(|said| said.contains(part) && said.contains("labels-file")), "{file}: {said:?}")
+                }
+            }
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
