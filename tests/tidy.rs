@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// each device, `main` is `main.rs`; `lib.rs` is free.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
+    ("redaction", &[]),
     ("tensor", &["sync"]),
     ("frame", &["tensor"]),
     ("vision", &["frame", "tensor"]),
@@ -21,9 +22,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ),
     ("devices", &["runtime"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
-    ("elements", &["stages", "frame", "tensor"]),
-    ("pipeline", &["elements", "stages", "frame"]),
-    ("cli", &["pipeline", "stages", "devices", "runtime", "frame"]),
+    ("elements", &["stages", "frame", "tensor", "redaction"]),
+    ("pipeline", &["elements", "stages", "frame", "redaction"]),
+    ("cli", &["pipeline", "stages", "devices", "runtime", "frame", "redaction"]),
     ("main", &["cli"]),
 ];
 

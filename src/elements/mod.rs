@@ -20,6 +20,7 @@ mod frames;
 mod infer;
 mod lifecycle;
 pub mod meta;
+pub mod origin;
 pub mod overlay;
 mod pads;
 mod policy;

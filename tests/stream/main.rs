@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
+mod credentials;
 mod harness;
 
 mod bad_input;
@@ -12,6 +14,8 @@ mod documentation;
 mod economy;
 mod failures;
 mod flow;
+#[cfg(feature = "cli")]
+mod images;
 mod link;
 mod live;
 mod meta;
@@ -22,6 +26,7 @@ mod policies;
 mod publish;
 mod reference;
 mod rig;
+mod senders;
 mod shared;
 mod sharing;
 mod soak;
