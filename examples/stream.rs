@@ -21,15 +21,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         for (picture_idx, path) in pictures.iter().enumerate() {
-            let picture = image::open(path)?.into_rgb8();
+            let picture = image::open(path).map_err(|error| format!("cannot read picture `{path}`: {error}"))?.into_rgb8();
             let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw())?;
             sender.push(&frame, Some(Duration::from_secs(picture_idx as u64)))?;
         }
         Ok(sender.end()?)
     });
 
+    let mut ended = Ok(());
     for frame in stream {
-        let frame = frame?;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        };
         println!("at {:?}:", frame.pts.unwrap_or_default());
         for detection in &frame.results.detections {
             let label = detection.label.as_deref().unwrap_or("object");
@@ -39,6 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
+    // A feeder that failed is the reason why the stream ended early.
     feeder.join().map_err(|_| "the feeder panicked")?.map_err(|error| error.to_string())?;
-    Ok(())
+    Ok(ended?)
 }

@@ -22,6 +22,7 @@
 //! | [`runtime`] | models, requests, runs | devices, pictures, GStreamer |
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |
 //! | [`stages`] | a model put to work: frame in, results out | GStreamer |
+//! | `redaction` | credentials kept out of what is shown and written | files, GStreamer |
 //! | `elements` | GStreamer on one side, stages on the other | requests |
 //! | `pipeline` | from a description file to a running pipeline | requests, pixels |
 //! | `cli` | what the user types | pads, pixels |
@@ -43,6 +44,8 @@ mod folders;
 pub mod frame;
 #[cfg(feature = "gst")]
 pub mod pipeline;
+#[cfg(feature = "gst")]
+pub mod redaction;
 pub mod runtime;
 pub mod stages;
 mod sync;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: &[(&str, &[&str])] = &[
     ("folders", &[]),
     ("sync", &[]),
+    ("redaction", &[]),
     ("tensor", &["sync"]),
     ("frame", &["tensor"]),
     ("vision", &["frame", "tensor"]),
@@ -32,9 +33,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ),
     ("devices", &["runtime", "folders"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
-    ("elements", &["stages", "frame", "tensor"]),
-    ("pipeline", &["elements", "stages", "frame", "folders"]),
-    ("cli", &["pipeline", "stages", "devices", "runtime", "frame", "folders"]),
+    ("elements", &["stages", "frame", "tensor", "redaction"]),
+    ("pipeline", &["elements", "stages", "frame", "folders", "redaction"]),
+    ("cli", &["pipeline", "stages", "devices", "runtime", "frame", "folders", "redaction"]),
     ("main", &["cli"]),
 ];
 

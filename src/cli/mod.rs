@@ -1,6 +1,6 @@
 //! What the user types: arguments, dispatch, exit codes.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed. Results go to standard output, everything said to people to standard error.
+//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs, or some pictures, failed. Results go to standard output, everything said to people to standard error.
 
 mod bench;
 mod describe;
@@ -18,6 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use self::terminal::Terminal;
 use crate::pipeline;
+use crate::redaction::Secrets;
 
 /// Video analytics: finds objects in videos, looks closer at each, and tells what it saw.
 #[derive(Debug, Parser)]
@@ -79,6 +80,8 @@ enum LogLevel {
 pub fn main() -> ExitCode {
     crate::devices::heaps::share();
     let terminal = Terminal::new();
+    // Addresses of inputs hold passwords, and what quotes them must not, the errors of the arguments neither.
+    std::env::args_os().for_each(|argument| terminal.hide(Secrets::of_argument(&argument.to_string_lossy())));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&terminal, &error),
@@ -109,7 +112,7 @@ pub fn main() -> ExitCode {
             let is_usage = |error: &pipeline::Error| error.kind() == pipeline::ErrorKind::Usage;
             ExitCode::from(match () {
                 () if error.downcast_ref().is_some_and(is_usage) => 2,
-                () if error.is::<run::SomeFailed>() => 3,
+                () if error.is::<run::SomeFailed>() || error.is::<run::PicturesSkipped>() => 3,
                 () => 1,
             })
         }
@@ -119,7 +122,7 @@ pub fn main() -> ExitCode {
 /// Prints why the arguments were refused, or the help text. Exit code 2 on wrong use, 0 for --help and --version.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
     // Colors are for terminals, and arguments that hold control characters are shown without them.
-    let is_plain = std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
+    let is_plain = !terminal.hides() && std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
     if is_plain {
         let _unreportable = error.print();
     } else {

@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
-use crate::pipeline::{self, Ending, ErrorKind, Event, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
+use crate::pipeline::{
+    self, Credentials, Ending, ErrorKind, Event, Input, Interrupt, Outputs, Pictures, Plan, Progress, Spec, pictures_out, streams,
+};
+use crate::redaction::percent_encoded;
 use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
@@ -22,14 +26,22 @@ pub(super) struct Args {
     #[arg(value_name = "PIPELINE")]
     pipeline: PathBuf,
     /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:; give several for several streams
-    #[arg(long, short, value_name = "FILE_OR_URI", required = true)]
+    #[arg(long, short, value_name = "FILE_OR_URI", required = true, value_parser = clap::builder::OsStringValueParser::new().map(input_text))]
     input: Vec<String>,
+    /// Users and passwords of inputs by host, in a file of the form of .netrc; other ways: ROIFLOW_INPUT_USER with
+    /// ROIFLOW_INPUT_PASSWORD or ROIFLOW_INPUT_PASSWORD_FILE in the environment
+    #[arg(long, value_name = "FILE")]
+    input_credentials: Option<PathBuf>,
     /// Write one line of JSON per frame; `-` is standard output; with several inputs {stream} stands for the name of each
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
+    /// Write every frame with boxes drawn as a picture of the input picture's name into a folder, which is made if it is missing; also
+    /// --video 'FOLDER/{source}.jpg'
+    #[arg(long, value_name = "FOLDER")]
+    images: Option<PathBuf>,
     /// Show the video in a window
     #[arg(long)]
     show: bool,
@@ -48,6 +60,14 @@ pub(super) struct Args {
     /// No progress and no summary
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// A path that is not UTF-8 becomes a URI, which is.
+fn input_text(input: std::ffi::OsString) -> String {
+    input.into_string().unwrap_or_else(|input| {
+        let path = std::path::absolute(&input).unwrap_or_else(|_| input.into());
+        format!("file://{}", percent_encoded(path.as_os_str().as_encoded_bytes(), "/"))
+    })
 }
 
 fn parse_assignment(text: &str) -> Result<(String, String), String> {
@@ -85,19 +105,35 @@ impl std::fmt::Display for SomeFailed {
 
 impl std::error::Error for SomeFailed {}
 
+/// Some pictures could not be read; the others were analyzed.
+#[derive(Debug)]
+pub(super) struct PicturesSkipped(u64);
+
+impl std::fmt::Display for PicturesSkipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} pictures could not be read and were skipped; the results of the others are complete", self.0)
+    }
+}
+
+impl std::error::Error for PicturesSkipped {}
+
 pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
     let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
     if stdout(&args.json) && stdout(&args.video) {
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
     }
+    let credentials = Credentials::read(args.input_credentials.as_deref())?;
+    terminal.hide(credentials.secrets());
+    credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
     let spec = Spec::find(&args.pipeline)?;
     let names = streams::names(&args.input);
     let is_many = names.len() > 1;
-    let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, input, name, is_many)).collect();
+    let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, &credentials, input, name, is_many)).collect();
     // What makes no sense is told before anything runs; and one input alone is the whole command.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
+    pictures_out::check_streams(plans.iter().flatten())?;
 
     stages::keep_compiled_models_in(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
@@ -115,7 +151,10 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         if !args.quiet {
             terminal.print(summary(&args, &all, &ending.stats, begin.elapsed()).trim_end());
         }
-        return Ok(());
+        return match ending.n_skipped_pictures {
+            0 => Ok(()),
+            n_skipped => bail!(PicturesSkipped(n_skipped)),
+        };
     }
     traced?;
     let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
@@ -124,21 +163,31 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         terminal.print(summary(&args, &all, &stats, begin.elapsed()).trim_end());
     }
     match all.iter().filter(|stream| stream.ended.is_err()).count() {
-        0 => Ok(()),
+        0 => match endings().map(|ending| ending.n_skipped_pictures).sum() {
+            0 => Ok(()),
+            n_skipped => bail!(PicturesSkipped(n_skipped)),
+        },
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
 }
 
-fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {
-    let parsed = Input::parse(input)?;
+fn plan(args: &Args, spec: &Spec, credentials: &Credentials, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {
+    let parsed = Input::parse(input)?.with_credentials(credentials)?;
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
-        return Err(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{input}`")));
+        return Err(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{}`", streams::redacted(input))));
     }
     let mut set = args.set.clone();
     set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
-    let outputs =
-        Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, repeat: args.repeat, ..Outputs::default() };
+    // A path such as out/{source}.jpg is one of pictures.
+    let pictures_of_video = args.video.as_deref().map(Pictures::of_template).transpose()?.flatten();
+    let video = args.video.clone().filter(|_| pictures_of_video.is_none());
+    let pictures = match (&args.images, pictures_of_video) {
+        (Some(folder), None) => Some(Pictures::in_folder(folder)),
+        (None, pictures) => pictures,
+        (Some(_), Some(_)) => return Err(pipeline::Error::usage("--images and --video with pictures: expected one of them, got both")),
+    };
+    let outputs = Outputs { json: args.json.clone(), video, pictures, show: args.show, repeat: args.repeat, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many))
 }
@@ -274,7 +323,12 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         let what = if frames.dropped { "dropped" } else { "skipped" };
         line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
     }
-    let results: Vec<String> = [&args.json, &args.video].into_iter().flatten().map(|path| path.display().to_string()).collect();
+    let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_pictures).sum();
+    if n_skipped > 0 {
+        line("skipped", format!("{n_skipped} pictures that could not be read"));
+    }
+    let results: Vec<String> =
+        [&args.json, &args.video, &args.images].into_iter().flatten().map(|path| path.display().to_string()).collect();
     if !results.is_empty() {
         line("results", results.join(", "));
     }

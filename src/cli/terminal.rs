@@ -6,27 +6,42 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::{Arc, RwLock};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
 pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
+use crate::redaction::Secrets;
 
 /// Standard error, shared by all threads of the command. A clone prints on the same terminal.
 #[derive(Clone)]
 pub(super) struct Terminal {
     bars: MultiProgress,
+    /// Hidden in everything that is printed.
+    secrets: Arc<RwLock<Secrets>>,
 }
 
 impl Terminal {
     /// Standard error, without a progress bar.
     pub(super) fn new() -> Self {
-        Self { bars: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()) }
+        Self { bars: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), secrets: Arc::default() }
+    }
+
+    /// Hides these from now on.
+    pub(super) fn hide(&self, secrets: Secrets) {
+        self.secrets.write().unwrap().extend(secrets);
+    }
+
+    /// Whether anything is hidden.
+    pub(super) fn hides(&self) -> bool {
+        !self.secrets.read().unwrap().is_empty()
     }
 
     /// Prints a line, or several if `text` has line breaks. Errors of standard error are ignored: there is nowhere to report them.
     pub(super) fn print(&self, text: impl Display) {
-        let text = format!("{}\n", Printable(&text.to_string()));
+        let text = text.to_string();
+        let text = format!("{}\n", Printable(&self.secrets.read().unwrap().scrub(&text)));
         self.write(text.as_bytes());
     }
 
@@ -67,7 +82,9 @@ pub(super) struct LogLine<'a>(&'a Terminal);
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // `tracing` escapes what begins a sequence in messages, but not all that a terminal obeys.
-        self.0.write(without_commands(&String::from_utf8_lossy(bytes)).as_bytes());
+        let text = without_commands(&String::from_utf8_lossy(bytes)).into_owned();
+        let text = self.0.secrets.read().unwrap().scrub(&text).into_owned();
+        self.0.write(text.as_bytes());
         Ok(bytes.len())
     }
 

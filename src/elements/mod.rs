@@ -21,6 +21,7 @@ mod frames;
 mod infer;
 mod lifecycle;
 pub mod meta;
+pub mod origin;
 pub mod overlay;
 mod pads;
 mod policy;

@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, SOURCE, WINDOW};
-use super::{Error, Plan, Result, decoders};
+use super::{Error, Input, Plan, Result, decoders};
 use crate::elements;
 
 /// Builds the pipeline; nothing runs.
@@ -29,6 +29,9 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
         .map_err(|_| Error::usage("the graph is a single element: expected `{source} ! ... ! {video}`"))?;
     plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
     if let Some(source) = pipeline.by_name(SOURCE).filter(|source| source.find_property("uri").is_some()) {
+        if let Input::Uri(uri) = &plan.input {
+            uri.open_with(&source);
+        }
         // Sound and subtitles are not decoded: it would cost time, and GStreamer would warn that nobody takes them.
         source.connect_closure(
             "autoplug-continue",

@@ -37,6 +37,11 @@ impl Error {
         self.kind
     }
 
+    /// The same without these credentials.
+    pub(super) fn scrubbed(self, secrets: &crate::redaction::Secrets) -> Self {
+        Self { message: secrets.scrub(&self.message).into_owned(), ..self }
+    }
+
     pub(super) fn context(self, what: impl fmt::Display) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }

@@ -1,75 +1,143 @@
-//! Pictures from files, pushed into an `appsrc` one by one.
+//! Pictures from files, pushed into an `appsrc` one by one. What can't be read is skipped, said at once, and counted.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
+use super::picture::{self, Picture};
 use super::{Error, Result};
+use crate::elements::origin;
 
 /// Pictures a second, for players of what comes out.
 const FRAMERATE: i32 = 5;
 
-/// Starts a thread that decodes the pictures and pushes them until the end, an error, or the pipeline's stop.
-///
-/// A picture that can't be read ends the stream with an error on the bus.
-pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) -> Result<()> {
-    let source = source.clone();
-    let feed = move || {
-        let mut n_pushed: u64 = 0;
+/// What became of the pictures so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Feed(Arc<Mutex<Account>>);
+
+#[derive(Debug, Clone, Default)]
+struct Account {
+    n_pushed: u64,
+    /// Pictures that could not be read in the first turn, and why the first of them could not.
+    n_skipped: u64,
+    reason: Option<Error>,
+}
+
+impl Feed {
+    /// How many pictures could not be read.
+    pub fn n_skipped(&self) -> u64 {
+        self.0.lock().unwrap().n_skipped
+    }
+
+    /// The error of a feed of which no picture could be read.
+    pub fn nothing_read(&self) -> Option<Error> {
+        let account = self.0.lock().unwrap();
+        let reason = account.reason.clone().filter(|_| account.n_pushed == 0)?;
+        Some(match account.n_skipped {
+            1 => reason,
+            n_skipped => Error::failed(format!("none of the {n_skipped} pictures could be read; the first: {reason}")),
+        })
+    }
+
+    /// Takes account of a picture; the sentence to say about it.
+    fn take(&self, path: &Path, error: String, is_first_turn: bool) -> String {
+        let mut account = self.0.lock().unwrap();
+        account.n_skipped += u64::from(is_first_turn);
+        let shown = picture::shown(path);
+        account.reason.get_or_insert_with(|| Error::failed(format!("cannot read picture `{shown}`: {error}")));
+        format!("picture `{shown}` is skipped: {error}")
+    }
+}
+
+/// Ends the stream however the thread is left, so that no pipeline waits for it.
+struct EndOfStream(gst_app::AppSrc);
+
+impl Drop for EndOfStream {
+    fn drop(&mut self) {
+        // Refused only by a pipeline that stops.
+        let _ended = self.0.end_of_stream();
+    }
+}
+
+/// Starts a thread that decodes the pictures and pushes them until the end or the pipeline's stop.
+pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) -> Result<Feed> {
+    let feed = Feed::default();
+    let (end, of_thread) = (EndOfStream(source.clone()), feed.clone());
+    let push = move || {
+        let source = &end.0;
+        let mut is_first_turn = true;
+        let is_one = paths.len() == 1;
         loop {
-            for path in &paths {
-                match push_file(&source, path, n_pushed) {
-                    Ok(true) => n_pushed += 1,
-                    Ok(false) => return,
-                    Err(error) => {
-                        gst::element_error!(source, gst::ResourceError::Read, ("{error}"));
-                        return;
+            for (picture_idx, path) in paths.iter().enumerate() {
+                // A decoder that panics costs its picture, no more.
+                let read =
+                    catch_unwind(AssertUnwindSafe(|| picture::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
+                let sentence = match read {
+                    Ok(picture) => {
+                        let n_pushed = of_thread.0.lock().unwrap().n_pushed;
+                        match push(source, &picture, picture_idx, path, n_pushed) {
+                            Ok(true) => of_thread.0.lock().unwrap().n_pushed += 1,
+                            Ok(false) => return,
+                            Err(error) => {
+                                gst::element_error!(source, gst::ResourceError::Failed, ("{error}"));
+                                return;
+                            }
+                        }
+                        picture.note.map(|note| format!("picture `{}`: {note}", picture::shown(path)))
                     }
+                    // Of a single one it is the error of the whole.
+                    Err(error) => Some(of_thread.take(path, error, is_first_turn)).filter(|_| !is_one),
+                };
+                if let Some(sentence) = sentence.filter(|_| is_first_turn) {
+                    gst::element_warning!(source, gst::ResourceError::Read, ("{sentence}"));
                 }
             }
+            if let Some(error) = of_thread.nothing_read() {
+                gst::element_error!(source, gst::ResourceError::Read, ("{error}"));
+                return;
+            }
+            is_first_turn = false;
             if !repeat {
-                // Refused only by a pipeline that stops.
-                let _ended = source.end_of_stream();
                 return;
             }
         }
     };
     std::thread::Builder::new()
         .name("roiflow-images".to_owned())
-        .spawn(feed)
-        .map(drop)
+        .spawn(push)
+        .map(|_thread| feed)
         .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
 }
 
-/// Width and height of a picture, from its header.
-pub(super) fn size(path: &Path) -> Result<(u32, u32)> {
-    image::image_dimensions(path).map_err(|error| unreadable(path, &error))
-}
-
-fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::failed(format!("cannot read picture `{}`: {error}; expected PNG, JPEG, BMP or WebP", path.display()))
+/// Width and height of the first picture that has them, from its header.
+pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
+    let mut reason = None;
+    for path in paths {
+        match picture::size(path) {
+            Ok(size) => return Ok(size),
+            Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read picture `{}`: {error}", picture::shown(path)))),
+        }
+    }
+    Err(Error::failed(reason.unwrap_or_else(|| "there are no pictures".to_owned())))
 }
 
 /// False if the pipeline takes no more.
-fn push_file(source: &gst_app::AppSrc, path: &Path, n_pushed: u64) -> Result<bool> {
-    let picture = image::ImageReader::open(path)
-        .and_then(|reader| reader.with_guessed_format())
-        .map_err(|error| unreadable(path, &error))?
-        .decode()
-        .map_err(|error| unreadable(path, &error))?
-        .into_rgb8();
-    let (width, height) = picture.dimensions();
+fn push(source: &gst_app::AppSrc, picture: &Picture, picture_idx: usize, path: &Path, n_pushed: u64) -> Result<bool> {
+    let (width, height) = picture.pixels.dimensions();
     let caps = super::stream::raw_caps("RGB", width, height, FRAMERATE);
     if source.caps().as_ref() != Some(&caps) {
         source.set_caps(Some(&caps));
     }
-    let mut buffer = super::stream::packed_buffer(picture.as_raw(), width as usize * 3, height as usize)?;
+    let mut buffer = super::stream::packed_buffer(picture.pixels.as_raw(), width as usize * 3, height as usize)?;
     {
         let buffer = buffer.make_mut();
         let pts = |n: u64| gst::ClockTime::from_nseconds(n * gst::ClockTime::SECOND.nseconds() / FRAMERATE as u64);
         buffer.set_pts(pts(n_pushed));
         buffer.set_duration(pts(n_pushed + 1) - pts(n_pushed));
+        origin::attach(buffer, picture_idx as u64, &path.to_string_lossy());
     }
     Ok(source.push_buffer(buffer).is_ok())
 }

@@ -4,24 +4,33 @@
 //! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@run`] plays it to its end, [`stats`]
 //! measures it meanwhile; `decoders` opens what a decoder needs. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
 //!
+//! [`input`] says what an input is: [`uri`] of addresses, with [`credentials`]; `picture` and `images` of pictures. [`pictures_out`] writes pictures.
+//!
 //! Knows the elements by their names and properties. Knows no requests and no pixels but those it hands over.
 
 pub mod build;
+pub mod credentials;
 mod decoders;
 pub mod error;
 pub mod graph;
-pub mod images;
+mod images;
 pub mod input;
+mod picture;
+pub mod pictures_out;
 pub mod plan;
 pub mod run;
 pub mod spec;
 pub mod stats;
 pub mod stream;
 pub mod streams;
+pub mod uri;
 
+pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use input::Input;
+pub use pictures_out::Pictures;
 pub use plan::{Outputs, Plan};
 pub use run::{Ending, Event, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};
+pub use uri::Uri;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::graph::{Graph, NamedElement, Structure};
 use super::spec::{Parameter, ParameterType};
-use super::{Error, Input, Result, Spec};
+use super::{Error, Input, Pictures, Result, Spec, pictures_out};
+use crate::redaction;
 
 /// Where results go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,6 +15,8 @@ pub struct Outputs {
     pub json: Option<PathBuf>,
     /// The video with boxes; `-` is standard output (Matroska).
     pub video: Option<PathBuf>,
+    /// Frames as pictures, one file each.
+    pub pictures: Option<Pictures>,
     /// A window.
     pub show: bool,
     /// Frames go to the application.
@@ -27,7 +30,7 @@ pub struct Outputs {
 impl Outputs {
     /// Whether anybody gets to see the frames.
     fn have_pictures(&self) -> bool {
-        self.video.is_some() || self.show || self.application
+        self.video.is_some() || self.pictures.is_some() || self.show || self.application
     }
 }
 
@@ -93,7 +96,7 @@ impl Plan {
         let structure = Structure {
             source: source(&input, &mut assignments)?,
             json: json(&outputs, &input, &mut assignments)?,
-            video: video(&outputs, &input, &mut assignments)?,
+            video: pictures_out::beside(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
         let graph = Graph::parse(&spec.file.pipeline.graph, &structure)?;
         let values = values(spec, set)?;
@@ -134,10 +137,8 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
             assign(assignments, SOURCE, "uri", file_uri(path)?);
             decode()
         }
-        Input::Uri(uri) => {
-            assign(assignments, SOURCE, "uri", uri);
-            decode()
-        }
+        // The address is set when the pipeline is built: it may hold a password.
+        Input::Uri(_) => decode(),
         Input::Test(n_frames) => {
             format!("videotestsrc name={SOURCE} num-buffers={n_frames} ! video/x-raw,format=NV12,width=640,height=480,framerate=30/1")
         }
@@ -152,15 +153,7 @@ fn decode() -> String {
 
 fn file_uri(path: &Path) -> Result<String> {
     let absolute = std::path::absolute(path).map_err(|error| Error::failed(format!("input `{}`: {error}", path.display())))?;
-    let unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte);
-    let mut uri = "file://".to_owned();
-    for byte in absolute.as_os_str().as_encoded_bytes() {
-        match unreserved(byte) {
-            true => uri.push(char::from(*byte)),
-            false => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    Ok(uri)
+    Ok(format!("file://{}", redaction::percent_encoded(absolute.as_os_str().as_encoded_bytes(), "/")))
 }
 
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {

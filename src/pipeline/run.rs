@@ -10,7 +10,8 @@ use gstreamer_app as gst_app;
 
 use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
-use super::{Error, Input, Plan, Result, build, images};
+use super::{Error, Input, Plan, Result, build, images, pictures_out};
+use crate::redaction::Secrets;
 
 /// How often progress is told.
 const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
@@ -26,6 +27,8 @@ pub struct Ending {
     pub interrupted: bool,
     /// What elements warned of, each once.
     pub warnings: Vec<String>,
+    /// Pictures that could not be read and were skipped.
+    pub n_skipped_pictures: u64,
 }
 
 /// Where a stream is.
@@ -88,20 +91,38 @@ impl Interrupt {
 /// # Errors
 /// The error of an element, with the element's name; or the number of lines of results that could not be written.
 pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)) -> Result<Ending> {
+    let secrets = plan.input.secrets();
+    // GStreamer's texts quote the address of the input.
+    let mut report = |event: Event<'_>| match event {
+        Event::Warning(warning) => report(Event::Warning(&secrets.scrub(warning))),
+        other => report(other),
+    };
+    let mut ended = play_to_end(plan, interrupt, &secrets, &mut report).map_err(|error| error.scrubbed(&secrets));
+    if let Ok(ending) = &mut ended {
+        ending.warnings.iter_mut().for_each(|warning| *warning = secrets.scrub(warning).into_owned());
+    }
+    ended
+}
+
+fn play_to_end(plan: &Plan, interrupt: &Interrupt, secrets: &Secrets, report: &mut impl FnMut(Event<'_>)) -> Result<Ending> {
     let pipeline = build::build(plan)?;
     let meter = Meter::new(&pipeline, plan);
-    feed_images(&pipeline, plan)?;
+    pictures_out::write_from(&pipeline, plan)?;
+    let images = feed_images(&pipeline, plan)?;
     let stopper = Stopper(pipeline.clone());
-    let played = play(&pipeline, plan, interrupt, &meter, &mut report);
+    let played = play(&pipeline, plan, interrupt, &meter, secrets, report);
     let stats = meter.stats(played.is_ok());
     drop(stopper);
+    if let Some(error) = images.nothing_read() {
+        return Err(error);
+    }
     let (interrupted, warnings) = played?;
     if stats.n_lines_lost > 0 {
         // The stream went on, but lost results are a failure.
         let path = plan.outputs.json.clone().unwrap_or_default();
         return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
     }
-    Ok(Ending { stats, interrupted, warnings })
+    Ok(Ending { stats, interrupted, warnings, n_skipped_pictures: images.n_skipped() })
 }
 
 /// Stops the pipeline however `run` is left.
@@ -115,10 +136,10 @@ impl Drop for Stopper {
     }
 }
 
-fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
-    let Input::Images(paths) = &plan.input else { return Ok(()) };
+fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
+    let Input::Images(paths) = &plan.input else { return Ok(images::Feed::default()) };
     if let Some(filter) = pipeline.by_name("roiflow-size") {
-        let (width, height) = images::size(&paths[0])?;
+        let (width, height) = images::size(paths)?;
         // Encoders of half-resolution chroma want even sizes.
         let even = |extent: u32| (extent.max(16) / 2 * 2) as i32;
         let square = gst::Fraction::new(1, 1);
@@ -139,6 +160,7 @@ fn play(
     plan: &Plan,
     interrupt: &Interrupt,
     meter: &Meter,
+    secrets: &Secrets,
     report: &mut impl FnMut(Event<'_>),
 ) -> Result<(bool, Vec<String>)> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
@@ -174,17 +196,17 @@ fn play(
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
             gst::MessageView::Error(error) if ending_since.is_some() && is_from_source(error) => {}
-            gst::MessageView::Error(error) => return Err(told(plan, error)),
+            gst::MessageView::Error(error) => return Err(told(plan, error, secrets)),
             gst::MessageView::Warning(warning) => {
                 let text = warning.error().message().to_owned();
                 // The parser's words for: the source has no pad that fits, now or later.
                 if text.starts_with("Delayed linking failed") {
-                    let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+                    let name = plan.input.name();
                     return Err(Error::failed(format!(
                         "cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it"
                     )));
                 }
-                tracing::debug!(element = %source_name(&message), "{text}");
+                tracing::debug!(element = %source_name(&message), "{}", secrets.scrub(&text));
                 if !warnings.contains(&text) {
                     report(Event::Warning(&text));
                     warnings.push(text);
@@ -271,14 +293,14 @@ fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
 }
 
 /// An error message of an element, as a sentence of ours.
-fn told(plan: &Plan, error: &gst::message::Error) -> Error {
+fn told(plan: &Plan, error: &gst::message::Error, secrets: &Secrets) -> Error {
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
-    tracing::debug!("{details}");
+    tracing::debug!("{}", secrets.scrub(&details));
     let text = reason.message().trim_end_matches('.').to_owned();
     let from_input = is_from_source(error)
         || matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
     if from_input {
-        let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+        let name = plan.input.name();
         // GStreamer's own words for a stream of audio alone say nothing of video.
         let no_video = details.contains("not-linked") || details.contains("no suitable");
         let hint = if no_video { "; expected a file or stream with video in it" } else { "" };

@@ -1,5 +1,8 @@
 //! A description run by an application: push frames in, iterate over frames with their results.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use gst::prelude::*;
 use gst_video::VideoFrameExt;
 use gstreamer as gst;
@@ -34,14 +37,26 @@ use crate::frame::{Frame, FrameResults, Size};
 /// ```
 pub struct Stream {
     pipeline: gst::Pipeline,
-    source: gst_app::AppSrc,
+    entrance: Arc<Entrance>,
     sink: gst_app::AppSink,
     ended: bool,
+    /// Ended because no sender was left.
+    is_abandoned: bool,
 }
 
 /// The end of a stream into which frames go. Cheap to clone.
+///
+/// Call [`Sender::end`] after the last frame. A stream that waits for frames while there is no sender left ends with an error.
 #[derive(Debug, Clone)]
-pub struct Sender(gst_app::AppSrc);
+pub struct Sender(Arc<Entrance>);
+
+/// Shared by a stream and its senders.
+#[derive(Debug)]
+struct Entrance {
+    source: gst_app::AppSrc,
+    /// `Sender::end` was called, or the stream ended for want of a sender.
+    is_closed: AtomicBool,
+}
 
 /// A frame that went through the pipeline.
 #[derive(Debug)]
@@ -70,16 +85,17 @@ impl Stream {
         };
         let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not the application's"))?;
         let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not the application's"))?;
-        let stream = Self { pipeline, source, sink, ended: false };
+        let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false) });
+        let stream = Self { pipeline, entrance, sink, ended: false, is_abandoned: false };
         if stream.pipeline.set_state(gst::State::Playing).is_err() {
             return Err(stream.told().unwrap_or_else(|| Error::failed("the pipeline did not start")));
         }
         Ok(stream)
     }
 
-    /// Where frames go in; may be used on another thread, and blocks while the pipeline is full.
+    /// Where frames go in; may be used on another thread, and blocks while the pipeline is full. Keep it until [`Sender::end`].
     pub fn sender(&self) -> Sender {
-        Sender(self.source.clone())
+        Sender(self.entrance.clone())
     }
 
     /// The error on the bus, if there is one.
@@ -98,17 +114,31 @@ impl Stream {
 impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
+    /// The next frame. After the last one of a stream whose senders are all gone without [`Sender::end`], an error: no more frames can
+    /// come, and nobody said that there are none.
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
+            // Nobody can make another sender while this call borrows the stream.
+            if Arc::strong_count(&self.entrance) == 1 && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
+                self.is_abandoned = true;
+                // Refused only by a pipeline that has ended.
+                let _ended = self.entrance.source.end_of_stream();
+            }
             // An error elsewhere does not end the sink; so look at the bus from time to time.
             if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::from_mseconds(50)) {
                 return Some(result_frame(sample));
             }
             if let Some(error) = self.told() {
                 self.ended = true;
+                self.is_abandoned = false;
                 return Some(Err(error));
             }
             self.ended = self.sink.is_eos();
+        }
+        if std::mem::take(&mut self.is_abandoned) {
+            return Some(Err(Error::failed(
+                "the stream failed: expected Sender::end after the last frame, got no sender any more. Keep a sender until its `end`",
+            )));
         }
         None
     }
@@ -136,12 +166,13 @@ impl Sender {
     pub fn push(&self, frame: &Frame, pts: Option<std::time::Duration>) -> Result<()> {
         let size = frame.size();
         let caps = raw_caps(frame.format().name(), size.width, size.height, 0);
-        if self.0.caps().as_ref() != Some(&caps) {
-            self.0.set_caps(Some(&caps));
+        let source = &self.0.source;
+        if source.caps().as_ref() != Some(&caps) {
+            source.set_caps(Some(&caps));
         }
         let mut buffer = buffer_of(frame, &caps)?;
         buffer.make_mut().set_pts(pts.map(|pts| gst::ClockTime::from_nseconds(pts.as_nanos() as u64)));
-        self.0.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline takes no more frames: {error:?}")))
+        source.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline takes no more frames: {error:?}")))
     }
 
     /// Says that no more frames come; the results of those that went in still come out.
@@ -149,7 +180,8 @@ impl Sender {
     /// # Errors
     /// If the pipeline has ended.
     pub fn end(&self) -> Result<()> {
-        self.0.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.source.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))
     }
 }
 

@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::input::file_of_uri;
 use super::{Ending, Error, Event, Interrupt, Outputs, Plan, Result, run};
+use crate::redaction::{self, HIDDEN};
 
 /// Stands for the stream's name in the paths of outputs.
 pub const PLACEHOLDER: &str = "{stream}";
@@ -23,22 +25,23 @@ pub fn names(inputs: &[String]) -> Vec<String> {
     names
 }
 
-/// An input as the user typed it, without user and password.
+/// An input as the user typed it, without credentials. The name of a file that is there is shown whole.
 pub fn redacted(input: &str) -> String {
-    crate::elements::publish::json::redact(input).into_owned()
+    if Path::new(input).exists() { input.to_owned() } else { redaction::redact(input).into_owned() }
 }
 
 fn name(input: &str) -> String {
-    let text = match input.split_once("://") {
-        Some(("file", path)) => return name(path),
+    let of_path = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let shown = redacted(input);
+    let text = match shown.split_once("://") {
+        _ if input.starts_with("test:") && !Path::new(input).exists() => "test".to_owned(),
+        _ if let Ok(Some(path)) = file_of_uri(input) => of_path(&path),
         Some((_, place)) => {
             let place = place.split(['?', '#']).next().unwrap_or_default();
-            let (host, path) = place.split_once('/').unwrap_or((place, ""));
-            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-            format!("{host}/{path}")
+            let host = place.strip_prefix(HIDDEN).and_then(|place| place.strip_prefix('@')).unwrap_or(place);
+            host.replace(HIDDEN, "")
         }
-        None if input.starts_with("test:") => "test".to_owned(),
-        None => Path::new(input.trim_end_matches('/')).file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        None => of_path(Path::new(shown.trim_end_matches('/'))),
     };
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     let name: String = text.chars().map(plain).collect();
@@ -63,6 +66,11 @@ impl Outputs {
                 "--video -: expected one input, got {n_streams}; write files, as in --video {PLACEHOLDER}.mkv"
             )));
         }
+        if let Some(pictures) = self.pictures.as_ref().filter(|pictures| !pictures.has_stream()) {
+            return Err(Error::usage(format!(
+                "pictures {pictures}: {n_streams} inputs need a folder each; put {PLACEHOLDER} where their names go, as in --images out/{PLACEHOLDER}"
+            )));
+        }
         for (option, path, ending) in [("--json", &self.json, "jsonl"), ("--video", &self.video, "mp4")] {
             if let Some(path) = path.as_ref().filter(|path| *path != Path::new("-") && !path.to_string_lossy().contains(PLACEHOLDER)) {
                 return Err(Error::usage(format!(
@@ -84,6 +92,7 @@ impl Outputs {
         Self {
             json: self.json.as_ref().map(place),
             video: self.video.as_ref().map(place),
+            pictures: self.pictures.as_ref().map(|pictures| pictures.of_stream(name)),
             stream: is_one_of_many.then(|| name.to_owned()),
             ..self.clone()
         }
@@ -140,7 +149,12 @@ mod tests {
             "rtsp://user:secret@camera.local:554/live/1?token=secret#x",
             "rtsp://camera.local",
             "v4l2:///dev/video0",
+            "rtsp://user:se/cr?et@camera.local/live",
+            "rtsp://camera.local/user=admin_password=secret_channel=1",
+            "rtsp:/user:secret@camera.local/live",
+            "http://camera.local/token/secret/live.m3u8",
             "file:///videos/a b.mp4",
+            "FILE:///videos/a%20c%5B1%5D.mp4",
             "pictures/",
             "pictures/*.png",
             "..",
@@ -154,7 +168,12 @@ mod tests {
             "camera.local-554-live-1",
             "camera.local",
             "dev-video0",
+            "camera.local-live",
+            "camera.local-user-_password-_channel-1",
+            "live",
+            "camera.local-token--live.m3u8",
             "a-b",
+            "a-c-1",
             "pictures",
             "stream",
             "stream-2",

@@ -26,7 +26,7 @@ impl Folder {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    fn picture(&self, name: &str, width: u32, height: u32, color: [u8; 3]) {
+    pub fn picture(&self, name: &str, width: u32, height: u32, color: [u8; 3]) {
         let mut picture = image::RgbImage::new(width, height);
         for (x, y, pixel) in picture.enumerate_pixels_mut() {
             if x >= width / 4 && x < width / 2 && y >= height / 4 && y < height * 3 / 4 {
@@ -61,7 +61,7 @@ pub fn check_fails(arguments: &[&str], code: i32, says: &[&str]) {
     assert!(says.iter().all(|part| said.contains(part)), "{arguments:?}: expected {says:?}, got {said}");
 }
 
-fn lines(path: &str) -> Vec<serde_json::Value> {
+pub fn lines(path: &str) -> Vec<serde_json::Value> {
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

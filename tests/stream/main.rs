@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
+mod credentials;
 mod harness;
 mod installed;
 
@@ -13,6 +15,8 @@ mod documentation;
 mod economy;
 mod failures;
 mod flow;
+#[cfg(feature = "cli")]
+mod images;
 mod link;
 mod live;
 mod meta;
@@ -25,6 +29,7 @@ mod policies;
 mod publish;
 mod reference;
 mod rig;
+mod senders;
 mod shared;
 mod sharing;
 mod soak;

@@ -17,8 +17,9 @@ use gstreamer_base as gst_base;
 
 use super::sink::{self, Counts, Sink};
 use super::{Format, Method, json};
-use crate::elements::{caps, meta};
+use crate::elements::{caps, meta, origin};
 use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
@@ -138,7 +139,7 @@ impl ObjectImpl for RoiPublish {
             "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
             "format" => settings.format = value.get().expect("GObject checked the type"),
             "stream-id" => settings.stream_id = text(),
-            "source" => settings.source = text().map(|source| json::redact(&source).into_owned()),
+            "source" => settings.source = text().map(without_credentials),
             "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
             name => unreachable!("property {name} is not in the list above"),
         }
@@ -318,11 +319,13 @@ impl State {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
         if add_empty || json::has_results(&results) {
+            let origin = origin::read(buffer);
             let context = json::Context {
                 // Results of another detector have no frame number.
                 frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
                 stream_id,
-                source,
+                // Of pictures each has its own.
+                source: origin.as_ref().map(|origin| &*origin.path).or(source),
                 timestamp_ns: buffer.pts().map(gst::ClockTime::nseconds),
                 time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             };
@@ -356,6 +359,11 @@ impl State {
             self.destination
         ))
     }
+}
+
+/// The name of a file that is there is no address, whatever it looks like.
+fn without_credentials(source: String) -> String {
+    if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
 fn no_results(size: Size) -> FrameResults {

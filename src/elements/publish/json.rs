@@ -35,7 +35,7 @@ pub struct Context<'a> {
     pub frame_number: u64,
     /// The stream's name.
     pub stream_id: Option<&'a str>,
-    /// Where the stream comes from; without credentials, see [`redact`].
+    /// Where the stream comes from; without credentials, see [`crate::redaction`].
     pub source: Option<&'a str>,
     /// The frame's time stamp in nanoseconds.
     pub timestamp_ns: Option<u64>,
@@ -73,27 +73,6 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
 /// Whether the line of these results has an object, or says something of the frame.
 pub fn has_results(results: &FrameResults) -> bool {
     objects(results).next().is_some() || !results.classifications.is_empty()
-}
-
-/// The URI without user and password: `rtsp://***@host/path`. Text that is not a URI stays what it is.
-pub fn redact(uri: &str) -> Cow<'_, str> {
-    let Some(begin) = uri.find("://").map(|position| position + 3) else {
-        return Cow::Borrowed(uri);
-    };
-    let rest = &uri[begin..];
-    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-    let end = match authority.rfind('@') {
-        Some(end) => Some(end),
-        // `user:pa/ss@host`: no port looks like that, so the slash is part of a password that nobody encoded.
-        None => authority
-            .rsplit_once(':')
-            .filter(|(host, port)| !host.starts_with('[') && !port.bytes().all(|byte| byte.is_ascii_digit()))
-            .and_then(|_| rest.rfind('@')),
-    };
-    match end {
-        Some(end) => Cow::Owned(format!("{}***{}", &uri[..begin], &rest[end..])),
-        None => Cow::Borrowed(uri),
-    }
 }
 
 #[derive(Serialize)]
@@ -483,28 +462,6 @@ mod tests {
         assert!(has_results(&results));
         results.size = Size::default();
         assert!(!has_results(&results));
-    }
-
-    #[test]
-    fn credentials_are_redacted() {
-        #[derive(Debug)]
-        struct Case(&'static str, &'static str);
-        let cases = [
-            Case("rtsp://user:pass@host:554/a?b=c@d", "rtsp://***@host:554/a?b=c@d"),
-            Case("rtsp://user@host/", "rtsp://***@host/"),
-            Case("rtsp://user:p@ss@host/", "rtsp://***@host/"),
-            Case("rtsp://user:pa/ss@host/", "rtsp://***@host/"),
-            Case("rtsp://user:pa?ss@host", "rtsp://***@host"),
-            Case("http://host/@someone/video", "http://host/@someone/video"),
-            Case("http://host:8080/@someone", "http://host:8080/@someone"),
-            Case("http://[::1]/@someone", "http://[::1]/@someone"),
-            Case("file:///home/a@b.mp4", "file:///home/a@b.mp4"),
-            Case("a clip.mp4", "a clip.mp4"),
-            Case("", ""),
-        ];
-        for case in cases {
-            assert_eq!(redact(case.0), case.1, "{case:?}");
-        }
     }
 
     #[test]

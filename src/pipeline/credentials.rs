@@ -1,0 +1,232 @@
+//! Users and passwords of inputs that stand on no command line: in the environment, or in a file as curl and ftp read it (netrc).
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::{Error, Result};
+use crate::redaction::Secrets;
+
+/// The user of the inputs.
+pub const USER: &str = "ROIFLOW_INPUT_USER";
+/// The password of the inputs.
+pub const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
+/// A file with the password of the inputs, instead of [`PASSWORD`].
+pub const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
+
+/// Credentials are short; a longer file is another one.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A user and a password, as far as known.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    pub user: Option<String>,
+    pub password: Option<String>,
+}
+
+/// What is known of the users and passwords of hosts.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Of a host, or of any; the first that fits is used.
+    entries: Vec<(Option<String>, Login)>,
+    /// Readers of these may see passwords.
+    warnings: Vec<String>,
+}
+
+impl Credentials {
+    /// Those of a netrc file, if one is named, and behind them those of the environment, which go to every host.
+    ///
+    /// # Errors
+    /// If a file cannot be read or understood.
+    pub fn read(file: Option<&Path>) -> Result<Self> {
+        let mut credentials = match file {
+            Some(path) => {
+                let (text, warning) = read(path, "credentials")?;
+                let mut credentials = Self::netrc(&text).map_err(|error| error.context(format!("credentials `{}`", path.display())))?;
+                credentials.warnings.extend(warning);
+                credentials
+            }
+            None => Self::default(),
+        };
+        let (user, mut password) = (variable(USER)?, variable(PASSWORD)?);
+        if let Some(path) = variable(PASSWORD_FILE)? {
+            if password.is_some() {
+                return Err(Error::usage(format!("expected one of {PASSWORD} and {PASSWORD_FILE}, got both. Unset one of them")));
+            }
+            let (text, warning) = read(Path::new(&path), PASSWORD_FILE)?;
+            credentials.warnings.extend(warning);
+            password = Some(text.trim_end_matches(['\n', '\r']).to_owned());
+        }
+        if user.is_some() || password.is_some() {
+            credentials.entries.push((None, Login { user, password }));
+        }
+        Ok(credentials)
+    }
+
+    /// Reads the text of a netrc file: `machine HOST login USER password PASSWORD`, in any number of lines, and `default` for all other
+    /// hosts. `HOST` may have a port. Values with spaces are quoted.
+    ///
+    /// # Errors
+    /// `Usage` with the line, if it is of another form.
+    pub fn netrc(text: &str) -> Result<Self> {
+        let wrong = |line: usize, expected: &str| Error::usage(format!("line {line}: expected {expected}"));
+        let mut tokens = tokens(text)?.into_iter();
+        let mut entries: Vec<(Option<String>, Login)> = Vec::new();
+        while let Some((line, key)) = tokens.next() {
+            let mut value = || tokens.next().map(|(_, value)| value).ok_or_else(|| wrong(line, &format!("a value behind `{key}`")));
+            match &*key {
+                "machine" => entries.push((Some(value()?), Login::default())),
+                "default" => entries.push((None, Login::default())),
+                "account" => drop(value()?),
+                "login" | "password" => {
+                    let value = value()?;
+                    let Some((_, login)) = entries.last_mut() else { return Err(wrong(line, "`machine HOST` first")) };
+                    *(if key == "login" { &mut login.user } else { &mut login.password }) = Some(value);
+                }
+                // The word itself is not shown: it may be a part of a password.
+                _ => return Err(wrong(line, "machine, default, login or password")),
+            }
+        }
+        Ok(Self { entries, warnings: Vec::new() })
+    }
+
+    /// The login for `host`, which may have a port; with a password for `user`, if that is known.
+    pub(super) fn of(&self, host: &str, user: Option<&str>) -> Login {
+        let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            Some((name, _)) => name,
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        let is_of_host = |machine: &Option<String>| {
+            machine.as_ref().is_none_or(|machine| [host, name].iter().any(|host| machine.eq_ignore_ascii_case(host)))
+        };
+        let is_of_user = |login: &Login| user.is_none() || login.user.is_none() || login.user.as_deref() == user;
+        let mut fitting = self.entries.iter().filter(|(machine, login)| is_of_host(machine) && is_of_user(login));
+        // An entry of the host itself goes before one of all hosts.
+        let found = fitting.clone().find(|(machine, _)| machine.is_some()).or_else(|| fitting.next());
+        found.map(|(_, login)| login.clone()).unwrap_or_default()
+    }
+
+    /// What must be hidden in any text.
+    pub fn secrets(&self) -> Secrets {
+        let mut secrets = Secrets::default();
+        for password in self.entries.iter().filter_map(|(_, login)| login.password.as_ref()) {
+            secrets.add(password);
+        }
+        secrets
+    }
+
+    /// What to tell the user about the files.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({})", self.entries.len())
+    }
+}
+
+/// The words of a netrc file with their lines. Comments, and macros up to their empty line, are left out.
+fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
+    let mut tokens: Vec<(usize, String)> = Vec::new();
+    let (mut is_in_macro, mut is_value) = (false, false);
+    for (line, number) in text.lines().zip(1..) {
+        if is_in_macro {
+            is_in_macro = !line.trim().is_empty();
+            continue;
+        }
+        let mut rest = line.trim_start();
+        // A value may begin with `#`, or be one of the keys.
+        while !rest.is_empty() && (is_value || !rest.starts_with('#')) {
+            let (word, behind) = word(rest).ok_or_else(|| Error::usage(format!("line {number}: expected a closing quote (\")")))?;
+            if word == "macdef" && !is_value {
+                is_in_macro = true;
+                break;
+            }
+            is_value = !is_value && matches!(&*word, "machine" | "login" | "password" | "account");
+            tokens.push((number, word));
+            rest = behind.trim_start();
+        }
+    }
+    Ok(tokens)
+}
+
+/// The first word, its quotes removed, and what follows it.
+fn word(text: &str) -> Option<(String, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find(char::is_whitespace).unwrap_or(text.len());
+        return Some((text[..end].to_owned(), &text[end..]));
+    };
+    let (mut word, mut is_escaped) = (String::new(), false);
+    for (at, c) in quoted.char_indices() {
+        match c {
+            '\\' if !is_escaped => is_escaped = true,
+            '"' if !is_escaped => return Some((word, &quoted[at + 1..])),
+            _ => {
+                word.push(c);
+                is_escaped = false;
+            }
+        }
+    }
+    None
+}
+
+fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(Error::usage(format!("{name}: expected UTF-8"))),
+    }
+}
+
+/// The text of a file with secrets, and a warning if every user of the machine may read it.
+fn read(path: &Path, what: &str) -> Result<(String, Option<String>)> {
+    let failed = |reason: &dyn std::fmt::Display| Error::failed(format!("cannot read {what} `{}`: {reason}", path.display()));
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let metadata = file.metadata().map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed(&format_args!("expected at most {FILE_BYTES_MAX} bytes")));
+    }
+    let is_open = metadata.is_file() && metadata.permissions().mode() & 0o004 != 0;
+    let warning =
+        is_open.then(|| format!("every user of this machine can read the passwords in `{}`; run `chmod 600` on it", path.display()));
+    Ok((text, warning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn netrc_files_are_read_as_others_read_them() {
+        let text = "# cameras\nmachine door login admin password p#w\nmachine gate:8554\n  login \"a b\" # of the gate\n  password \"q\\\"\\\\\"\n\
+            macdef init\n  cd /x\n  machine no\n\nmachine [::1] login v6 password six\ndefault login any password login\n";
+        let credentials = Credentials::netrc(text).unwrap();
+        for (host, user, login) in [
+            ("door", None, Some(("admin", "p#w"))),
+            ("DOOR:554", Some("admin"), Some(("admin", "p#w"))),
+            ("door", Some("other"), None),
+            ("gate:8554", None, Some(("a b", "q\"\\"))),
+            ("gate", None, Some(("any", "login"))),
+            ("[::1]", None, Some(("v6", "six"))),
+            ("elsewhere", Some("any"), Some(("any", "login"))),
+        ] {
+            let got = credentials.of(host, user);
+            assert_eq!(got.user.as_deref().zip(got.password.as_deref()), login, "{host} {user:?}");
+        }
+        assert!(!format!("{credentials:?}").contains("p#w"));
+        for (text, says) in [
+            ("login x", "line 1: expected `machine HOST` first"),
+            ("machine", "line 1: expected a value"),
+            ("machine a\nlogin b s3cret", "line 2: expected machine, default, login or password"),
+            ("machine a password \"x", "closing quote"),
+        ] {
+            let error = Credentials::netrc(text).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("s3cret"), "{error}");
+        }
+    }
+}

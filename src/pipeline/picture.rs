@@ -1,0 +1,295 @@
+//! One picture from a file: whole, upright, in RGB, and of a size that memory can hold. Knows no GStreamer.
+
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+
+use super::input::has_picture_ending;
+
+/// The most pixels: above those of the largest cameras, and at 16 bits with alpha 1 GiB.
+const PIXELS_MAX: u64 = 128 << 20;
+/// What a decoder may allocate.
+const DECODER_BYTES_MAX: u64 = 1536 << 20;
+/// A longer file is no picture.
+const FILE_BYTES_MAX: u64 = 512 << 20;
+/// Enough to tell a format.
+const MAGIC_BYTES: u64 = 32;
+
+/// A picture, and what to say about it.
+pub(super) struct Picture {
+    pub pixels: RgbImage,
+    pub note: Option<&'static str>,
+}
+
+/// Whether a file is a picture by its content; without a content that is known, by the ending of its name.
+pub(super) fn is_picture(path: &Path) -> io::Result<bool> {
+    let mut magic = Vec::new();
+    File::open(path)?.take(MAGIC_BYTES).read_to_end(&mut magic)?;
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    // A stream of JPEGs is a video.
+    let is_stream = matches!(&*ending, "mjpeg" | "mjpg" | "mjp");
+    let is_video = magic.get(4..8) == Some(b"ftyp") || magic.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) || magic.get(8..12) == Some(b"AVI ");
+    Ok(match format_of(&magic) {
+        // Two letters are little evidence.
+        Some(ImageFormat::Bmp) => has_picture_ending(path) || is_bitmap_header(&magic),
+        Some(_) => !is_stream,
+        None => has_picture_ending(path) && !is_video,
+    })
+}
+
+fn format_of(bytes: &[u8]) -> Option<ImageFormat> {
+    let format = image::guess_format(bytes).ok()?;
+    matches!(format, ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::Bmp | ImageFormat::WebP).then_some(format)
+}
+
+fn is_bitmap_header(magic: &[u8]) -> bool {
+    magic
+        .get(14..18)
+        .is_some_and(|size| matches!(u32::from_le_bytes([size[0], size[1], size[2], size[3]]), 12 | 40 | 52 | 56 | 64 | 108 | 124))
+}
+
+/// Reads a picture. The reason is given if it cannot be read whole.
+pub(super) fn read(path: &Path) -> Result<Picture, String> {
+    let bytes = bytes_of(path)?;
+    if let Some(reason) = is_cut(&bytes) {
+        return Err(reason.to_owned());
+    }
+    let mut decoder = decoder_of(&bytes)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| one_line(&error))?;
+    picture.apply_orientation(orientation);
+    let note = is_animated(&bytes).then_some("it is animated; its first image is analyzed");
+    Ok(Picture { pixels: picture.into_rgb8(), note })
+}
+
+/// Width and height of a picture as it is shown, from its header.
+pub(super) fn size(path: &Path) -> Result<(u32, u32), String> {
+    let bytes = bytes_of(path)?;
+    let mut decoder = decoder_of(&bytes)?;
+    let (width, height) = decoder.dimensions();
+    let is_turned = matches!(
+        decoder.orientation().unwrap_or(Orientation::NoTransforms),
+        Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH
+    );
+    Ok(if is_turned { (height, width) } else { (width, height) })
+}
+
+fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    let mut bytes = Vec::with_capacity(metadata.len().min(FILE_BYTES_MAX) as usize);
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    match bytes.len() as u64 {
+        0 => Err("the file is empty".to_owned()),
+        n_bytes if n_bytes > FILE_BYTES_MAX => Err(format!("expected at most {} MiB, got more", FILE_BYTES_MAX >> 20)),
+        _ => Ok(bytes),
+    }
+}
+
+fn decoder_of(bytes: &[u8]) -> Result<impl ImageDecoder + '_, String> {
+    let format = format_of(bytes).ok_or("expected PNG, JPEG, BMP or WebP")?;
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(DECODER_BYTES_MAX);
+    reader.limits(limits);
+    let decoder = reader.into_decoder().map_err(|error| one_line(&error))?;
+    let (width, height) = decoder.dimensions();
+    if u64::from(width) * u64::from(height) > PIXELS_MAX {
+        return Err(format!("expected at most {} million pixels, got {width}x{height}", PIXELS_MAX / 1_000_000));
+    }
+    Ok(decoder)
+}
+
+/// A decoder's error without its line breaks.
+fn one_line(error: &image::ImageError) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A path inside a sentence: line breaks and other control characters are shown as in Rust.
+pub(super) fn shown(path: &Path) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect::<String>() } else { c.to_string() };
+    path.to_string_lossy().chars().map(escaped).collect()
+}
+
+/// Why a file ends before its picture does. Decoders make up what is missing of some formats, and say nothing.
+fn is_cut(bytes: &[u8]) -> Option<&'static str> {
+    let is_whole = match format_of(bytes)? {
+        ImageFormat::Jpeg => jpeg_ends(bytes),
+        ImageFormat::Png => png_chunks(bytes).any(|chunk| chunk == *b"IEND"),
+        ImageFormat::Bmp => bmp_ends(bytes),
+        ImageFormat::WebP => {
+            let size = bytes.get(4..8).map_or(0, |size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]));
+            bytes.len() as u64 >= u64::from(size) + 8
+        }
+        _ => true,
+    };
+    (!is_whole).then_some("the file is cut short: the end of the picture is missing")
+}
+
+/// Whether a JPEG has its end marker, behind the data of a scan and in no embedded preview.
+fn jpeg_ends(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    let mut has_scan = false;
+    while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
+        at += found + 1;
+        match bytes.get(at) {
+            // Fill bytes, and data that looks like a marker.
+            Some(0xff) => {}
+            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
+            Some(0xd9) if has_scan => return true,
+            Some(marker) => {
+                let Some(&[high, low]) = bytes.get(at + 1..at + 3) else { return false };
+                at += 1 + usize::from(u16::from_be_bytes([high, low]));
+                has_scan |= *marker == 0xda;
+            }
+            None => return false,
+        }
+    }
+    false
+}
+
+/// The types of the chunks of a PNG that are there whole.
+fn png_chunks(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
+    let mut at = 8;
+    std::iter::from_fn(move || {
+        let &[a, b, c, d, ref kind @ ..] = bytes.get(at..at + 8)? else { return None };
+        at += 12 + u32::from_be_bytes([a, b, c, d]) as usize;
+        (at <= bytes.len()).then_some(kind.try_into().ok()).flatten()
+    })
+}
+
+/// Whether a bitmap that is not compressed has all its rows.
+fn bmp_ends(bytes: &[u8]) -> bool {
+    let number =
+        |at: usize| bytes.get(at..at + 4).map(|number| i64::from(i32::from_le_bytes([number[0], number[1], number[2], number[3]])));
+    let (Some(offset), Some(header), Some(width), Some(height)) = (number(10), number(14), number(18), number(22)) else { return false };
+    let (Some(bits), Some(compression)) = (bytes.get(28..30), number(30)) else { return header < 40 };
+    let bits = i64::from(u16::from_le_bytes([bits[0], bits[1]]));
+    let row_bytes = (width.abs() * bits + 31) / 32 * 4;
+    header < 40 || !matches!(compression, 0 | 3 | 6) || offset + row_bytes * height.abs() <= bytes.len() as i64
+}
+
+fn is_animated(bytes: &[u8]) -> bool {
+    match format_of(bytes) {
+        Some(ImageFormat::Png) => png_chunks(bytes).take_while(|chunk| chunk != b"IDAT").any(|chunk| chunk == *b"acTL"),
+        Some(ImageFormat::WebP) => bytes.get(12..16) == Some(b"VP8X") && bytes.get(20).is_some_and(|flags| flags & 2 != 0),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture() -> RgbImage {
+        RgbImage::from_fn(37, 23, |x, y| image::Rgb([(x * 7 % 256) as u8, (y * 11 % 256) as u8, ((x * y) % 256) as u8]))
+    }
+
+    fn encoded(format: ImageFormat) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        picture().write_to(&mut Cursor::new(&mut bytes), format).unwrap();
+        bytes
+    }
+
+    /// A file of its own, removed at the end.
+    struct Kept(std::path::PathBuf);
+
+    impl Kept {
+        fn new(name: &str, bytes: &[u8]) -> Self {
+            let path = std::env::temp_dir().join(format!("roiflow-picture-{}-{name}", std::process::id()));
+            std::fs::write(&path, bytes).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            let _removed = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_cut_picture_is_an_error_wherever_it_is_cut() {
+        for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            let whole = Kept::new(&format!("whole-{format:?}"), &bytes);
+            assert_eq!(read(&whole.0).unwrap().pixels.dimensions(), (37, 23), "{format:?}");
+            for n_bytes in 0..bytes.len() {
+                let cut = Kept::new(&format!("cut-{format:?}"), &bytes[..n_bytes]);
+                assert!(read(&cut.0).is_err(), "{format:?}: {n_bytes} of {} bytes", bytes.len());
+            }
+            let longer = Kept::new(&format!("longer-{format:?}"), &[&bytes[..], &[0; 100]].concat());
+            read(&longer.0).unwrap_or_else(|error| panic!("{format:?} with bytes behind it: {error}"));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_preview_is_not_that_of_the_picture() {
+        let bytes = encoded(ImageFormat::Jpeg);
+        // An APP1 segment with a whole JPEG inside, as cameras write it.
+        let length = (bytes.len() + 2) as u16;
+        let with_preview = [&bytes[..2], &[0xff, 0xe1], &length.to_be_bytes(), &bytes, &bytes[2..]].concat();
+        assert!(jpeg_ends(&with_preview));
+        assert!(!jpeg_ends(&with_preview[..with_preview.len() - 40]));
+    }
+
+    #[test]
+    fn a_picture_stands_upright_by_its_exif_tag() {
+        // Little-endian TIFF, one entry: orientation (0x0112), SHORT, 1 value.
+        let exif = |orientation: u8| {
+            let tiff =
+                [b"Exif\0\0II*\0".as_slice(), &[8, 0, 0, 0, 1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0, 0, 0, 0]].concat();
+            [&[0xff, 0xe1], ((tiff.len() + 2) as u16).to_be_bytes().as_slice(), &tiff].concat()
+        };
+        let bytes = encoded(ImageFormat::Jpeg);
+        let plain = read(&Kept::new("plain", &bytes).0).unwrap().pixels;
+        for (orientation, size) in [(1, (37, 23)), (3, (37, 23)), (6, (23, 37)), (8, (23, 37))] {
+            let file = Kept::new("exif", &[&bytes[..2], &exif(orientation), &bytes[2..]].concat());
+            let turned = read(&file.0).unwrap().pixels;
+            assert_eq!((turned.dimensions(), super::size(&file.0).unwrap()), (size, size), "{orientation}");
+            let corner = match orientation {
+                1 => (0, 0),
+                3 => (36, 22),
+                6 => (22, 0),
+                _ => (0, 36),
+            };
+            assert_eq!(turned.get_pixel(corner.0, corner.1), plain.get_pixel(0, 0), "{orientation}");
+        }
+    }
+
+    #[test]
+    fn a_picture_of_too_many_pixels_is_refused_before_it_is_decoded() {
+        let mut bytes = encoded(ImageFormat::Png);
+        bytes[16..24].copy_from_slice(&[0, 0, 0xff, 0, 0, 0, 0xff, 0]);
+        // The checksum of the header, so that only the size is wrong.
+        let crc = bytes[12..29].iter().fold(u32::MAX, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+        });
+        bytes[29..33].copy_from_slice(&(!crc).to_be_bytes());
+        let error = read(&Kept::new("bomb", &bytes).0).err().unwrap();
+        assert!(error.contains("million pixels") && error.contains("65280x65280"), "{error}");
+    }
+
+    #[test]
+    fn the_content_decides_what_is_a_picture() {
+        let (png, jpeg) = (encoded(ImageFormat::Png), encoded(ImageFormat::Jpeg));
+        for (name, bytes, expected) in [
+            ("a.dat", &*png, true),
+            ("b", &jpeg, true),
+            ("c.mjpeg", &jpeg, false),
+            ("d.mp4", b"\0\0\0\x20ftypisom\0\0\0\0", false),
+            ("e.jpg", b"\0\0\0\x20ftypisom\0\0\0\0", false),
+            ("f.JPG", b"", true),
+            ("g.mp4", b"BM is how this text begins, and no bitmap", false),
+            ("h.txt", b"text", false),
+        ] {
+            assert_eq!(is_picture(&Kept::new(name, bytes).0).unwrap(), expected, "{name}");
+        }
+    }
+}

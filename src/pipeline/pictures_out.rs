@@ -1,0 +1,370 @@
+//! Frames with boxes written as pictures, one file each: `--images FOLDER` and `--video 'FOLDER/{source}.jpg'`.
+//!
+//! A file is written under a temporary name and renamed, so that no other program sees half a picture and no link is written through.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gst::prelude::*;
+use gst_video::VideoFrameExt;
+use gstreamer as gst;
+use gstreamer_app as gst_app;
+use gstreamer_video as gst_video;
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
+use super::{Error, Input, Outputs, Plan, Result, streams};
+use crate::elements::{caps, meta, origin};
+use crate::frame::Size;
+
+/// Stands for the name of a picture without its ending; of a frame of a video for the video's name and the frame's number.
+pub const PLACEHOLDER: &str = "{source}";
+
+const SINK: &str = "roiflow-pictures";
+/// As good as cameras store them.
+const JPEG_QUALITY: u8 = 95;
+
+/// Where pictures go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pictures {
+    /// The path of each file; without an ending where the input decides it.
+    template: PathBuf,
+    ending: Ending,
+}
+
+/// The format of the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// PNG for pictures that are not JPEG, JPEG for everything else.
+    OfInput,
+    /// As the template says.
+    OfTemplate(Format),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Jpeg,
+    Png,
+}
+
+impl Format {
+    /// By the ending of a name.
+    fn of(path: &Path) -> Option<Self> {
+        match &*path.extension()?.to_string_lossy().to_lowercase() {
+            "jpg" | "jpeg" => Some(Self::Jpeg),
+            "png" => Some(Self::Png),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Pictures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = match self.ending {
+            Ending::OfInput => folder_of(&self.template),
+            Ending::OfTemplate(_) => &self.template,
+        };
+        write!(f, "{}", shown.display())
+    }
+}
+
+impl Pictures {
+    /// A file for each picture, with its name, in this folder; the folder is made if it is missing.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { template: folder.join(PLACEHOLDER), ending: Ending::OfInput }
+    }
+
+    /// Files by a path such as `out/{source}.jpg`. `None` if the path is that of a video.
+    ///
+    /// # Errors
+    /// `Usage` if pictures and videos are mixed up.
+    pub fn of_template(path: &Path) -> Result<Option<Self>> {
+        match Format::of(path) {
+            Some(format) => Ok(Some(Self { template: path.to_owned(), ending: Ending::OfTemplate(format) })),
+            None if path.to_string_lossy().contains(PLACEHOLDER) => Err(Error::usage(format!(
+                "video `{}`: expected a file that ends in .jpg or .png, for {PLACEHOLDER} stands for one picture",
+                path.display()
+            ))),
+            None => Ok(None),
+        }
+    }
+
+    /// The files of the stream with this name.
+    #[must_use]
+    pub fn of_stream(&self, name: &str) -> Self {
+        Self { template: replaced(&self.template, streams::PLACEHOLDER, OsStr::new(name)), ..self.clone() }
+    }
+
+    /// Whether streams of other names have other files.
+    pub fn has_stream(&self) -> bool {
+        self.template.to_string_lossy().contains(streams::PLACEHOLDER)
+    }
+
+    fn target(&self, stem: &OsStr, of_input: Format) -> PathBuf {
+        let path = replaced(&self.template, PLACEHOLDER, stem);
+        match self.ending {
+            Ending::OfTemplate(_) => path,
+            Ending::OfInput => {
+                let ending = if of_input == Format::Jpeg { ".jpg" } else { ".png" };
+                [path.as_os_str(), OsStr::new(ending)].into_iter().collect::<OsString>().into()
+            }
+        }
+    }
+
+    /// The file of each picture, no two alike: where names without endings are, the whole names, or numbers.
+    fn targets(&self, pictures: &[PathBuf]) -> Vec<PathBuf> {
+        let mut taken: HashSet<PathBuf> = HashSet::with_capacity(pictures.len());
+        let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
+        let mut targets = Vec::with_capacity(pictures.len());
+        for picture in pictures {
+            let format = Format::of(picture).unwrap_or(Format::Png);
+            let stem = picture.file_stem().unwrap_or_default();
+            let name = picture.file_name().unwrap_or_default();
+            let mut target = [stem, name].into_iter().map(|stem| self.target(stem, format)).find(|target| !taken.contains(target));
+            let n_alike = n_alike.entry(stem).or_insert(1);
+            while target.is_none() {
+                *n_alike += 1;
+                let numbered: OsString = [stem, OsStr::new(&format!("-{n_alike}"))].into_iter().collect();
+                target = Some(self.target(&numbered, format)).filter(|target| !taken.contains(target));
+            }
+            taken.extend(target.clone());
+            targets.extend(target);
+        }
+        targets
+    }
+
+    /// Refuses files that are pictures of the input.
+    ///
+    /// # Errors
+    /// `Usage`, with the file or folder.
+    pub(super) fn check(&self, input: &Input) -> Result<()> {
+        let has_names = self.template.to_string_lossy().contains(PLACEHOLDER);
+        let Input::Images(pictures) = input else {
+            return if has_names { Ok(()) } else { Err(self.needs_names()) };
+        };
+        if !has_names && pictures.len() > 1 {
+            return Err(self.needs_names());
+        }
+        let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        if self.ending == Ending::OfInput {
+            let folder = self.template.parent().unwrap_or(Path::new("."));
+            if folder.exists() && !folder.is_dir() {
+                return Err(Error::usage(format!("--images `{}`: expected a folder, got a file", folder.display())));
+            }
+            let folders: HashSet<&Path> = pictures.iter().map(|picture| folder_of(picture)).collect();
+            let own = identity(folder);
+            if own.is_some() && folders.into_iter().any(|folder| identity(folder) == own) {
+                return Err(Error::usage(format!(
+                    "--images `{}`: expected another folder than that of the input pictures, which would be overwritten",
+                    folder.display()
+                )));
+            }
+        }
+        let targets = self.targets(pictures);
+        if !targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
+            return Ok(());
+        }
+        let inputs: HashSet<_> = pictures.iter().filter_map(|picture| identity(picture)).collect();
+        match targets.iter().find(|target| identity(target).is_some_and(|target| inputs.contains(&target))) {
+            Some(target) => Err(Error::usage(format!(
+                "cannot write pictures to `{}`: it is a picture of the input. Write to another folder",
+                target.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn needs_names(&self) -> Error {
+        Error::usage(format!(
+            "pictures `{}`: expected a file for each frame, got one for all; put {PLACEHOLDER} where their names go, as in out/{PLACEHOLDER}.jpg",
+            self.template.display()
+        ))
+    }
+}
+
+/// Refuses pictures of one stream that are the input, or the pictures, of another one.
+///
+/// # Errors
+/// `Usage`, with the file.
+pub fn check_streams<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Result<()> {
+    let plans: Vec<&Plan> = plans.into_iter().collect();
+    let inputs = || plans.iter().map(|plan| &plan.input);
+    for pictures in plans.iter().filter_map(|plan| plan.outputs.pictures.as_ref()) {
+        inputs().filter(|input| matches!(input, Input::Images(_))).try_for_each(|input| pictures.check_against(input))?;
+    }
+    Ok(())
+}
+
+impl Pictures {
+    /// As [`Pictures::check`], with the pictures of another stream.
+    fn check_against(&self, input: &Input) -> Result<()> {
+        let Input::Images(pictures) = input else { return Ok(()) };
+        let folder = folder_of(&self.template);
+        let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        let own = identity(folder);
+        match pictures.iter().find(|picture| own.is_some() && identity(folder_of(picture)) == own) {
+            Some(picture) if self.ending == Ending::OfInput || self.format_is_of(picture) => Err(Error::usage(format!(
+                "cannot write pictures to `{}`: the input `{}` is there. Write to another folder",
+                folder.display(),
+                picture.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn format_is_of(&self, picture: &Path) -> bool {
+        self.template.extension() == picture.extension()
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn replaced(path: &Path, what: &str, by: &OsStr) -> PathBuf {
+    let (bytes, what) = (path.as_os_str().as_bytes(), what.as_bytes());
+    let (mut replaced, mut at) = (Vec::with_capacity(bytes.len() + by.len()), 0);
+    while at < bytes.len() {
+        if bytes[at..].starts_with(what) {
+            replaced.extend_from_slice(by.as_bytes());
+            at += what.len();
+        } else {
+            replaced.push(bytes[at]);
+            at += 1;
+        }
+    }
+    OsString::from_vec(replaced).into()
+}
+
+/// The elements for `{video}` with those that write pictures beside them.
+pub(super) fn beside(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
+    let Some(pictures) = &outputs.pictures else { return Ok(video) };
+    pictures.check(input)?;
+    let write = format!("videoconvert ! video/x-raw,format=RGB ! appsink name={SINK} sync=false max-buffers=2");
+    if outputs.video.is_none() && !outputs.show && !outputs.application {
+        return Ok(write);
+    }
+    Ok(format!("tee name={SINK}-tee {SINK}-tee. ! queue ! {write} {SINK}-tee. ! queue ! {video}"))
+}
+
+/// Writes what comes out of a pipeline, if pictures are asked for. An error ends the stream.
+pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
+    let Some(pictures) = plan.outputs.pictures.clone() else { return Ok(()) };
+    let sink = pipeline.by_name(SINK).and_then(|sink| sink.downcast::<gst_app::AppSink>().ok());
+    let sink = sink.ok_or_else(|| Error::usage("the graph has no place for pictures: end it with `{video}`"))?;
+    let (targets, stem) = match &plan.input {
+        Input::Images(paths) => (pictures.targets(paths), OsString::new()),
+        Input::File(path) => (Vec::new(), path.file_stem().unwrap_or_default().to_owned()),
+        other => (Vec::new(), streams::names(&[other.name()]).concat().into()),
+    };
+    let mut n_frames: u64 = 0;
+    let write = move |sink: &gst_app::AppSink| {
+        let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
+        let frame_idx = n_frames;
+        n_frames += 1;
+        let target = |buffer: &gst::BufferRef, size: Size| match origin::read(buffer) {
+            Some(origin) if !targets.is_empty() => targets.get(origin.picture_idx as usize).cloned(),
+            _ => {
+                let number = meta::read(buffer, size).map_or(frame_idx, |results| results.frame_number);
+                let stem: OsString = [&*stem, OsStr::new(&format!("-{number:06}"))].into_iter().collect();
+                Some(pictures.target(&stem, Format::Jpeg))
+            }
+        };
+        write_sample(&sample, target, pictures.ending).map_err(|error| {
+            gst::element_error!(sink, gst::ResourceError::Write, ("{error}"));
+            gst::FlowError::Error
+        })?;
+        Ok(gst::FlowSuccess::Ok)
+    };
+    sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(write).build());
+    Ok(())
+}
+
+fn write_sample(sample: &gst::Sample, target: impl Fn(&gst::BufferRef, Size) -> Option<PathBuf>, ending: Ending) -> Result<()> {
+    let failed = |reason: &str| Error::failed(format!("cannot write a picture: {reason}"));
+    let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("a sample without a buffer"))?;
+    let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
+    let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0))).ok_or_else(|| failed("it has no name"))?;
+    let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, &info).map_err(|error| failed(&error.to_string()))?;
+    let (width, height) = (info.width(), info.height());
+    let row_bytes = width as usize * 3;
+    let rows = frame.plane_data(0).map_err(|error| failed(&error.to_string()))?.chunks(frame.plane_stride()[0] as usize);
+    let pixels: Vec<u8> = rows.take(height as usize).flat_map(|row| &row[..row_bytes]).copied().collect();
+    let format = match ending {
+        Ending::OfTemplate(format) => format,
+        Ending::OfInput => Format::of(&path).unwrap_or(Format::Png),
+    };
+    write_file(&path, &pixels, (width, height), format)
+        .map_err(|error| Error::failed(format!("cannot write picture `{}`: {error}", path.display())))
+}
+
+fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format) -> Result<(), String> {
+    let folder = folder_of(path);
+    fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+    let temporary = folder.join(format!(".roiflow-{}-{:?}.part", std::process::id(), std::thread::current().id()));
+    let write = || {
+        let mut file = BufWriter::new(fs::File::create(&temporary).map_err(|error| error.to_string())?);
+        match format {
+            Format::Jpeg => {
+                JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY).write_image(pixels, width, height, ExtendedColorType::Rgb8)
+            }
+            Format::Png => PngEncoder::new(&mut file).write_image(pixels, width, height, ExtendedColorType::Rgb8),
+        }
+        .map_err(|error| error.to_string())?;
+        file.flush().map_err(|error| error.to_string())?;
+        fs::rename(&temporary, path).map_err(|error| error.to_string())
+    };
+    write().inspect_err(|_| {
+        let _removed = fs::remove_file(&temporary);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_picture_has_a_file_of_its_own() {
+        let pictures = ["in/a.png", "in/a.jpg", "in/a.jpeg", "b/a.jpg", "b/a.bmp", "c.WEBP", "d.e.jpg"].map(PathBuf::from);
+        let names = |pictures_out: &Pictures| {
+            let targets = pictures_out.targets(&pictures);
+            targets.iter().map(|target| target.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(&Pictures::in_folder(Path::new("out"))),
+            ["out/a.png", "out/a.jpg", "out/a.jpeg.jpg", "out/a.jpg.jpg", "out/a.bmp.png", "out/c.png", "out/d.e.jpg"]
+        );
+        let template = Pictures::of_template(Path::new("out/{source} drawn.jpg")).unwrap().unwrap();
+        assert_eq!(
+            names(&template),
+            [
+                "out/a drawn.jpg",
+                "out/a.jpg drawn.jpg",
+                "out/a.jpeg drawn.jpg",
+                "out/a-2 drawn.jpg",
+                "out/a.bmp drawn.jpg",
+                "out/c drawn.jpg",
+                "out/d.e drawn.jpg"
+            ]
+        );
+    }
+
+    #[test]
+    fn pictures_and_videos_are_told_apart_by_their_endings() {
+        let of = |path: &str| Pictures::of_template(Path::new(path));
+        assert!(of("out.mp4").unwrap().is_none() && of("-").unwrap().is_none() && of("{stream}.mkv").unwrap().is_none());
+        assert!(of("{source}.JPG").unwrap().is_some() && of("x.png").unwrap().is_some());
+        assert!(of("{source}.mp4").unwrap_err().to_string().contains(".jpg or .png"));
+        assert!(of("x.png").unwrap().unwrap().check(&Input::Test(2)).is_err(), "one file for all frames");
+        let streams = of("{stream}/{source}.png").unwrap().unwrap();
+        assert!(streams.has_stream());
+        assert_eq!(streams.of_stream("door").template, Path::new("door/{source}.png"));
+    }
+}

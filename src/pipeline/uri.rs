@@ -1,0 +1,209 @@
+//! The address of an input that GStreamer opens, and the user and password that go with it.
+//!
+//! User and password of an address are taken out of it where the source element has properties for them (RTSP, HTTP), so that
+//! GStreamer's own errors and logs cannot quote them. A password that is not percent-encoded, as `pa/ss`, works there too.
+
+use std::fmt;
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::credentials::{Credentials, Login};
+use super::{Error, Result};
+use crate::redaction::{self, Secrets};
+
+/// See the module. Shows no credentials, in `Debug` neither.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Uri {
+    /// As the user typed it.
+    typed: String,
+    /// In lower case.
+    scheme: String,
+    /// What GStreamer opens.
+    location: String,
+    /// What the source element is given apart from the location.
+    login: Login,
+    /// For SRT.
+    passphrase: Option<String>,
+}
+
+impl Uri {
+    /// Takes an address apart; `None` if it is none, that is without `scheme://`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_scheme =
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c));
+        if !is_scheme {
+            return None;
+        }
+        let scheme = scheme.to_ascii_lowercase();
+        let (user, rest) = match user_end(rest).filter(|_| takes_login(&scheme)) {
+            Some(end) => (Some(&rest[..end]), &rest[end + 1..]),
+            None => (None, rest),
+        };
+        let decoded = |text: &str| String::from_utf8_lossy(&redaction::percent_decoded(text)).into_owned();
+        let login = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+            Some((user, "")) => Login { user: Some(decoded(user)), password: None },
+            Some((user, password)) => Login { user: Some(decoded(user)), password: Some(decoded(password)) },
+            None => Login::default(),
+        };
+        let location = format!("{scheme}://{rest}");
+        Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
+    }
+
+    /// Adds what `credentials` have for this host. What the address itself says is kept.
+    ///
+    /// # Errors
+    /// If there is a password, but no user.
+    pub fn with_credentials(mut self, credentials: &Credentials) -> Result<Self> {
+        if self.login.password.is_some() || !is_network(&self.scheme) {
+            return Ok(self);
+        }
+        let found = credentials.of(host(&self.location), self.login.user.as_deref());
+        if self.scheme == "srt" {
+            self.passphrase = found.password;
+            return Ok(self);
+        }
+        let user = self.login.user.take().or(found.user);
+        if user.is_none() && found.password.is_some() {
+            return Err(Error::usage(format!(
+                "input `{}` failed: expected a user for the password, got none. Set ROIFLOW_INPUT_USER, or add `login` to the credentials file",
+                self.shown()
+            )));
+        }
+        self.login = Login { user, password: found.password };
+        if !takes_login(&self.scheme)
+            && let (Some(user), Some(password)) = (&self.login.user, &self.login.password)
+        {
+            let encoded = |text: &str| redaction::percent_encoded(text.as_bytes(), "");
+            let rest = self.location.split_once("://").map_or("", |(_, rest)| rest);
+            if user_end(rest).is_none() {
+                self.location = format!("{}://{}:{}@{rest}", self.scheme, encoded(user), encoded(password));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The address without credentials, for people and results.
+    pub fn shown(&self) -> String {
+        redaction::redact(&self.typed).into_owned()
+    }
+
+    /// What must be hidden in any text about this input.
+    pub fn secrets(&self) -> Secrets {
+        let mut secrets = Secrets::of(&self.typed);
+        secrets.extend(Secrets::of(&self.location));
+        for secret in [&self.login.password, &self.passphrase].into_iter().flatten() {
+            secrets.add(secret);
+        }
+        secrets
+    }
+
+    /// Sets the address on the element that opens it, and user and password on the source elements that it makes for this host.
+    pub(super) fn open_with(&self, opener: &gst::Element) {
+        let Some(bin) = opener.downcast_ref::<gst::Bin>() else { return };
+        let uri = self.clone();
+        bin.connect_deep_element_added(move |_, _, element| uri.log_in(element));
+        opener.set_property("uri", &self.location);
+    }
+
+    fn log_in(&self, element: &gst::Element) {
+        let has = |property: &str| element.find_property(property).is_some_and(|spec| spec.value_type() == String::static_type());
+        let is_for_host = || {
+            let location = element.property::<Option<String>>("location");
+            location.is_some_and(|location| host(&location).eq_ignore_ascii_case(host(&self.location)))
+        };
+        if has("user-id") && has("user-pw") && has("location") && is_for_host() && takes_login(&self.scheme) {
+            for (property, value) in [("user-id", &self.login.user), ("user-pw", &self.login.password)] {
+                if let Some(value) = value {
+                    element.set_property(property, value);
+                }
+            }
+        }
+        if let Some(passphrase) = self.passphrase.as_ref().filter(|_| has("passphrase")) {
+            element.set_property("passphrase", passphrase);
+        }
+    }
+}
+
+impl fmt::Debug for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Uri({})", self.shown())
+    }
+}
+
+/// Whether the source elements of this scheme have properties for user and password.
+fn takes_login(scheme: &str) -> bool {
+    scheme.starts_with("rtsp") || matches!(scheme, "http" | "https")
+}
+
+/// Whether a host may ask for a password.
+fn is_network(scheme: &str) -> bool {
+    takes_login(scheme) || scheme.starts_with("rtmp") || matches!(scheme, "srt" | "ftp" | "sftp" | "ws" | "wss" | "mms" | "smb")
+}
+
+/// Where user and password end, at an `@`; `rest` begins behind `scheme://`.
+fn user_end(rest: &str) -> Option<usize> {
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    if let Some(end) = authority.rfind('@') {
+        return Some(end);
+    }
+    // `user:pa/ss@host`: no port looks like that, so the slash is part of the password.
+    let (name, port) = authority.rsplit_once(':')?;
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
+    rest.rfind('@').filter(|_| !is_port && !name.starts_with('['))
+}
+
+/// Host and port of an address.
+fn host(location: &str) -> &str {
+    let rest = location.split_once("://").map_or(location, |(_, rest)| rest);
+    let rest = user_end(rest).map_or(rest, |end| &rest[end + 1..]);
+    &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_and_password_are_taken_out_of_the_location() {
+        for (typed, location, user, password) in [
+            ("rtsp://u:p@host/a", "rtsp://host/a", Some("u"), Some("p")),
+            ("RTSP://u:p%40%2f%@Host:554/a?b", "rtsp://Host:554/a?b", Some("u"), Some("p@/%")),
+            ("rtsp://u:pa/s?s#@host/a", "rtsp://host/a", Some("u"), Some("pa/s?s#")),
+            ("rtsp://u:p:q@r@host", "rtsp://host", Some("u"), Some("p:q@r")),
+            ("https://token@host/@x", "https://host/@x", Some("token"), None),
+            ("http://host:80/@x", "http://host:80/@x", None, None),
+            ("http://[::1]:80/@x", "http://[::1]:80/@x", None, None),
+            ("srt://u:p@host:9000", "srt://u:p@host:9000", None, None),
+        ] {
+            let uri = Uri::parse(typed).unwrap();
+            let got = (uri.location.as_str(), uri.login.user.as_deref(), uri.login.password.as_deref());
+            assert_eq!(got, (location, user, password), "{typed}");
+            assert!(!format!("{uri:?}").contains("p@/%") && !format!("{uri:?}").contains("u:p"), "{uri:?}");
+        }
+        for none in ["clip.mp4", "://x", "1a://x", "a b://x", "rtsp:/u:p@h"] {
+            assert_eq!(Uri::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn credentials_go_to_their_host() {
+        let credentials = Credentials::netrc("machine host login a password b\nmachine other:81 login c password d").unwrap();
+        let login = |typed: &str| {
+            let uri = Uri::parse(typed).unwrap().with_credentials(&credentials).unwrap();
+            (uri.login.user.unwrap_or_default(), uri.login.password.unwrap_or_default())
+        };
+        let of = |user: &str, password: &str| (user.to_owned(), password.to_owned());
+        assert_eq!(login("rtsp://host:554/x"), of("a", "b"));
+        assert_eq!(login("rtsp://a@host/x"), of("a", "b"));
+        assert_eq!(login("rtsp://z@host/x"), of("z", ""), "the entry is that of another user");
+        assert_eq!(login("rtsp://u:p@host/x"), of("u", "p"));
+        assert_eq!(login("http://other:81/x"), of("c", "d"));
+        assert_eq!(login("http://other/x"), of("", ""));
+        let rtmp = Uri::parse("rtmp://host/live").unwrap().with_credentials(&credentials).unwrap();
+        assert_eq!((rtmp.location.as_str(), &*rtmp.shown()), ("rtmp://a:b@host/live", "rtmp://host/live"));
+        let srt = Uri::parse("srt://host:9000").unwrap().with_credentials(&credentials).unwrap();
+        assert_eq!((srt.location.as_str(), srt.passphrase.as_deref()), ("srt://host:9000", Some("b")));
+    }
+}
