@@ -11,6 +11,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Asked only when it is used: without GStreamer there is no pkg-config file to ask.
 PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
 
+# Pipelines, and the descriptions and models that they name.
+DATA_DIR ?= $(PREFIX)/share/roiflow
+
 BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
@@ -53,15 +56,26 @@ bench: build ## What roiflow costs beyond the bare engine, and against OpenCV an
 	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
 
-install: ## Put the command and the plugin in place (PREFIX, PLUGIN_DIR, DESTDIR)
+install: ## Install the command, the plugin, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
 	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }
 	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/roiflow
 	install -D -m 644 $(PLUGIN) $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+	install -d $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets/models
+	install -m 644 pipelines/*.toml $(DESTDIR)$(DATA_DIR)/pipelines
+	install -m 644 assets/models/* $(DESTDIR)$(DATA_DIR)/assets/models
+	install -m 644 assets/model-description.schema.json $(DESTDIR)$(DATA_DIR)/assets
+	@# The demo's models, where they were fetched: pipelines/faces.toml names them.
+	@if ls assets/demo/*.onnx >/dev/null 2>&1; then \
+	  install -d $(DESTDIR)$(DATA_DIR)/assets/demo; \
+	  install -m 644 assets/demo/*.onnx assets/demo/*.LICENSE assets/demo/*.md $(DESTDIR)$(DATA_DIR)/assets/demo; \
+	else echo "The demo's models are not installed: run 'make demo' first if pipelines/faces.toml is wanted."; fi
 
 uninstall: ## Remove what `make install` put in place
 	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+	rm -rf $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets
+	@rmdir $(DESTDIR)$(DATA_DIR) 2>/dev/null || true
 
 clean-demo: ## Remove the fetched models, clips and engines, and the results
-	rm -rf assets/demo assets/engines out
+	rm -rf assets/demo out "$$(scripts/fetch-engines --folder)"

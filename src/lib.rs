@@ -14,6 +14,7 @@
 //!
 //! | folder | what it is | what it must not know |
 //! |---|---|---|
+//! | `folders` | where roiflow's own files lie on a user's system | everything else |
 //! | `sync` | locks, atomics and deadlines of the two folders that the model checks look at | everything else |
 //! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, threads, GStreamer |
 //! | [`frame`] | a picture, its regions, what was found in it | models, threads, GStreamer |
@@ -38,6 +39,7 @@ pub mod cli;
 pub mod devices;
 #[cfg(feature = "gst")]
 pub mod elements;
+mod folders;
 pub mod frame;
 #[cfg(feature = "gst")]
 pub mod pipeline;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 /// Which folder of `src` may use which others, besides itself. A longer path stands for that one item only. `devices/*` is
 /// each device, `main` is `main.rs`; `lib.rs` is free.
 const FOLDERS: &[(&str, &[&str])] = &[
+    ("folders", &[]),
     ("sync", &[]),
     ("tensor", &["sync"]),
     ("frame", &["tensor"]),
@@ -17,13 +18,23 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("runtime", &["tensor", "sync"]),
     (
         "devices/*",
-        &["runtime", "tensor", "devices::find", "devices::engine", "devices::exit", "devices::denormals", "devices::onnx", "devices::kept"],
+        &[
+            "runtime",
+            "tensor",
+            "folders",
+            "devices::find",
+            "devices::engine",
+            "devices::exit",
+            "devices::denormals",
+            "devices::onnx",
+            "devices::kept",
+        ],
     ),
-    ("devices", &["runtime"]),
+    ("devices", &["runtime", "folders"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
     ("elements", &["stages", "frame", "tensor"]),
-    ("pipeline", &["elements", "stages", "frame"]),
-    ("cli", &["pipeline", "stages", "devices", "runtime", "frame"]),
+    ("pipeline", &["elements", "stages", "frame", "folders"]),
+    ("cli", &["pipeline", "stages", "devices", "runtime", "frame", "folders"]),
     ("main", &["cli"]),
 ];
 
@@ -709,7 +720,7 @@ mod scanner {
             "src/devices/cpu/model.rs",
             "use crate::devices::null::Script;",
             &[
-                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept may be used here",
+                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, folders, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept may be used here",
             ],
         );
         errors("src/cli/mod.rs", "use crate::Tensor;", &["src/cli/mod.rs:1: crate::Tensor: name the folder it lives in"]);

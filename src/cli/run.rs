@@ -14,11 +14,11 @@ use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
 use crate::pipeline::{self, Ending, ErrorKind, Event, Input, Interrupt, Limits, Outputs, Plan, Progress, Spec, naming, streams};
-use crate::stages;
+use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The pipeline description, such as pipelines/faces.toml; `roiflow inspect` tells its parameters
+    /// The pipeline description: a file such as pipelines/faces.toml, or the name of an installed one, such as faces; `roiflow inspect` lists its parameters
     #[arg(value_name = "PIPELINE")]
     pipeline: PathBuf,
     /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:; give several for several streams
@@ -125,7 +125,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     if stdout(&args.json) && stdout(&args.video) {
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
     }
-    let spec = Spec::read(&args.pipeline)?;
+    let spec = Spec::find(&args.pipeline)?;
     let names = naming::names(streams::names(&args.input), &args.name)?;
     let is_many = names.len() > 1;
     let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, input, name, is_many)).collect();
@@ -134,7 +134,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         bail!(error.clone());
     }
 
-    stages::keep_compiled_models_in(cache_folder());
+    stages::keep_compiled_models_in(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
     let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
     let interrupt = Interrupt::default();
@@ -163,17 +163,6 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
-}
-
-/// Where compiled models are kept, so that the next start is quick: what `ROIFLOW_CACHE_DIR` says (nowhere, if it is empty), else a
-/// folder in the user's cache.
-fn cache_folder() -> Option<PathBuf> {
-    let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
-    let of_user = || {
-        let cache = named("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
-        Some(cache.or_else(|| Some(named("HOME")?.join(".cache")))?.join("roiflow/models"))
-    };
-    named("ROIFLOW_CACHE_DIR").or_else(of_user).filter(|folder| !folder.as_os_str().is_empty())
 }
 
 fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {

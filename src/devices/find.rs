@@ -1,8 +1,8 @@
 //! Where the libraries of engines lie that are loaded at run time, and opening them without harm.
 //!
 //! An engine names what it looks for ([`Wanted`]); the order of places is the same for all: its own variable, the folders that
-//! other variables of the engine name, the loader's path, folders of the system, the packages of Python, the folder of this
-//! project that `scripts/fetch-engines` fills. Where `python3` is a script of a version manager it must be asked where its packages
+//! other variables of the engine name, the loader's path, folders of the system, the packages of Python, the folder `engines` of
+//! roiflow's data, which `scripts/fetch-engines` fills. Where `python3` is a script of a version manager it must be asked where its packages
 //! are, which can take longer than loading an engine: that comes last. What is found but can't be used is said once, as a warning, and the search goes
 //! on; only what the engine's own variable names is final.
 
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 pub use libloading::Library;
 
+use crate::folders;
 use crate::runtime::device::Missing;
 
 /// A library to look for.
@@ -69,7 +70,7 @@ impl Wanted {
             ("the loader's path", &loader_folders),
             ("the system's folders", &system_folders),
             ("the packages of python3", &|| in_packages(&python_packages(Python::Program))),
-            ("this project", &|| vec![own_packages().join(self.in_packages)]),
+            ("the data folders of roiflow", &|| in_packages(&own_packages())),
             ("the packages of a python3 that must be asked", &|| in_packages(&python_packages(Python::Script))),
         ];
         for (place, folders) in places {
@@ -126,8 +127,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 /// Where `pip install --target` of `scripts/fetch-engines` puts packages.
-fn own_packages() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/engines")
+fn own_packages() -> Vec<PathBuf> {
+    folders::data().iter().map(|folder| folder.join("engines")).collect()
 }
 
 /// Files called `name`, or `name` and a version, the newest first.

@@ -4,7 +4,7 @@
 //! with sizes. Sources: ISO/IEC 14496-12, RFC 8794 and RFC 9559, Microsoft's RIFF specification.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// More boxes than files have: a fragmented file has two per fragment.
@@ -89,6 +89,62 @@ fn matroska(mut file: impl Read + Seek) -> Option<u64> {
     file.stream_position().ok()?.checked_add(size)
 }
 
+/// Whether a Matroska file has bytes between its elements that are none. Reads the header of every block.
+pub(super) fn is_broken_matroska(path: &Path) -> bool {
+    let is_broken = || {
+        let file = File::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        has_broken_elements(BufReader::new(file), length)
+    };
+    is_broken().unwrap_or(false)
+}
+
+/// `None` if it is no Matroska file, or one whose sizes are unknown.
+fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> {
+    const CLUSTER: u32 = 0x1f43_b675;
+    let mut magic = [0; 4];
+    file.read_exact(&mut magic).ok()?;
+    if magic != [0x1a, 0x45, 0xdf, 0xa3] {
+        return None;
+    }
+    let end = matroska(&mut file)?.min(length);
+    // Behind the header of the segment: its children, and those of clusters.
+    file.seek(SeekFrom::Start(4)).ok()?;
+    let header = ebml_size(&mut file)?;
+    file.seek_relative(i64::try_from(header).ok()? + 4).ok()?;
+    ebml_size(&mut file)?;
+    let mut at = file.stream_position().ok()?;
+    while at < end {
+        let Some(id) = ebml_id(&mut file) else { return Some(true) };
+        let size = ebml_size(&mut file)?;
+        let begin = file.stream_position().ok()?;
+        if id == CLUSTER {
+            at = begin;
+            continue;
+        }
+        at = begin.checked_add(size)?;
+        if at > end {
+            return Some(length >= end);
+        }
+        file.seek_relative(i64::try_from(size).ok()?).ok()?;
+    }
+    Some(false)
+}
+
+/// The name of an element; `None` if there is none that an element of a segment or a cluster can have.
+fn ebml_id(file: &mut impl Read) -> Option<u32> {
+    let mut first = [0; 1];
+    file.read_exact(&mut first).ok()?;
+    let n_more = first[0].leading_zeros() as usize;
+    if n_more > 3 {
+        return None;
+    }
+    let mut bytes = [0; 4];
+    bytes[3 - n_more] = first[0];
+    file.read_exact(&mut bytes[4 - n_more..]).ok()?;
+    Some(u32::from_be_bytes(bytes))
+}
+
 /// A size of EBML; `None` if it is declared as unknown.
 fn ebml_size(file: &mut impl Read) -> Option<u64> {
     let mut first = [0; 1];
@@ -138,6 +194,16 @@ mod tests {
         assert_eq!(declared(&[&begin[..], &[0x01, 0, 0, 0, 0, 0, 1, 0]].concat()), Some(20 + 256));
         assert_eq!(declared(&[&begin[..], &[0x01, 255, 255, 255, 255, 255, 255, 255]].concat()), None, "unknown size");
         assert_eq!(declared(&[&begin[..], &[0xff]].concat()), None, "unknown size");
+        let block = |size: u8, payload: &[u8]| [&[0xa3, 0x80 | size][..], payload].concat();
+        let file = |cluster: &[u8]| {
+            let cluster = [&[0x1f, 0x43, 0xb6, 0x75, 0x80 | cluster.len() as u8][..], cluster].concat();
+            [&begin[..], &[0x80 | cluster.len() as u8], &cluster[..]].concat()
+        };
+        let broken = |bytes: &[u8]| has_broken_elements(Cursor::new(bytes), bytes.len() as u64);
+        assert_eq!(broken(&file(&[block(3, &[1, 2, 3]), block(2, &[0, 0])].concat())), Some(false));
+        assert_eq!(broken(&file(&[block(3, &[1, 2, 3]), vec![0, 0, 0, 0], block(2, &[0, 0])].concat())), Some(true));
+        assert_eq!(broken(&file(&[block(3, &[1, 2, 3]), block(99, &[0, 0])].concat())), Some(true));
+        assert_eq!(broken(b"RIFF\x10\0\0\0AVI LIST"), None);
         assert_eq!(declared(b"RIFF\x10\0\0\0AVI LIST"), Some(24));
         assert_eq!(declared(b"RIFF\0\0\0\0AVI LIST"), None);
         assert_eq!(declared(b"this is no media file"), None);

@@ -41,7 +41,10 @@ struct Seen {
     last_end: Option<gst::ClockTime>,
     /// Where the video track ends, as the container declares it.
     declared_end: Option<gst::ClockTime>,
+    /// Frames that the file has and the decoder did not give.
     n_lost: u64,
+    /// Frames for which gaps in the file have room. Files with a changing frame rate have such gaps, and damaged ones.
+    n_absent: u64,
     /// A damage that was not reported yet.
     news: Option<gst::ClockTime>,
     /// A sink has asked for fewer frames.
@@ -98,6 +101,12 @@ impl Decoded {
             Input::File(path) => container::missing_bytes(path),
             _ => None,
         };
+        if let Input::File(path) = &self.plan.input
+            && seen.n_absent > 0
+            && container::is_broken_matroska(path)
+        {
+            seen.n_lost += seen.n_absent;
+        }
         let what = seen.damage(missing_bytes)?;
         Some(Error::failed(format!("`{}` {what}; the results of the others are written", reasons::name(&self.plan))))
     }
@@ -158,18 +167,23 @@ impl Seen {
             self.frame_time = duration;
         }
         let frame_time = self.frame_time;
-        if let Some(end) = self.end.filter(|end| pts > *end + frame_time / 2) {
-            let n_lost = self.inside.range(end.saturating_sub(frame_time / 2)..pts).count() as u64;
-            if n_lost > 0 {
-                if self.n_lost == 0 {
-                    self.news = Some(end);
-                }
-                self.n_lost += n_lost;
+        let before = self.end.unwrap_or(pts);
+        if pts > before + frame_time / 2 {
+            let n_lost = self.inside.range(before.saturating_sub(frame_time / 2)..pts).count() as u64;
+            // How many frames the gap has room for, if they came at a steady pace.
+            let n_room = (pts - before).nseconds().checked_div(frame_time.nseconds()).unwrap_or(0);
+            if n_lost > 0 && self.n_lost == 0 {
+                self.news = Some(before);
             }
+            self.n_lost += n_lost;
+            self.n_absent += n_room.saturating_sub(n_lost);
+        } else if pts + frame_time / 2 < before {
+            // Frames that come late, out of their order, were counted as lost.
+            self.n_lost = self.n_lost.saturating_sub(1);
         }
         self.inside = self.inside.split_off(&(pts + gst::ClockTime::from_nseconds(1)));
         self.begin.get_or_insert(pts);
-        self.end = Some(pts + duration.unwrap_or(frame_time));
+        self.end = self.end.max(Some(pts + duration.unwrap_or(frame_time)));
     }
 
     /// Time begins anew, as with a loop.

@@ -1,8 +1,7 @@
 //! When a run ends before its input does, and how long it waits for a source: `--frames`, `--seconds`, `--source-timeout`.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gst::prelude::*;
@@ -44,8 +43,8 @@ struct Passed {
 }
 
 impl Gate {
-    /// `None` without a limit. Frames are counted where the JSON is written, so that both agree also where elements drop frames; in front
-    /// of all branches, if the graph has several.
+    /// `None` without a limit. Frames are counted behind the source. Where elements may drop or repeat frames, they are counted where the
+    /// JSON is written, so that it has as many lines; but in front of all branches, if the graph has several.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Limits { n_frames, duration, .. } = plan.limits;
         if n_frames.is_none() && duration.is_none() {
@@ -57,14 +56,15 @@ impl Gate {
         let inference = || plan.elements.iter().rfind(|element| is_inference(&element.factory));
         let inferred = || pipeline.by_name(&inference()?.name)?.static_pad("src");
         let source = || [ENTRY, SOURCE].iter().find_map(|name| pipeline.by_name(name)?.static_pad("src"));
-        let pad = publish.or_else(inferred).filter(|_| !has_branches).or_else(source)?;
+        let keeps_all = keeps_all_frames(plan) || has_branches;
+        let pad = publish.or_else(inferred).filter(|_| !keeps_all).or_else(source)?;
         let is_reached = Arc::new(AtomicBool::new(false));
         let (passed, of_probe) = (Mutex::new(Passed::default()), is_reached.clone());
         pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
             if of_probe.load(Ordering::Acquire) {
                 return refuse(info);
             }
-            let mut passed = passed.lock().unwrap();
+            let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
             let time = info.buffer().and_then(|buffer| buffer.pts()).and_then(|pts| running_time(pad, pts));
             if let (Some(limit), Some(time)) = (duration, time) {
                 let first = *passed.first.get_or_insert(time);
@@ -90,6 +90,13 @@ impl Gate {
     pub(super) fn end(&self) {
         push_end(&self.pad);
     }
+}
+
+/// Whether as many frames leave the graph as come in.
+fn keeps_all_frames(plan: &Plan) -> bool {
+    let are_ours = plan.elements.iter().all(|element| element.factory.starts_with("roi"));
+    let mut properties = plan.literals.iter().map(|literal| &literal.property).chain(plan.assignments.iter().map(|set| &set.property));
+    are_ours && properties.all(|property| property != "drop-frames")
 }
 
 /// Pushes the end of the stream on a thread of GStreamer's: a push waits until downstream has taken the frame in front of it.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Error, Result};
+use crate::folders;
 
 /// The file as written.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +82,33 @@ impl ParameterType {
 }
 
 impl Spec {
+    /// Reads the description at `path`, or the installed one of that name: `faces` is `pipelines/faces.toml` in roiflow's data folder.
+    ///
+    /// # Errors
+    /// As [`Spec::read`]; if there is neither file, the error lists the installed descriptions.
+    pub fn find(path: &Path) -> Result<Self> {
+        let is_name = path.components().count() == 1 && !path.exists();
+        if !is_name {
+            return Self::read(path);
+        }
+        let folders: Vec<PathBuf> = folders::data().iter().map(|folder| folder.join("pipelines")).collect();
+        let installed = folders.iter().map(|folder| folder.join(path).with_extension("toml")).find(|file| file.is_file());
+        if let Some(file) = installed {
+            return Self::read(&file);
+        }
+        let mut names: Vec<String> = folders.iter().flat_map(|folder| names_in(folder)).collect();
+        names.sort();
+        names.dedup();
+        let known = match names.is_empty() {
+            true => format!("none is installed in {}", folders.first().map(|folder| folder.display().to_string()).unwrap_or_default()),
+            false => format!("installed are {}", names.join(", ")),
+        };
+        Err(Error::failed(format!(
+            "cannot read pipeline description `{}`: expected a file, or the name of an installed description; {known}",
+            path.display()
+        )))
+    }
+
     /// Reads a description.
     ///
     /// # Errors
@@ -104,4 +132,11 @@ impl Spec {
         let comment = text.lines().take_while(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim_start());
         Ok(Self { path: path.to_owned(), comment: comment.collect::<Vec<_>>().join("\n"), file })
     }
+}
+
+/// The descriptions in a folder, by name.
+fn names_in(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+    descriptions.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect()
 }

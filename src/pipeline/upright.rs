@@ -2,7 +2,7 @@
 //!
 //! Nothing is added to the pipeline of other files, so their frames pass without a copy.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use gst::prelude::*;
 use gst_video::VideoOrientationMethod;
@@ -20,7 +20,7 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
         let Some(gst::PadProbeData::Event(event)) = &info.data else { return gst::PadProbeReturn::Ok };
         let gst::EventView::Tag(tag) = event.view() else { return gst::PadProbeReturn::Ok };
         let Some(method) = VideoOrientationMethod::from_tag(tag.tag()) else { return gst::PadProbeReturn::Ok };
-        let mut flip = flip.lock().unwrap();
+        let mut flip = flip.lock().unwrap_or_else(PoisonError::into_inner);
         match &*flip {
             Some(flip) => flip.set_property("video-direction", method),
             None if method == VideoOrientationMethod::Identity => return gst::PadProbeReturn::Ok,

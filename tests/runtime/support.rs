@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{LazyLock, OnceLock, mpsc};
 use std::time::Duration;
 
 use roiflow::devices;
@@ -36,7 +36,12 @@ pub fn real(path: &str) -> Option<PathBuf> {
 
 /// What `scripts/fetch-engines` fetches; without it, tests that need it say so and pass.
 pub fn fetched(path: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/engines").join(path);
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/fetch-engines");
+        let asked = Command::new(script).arg("--folder").output().unwrap();
+        PathBuf::from(String::from_utf8(asked.stdout).unwrap().trim_end())
+    });
+    let path = FOLDER.join(path);
     if !path.exists() {
         eprintln!("skipped: `{}` is not there (run scripts/fetch-engines)", path.display());
         return None;

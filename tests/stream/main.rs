@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod harness;
+mod installed;
 
 mod bad_input;
 mod cascade;

@@ -1,0 +1,83 @@
+//! What `make install` puts in place works without the checkout.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::cli::Folder;
+
+/// An installation of the binary under test in a folder of its own, and an empty home.
+struct Installed {
+    folder: Folder,
+}
+
+impl Installed {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(name);
+        let binary = Path::new(env!("CARGO_BIN_EXE_roiflow"));
+        let installed = make(&folder, "install", binary);
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+        std::fs::create_dir_all(folder.file("home")).unwrap();
+        Self { folder }
+    }
+
+    /// The installed command, in the empty home, with none of the environment but the search path.
+    fn roiflow(&self, arguments: &[&str]) -> Output {
+        let home = self.folder.file("home");
+        let mut command = Command::new(self.folder.file("prefix/bin/roiflow"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &home).current_dir(&home).args(arguments).output().unwrap()
+    }
+}
+
+fn make(folder: &Folder, target: &str, binary: &Path) -> Output {
+    let variables = [
+        ("PREFIX", PathBuf::from(folder.file("prefix"))),
+        ("PLUGIN_DIR", PathBuf::from(folder.file("plugins"))),
+        ("BINARY", binary.to_owned()),
+        // Not loaded here: tests/analytics and `make demo` use the real one.
+        ("PLUGIN", binary.to_owned()),
+    ];
+    let variables = variables.map(|(name, path)| format!("{name}={}", path.display()));
+    Command::new("make").current_dir(env!("CARGO_MANIFEST_DIR")).arg(target).args(variables).output().unwrap()
+}
+
+#[test]
+fn installed_pipelines_are_found_by_name() {
+    let installed = Installed::new("installed");
+    let inspected = installed.roiflow(&["run", "detect", "--input", "test:3"]);
+    let said = String::from_utf8_lossy(&inspected.stderr);
+    assert_eq!(inspected.status.code(), Some(2), "{said}");
+    assert!(said.contains("`model`"), "the parameter without a default is named: {said}");
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
+    let model = format!("model={}", tiny.display());
+    let ran = installed.roiflow(&["run", "detect", "--set", &model, "--device", "CPU", "--input", "test:3", "--json", "found.jsonl"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let lines = std::fs::read_to_string(installed.folder.file("home/found.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 3);
+    let unknown = installed.roiflow(&["run", "nosuchthing", "--input", "test:3"]);
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert_eq!(unknown.status.code(), Some(1), "{said}");
+    assert!(said.contains("detect, faces, vehicles"), "{said}");
+}
+
+#[test]
+fn installed_binary_does_not_look_into_the_checkout() {
+    let installed = Installed::new("no-checkout");
+    let listed = installed.roiflow(&["devices", "--json"]);
+    let said = String::from_utf8_lossy(&listed.stdout);
+    assert!(listed.status.success() && !said.contains(env!("CARGO_MANIFEST_DIR")), "{said}");
+}
+
+#[test]
+fn uninstall_leaves_nothing() {
+    let installed = Installed::new("uninstall");
+    let removed = make(&installed.folder, "uninstall", Path::new(env!("CARGO_BIN_EXE_roiflow")));
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+    let mut left = Vec::new();
+    let mut folders = vec![PathBuf::from(installed.folder.file("prefix")), installed.folder.file("plugins").into()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            if entry.path().is_dir() { folders.push(entry.path()) } else { left.push(entry.path()) }
+        }
+    }
+    assert_eq!(left, [] as [PathBuf; 0]);
+}
