@@ -41,6 +41,8 @@ struct Arrivals {
     /// Data is pulled, or comes from elements unknown here: whether it is late can't be seen.
     is_unknown: AtomicBool,
     is_segmented: AtomicBool,
+    /// The source has delivered everything.
+    is_done: AtomicBool,
 }
 
 impl Watch {
@@ -56,6 +58,7 @@ impl Watch {
             end_bytes: AtomicU64::new(0),
             is_unknown: AtomicBool::new(false),
             is_segmented: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
         });
         let timeout = plan.limits.source_timeout;
         if source.find_property("uri").is_some() {
@@ -74,11 +77,16 @@ impl Watch {
     pub(super) fn overdue(&self) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
-        if arrivals.is_segmented.load(Ordering::Relaxed) {
+        let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
+        if is_segmented {
             timeout = timeout.max(LEAST_TIMEOUT_OF_SEGMENTS);
         }
         let since = arrivals.begin.elapsed().saturating_sub(Duration::from_millis(arrivals.last_ms.load(Ordering::Relaxed)));
         if since < timeout || arrivals.n_in_push.load(Ordering::Relaxed) > 0 || arrivals.is_unknown.load(Ordering::Relaxed) {
+            return None;
+        }
+        // What was read is still being processed. A live list of segments goes on after the end of each.
+        if arrivals.is_done.load(Ordering::Relaxed) && !(is_segmented && self.duration().is_none()) {
             return None;
         }
         let seconds = timeout.as_secs_f64();
@@ -97,9 +105,13 @@ impl Watch {
         self.arrivals.n_buffers.load(Ordering::Relaxed) > 0
     }
 
+    fn duration(&self) -> Option<gst::ClockTime> {
+        self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
+    }
+
     /// The error of an end of stream that the source was not expected to reach: a camera has no end.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>) -> Option<Error> {
-        let duration = self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO);
+        let duration = self.duration();
         let origin = self.source.property::<Option<gst::Element>>("source");
         let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());
         let is_live = origin.as_ref().is_some_and(is_live);
@@ -132,6 +144,7 @@ impl Arrivals {
     }
 
     fn touch(&self) {
+        self.is_done.store(false, Ordering::Relaxed);
         self.last_ms.store(self.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 }
@@ -206,6 +219,13 @@ fn watch_pad(pad: &gst::Pad, arrivals: &Arc<Arrivals>) {
         of_push.touch();
         of_push.n_in_push.fetch_sub(1, Ordering::Relaxed);
         gst::PadProbeReturn::Handled
+    });
+    let of_end = arrivals.clone();
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+        if matches!(&info.data, Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos) {
+            of_end.is_done.store(true, Ordering::Relaxed);
+        }
+        gst::PadProbeReturn::Ok
     });
     let of_pull = arrivals.clone();
     pad.add_probe(data | gst::PadProbeType::PULL, move |_, info| {

@@ -11,8 +11,12 @@ mod classify;
 mod detect;
 mod documentation;
 mod economy;
+#[cfg(feature = "cli")]
+mod endings;
 mod failures;
 mod flow;
+#[cfg(feature = "cli")]
+mod limits;
 mod link;
 mod live;
 mod meta;
@@ -30,4 +34,6 @@ mod stats;
 #[cfg(feature = "cli")]
 mod trace;
 mod track;
+#[cfg(feature = "cli")]
+mod upright;
 mod warm_up;
