@@ -6,6 +6,7 @@ mod bench;
 mod describe;
 mod devices;
 mod inspect;
+mod panics;
 mod run;
 mod terminal;
 mod trace;
@@ -80,11 +81,16 @@ enum LogLevel {
 pub fn main() -> ExitCode {
     crate::devices::heaps::share();
     let terminal = Terminal::new();
-    // Addresses of inputs hold passwords, and what quotes them must not, the errors of the arguments neither.
+    // Addresses of inputs hold passwords, and texts that quote them must not, including errors about the arguments.
     std::env::args_os().for_each(|argument| terminal.hide(Secrets::of_argument(&argument.to_string_lossy())));
+    panics::print_as_errors(&terminal);
+    panics::guard(|| run_command(&terminal))
+}
+
+fn run_command(terminal: &Terminal) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refuse(&terminal, &error),
+        Err(error) => return refuse(terminal, &error),
     };
     let trace = match &cli.command {
         Command::Run(args) => args.create_trace(),
@@ -93,11 +99,11 @@ pub fn main() -> ExitCode {
     if cli.allow_outside_files {
         crate::stages::spec::allow_outside_files(true);
     }
-    init_log(cli.log, &terminal, trace.as_ref().ok().cloned().flatten());
+    init_log(cli.log, terminal, trace.as_ref().ok().cloned().flatten());
     let done = match cli.command {
-        Command::Run(args) => trace.and_then(|trace| run::run(args, trace, &terminal)),
+        Command::Run(args) => trace.and_then(|trace| run::run(args, trace, terminal)),
         Command::Inspect(args) => inspect::inspect(&args),
-        Command::Describe(args) => describe::describe(&args, &terminal),
+        Command::Describe(args) => describe::describe(&args, terminal),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {

@@ -15,7 +15,8 @@ use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, Input, Interrupt, Outputs, Pictures, Plan, Progress, Spec, pictures_out, streams,
+    self, Credentials, Ending, ErrorKind, Event, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming, pictures_out,
+    streams,
 };
 use crate::redaction::percent_encoded;
 use crate::{folders, stages};
@@ -48,6 +49,18 @@ pub(super) struct Args {
     /// Begin again when the input ends, until interrupted
     #[arg(long = "loop")]
     repeat: bool,
+    /// End each stream after so many frames
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    frames: Option<u64>,
+    /// End each stream after so many seconds of its own time, from its first frame on
+    #[arg(long, value_name = "N", value_parser = parse_seconds)]
+    seconds: Option<Duration>,
+    /// Name a stream, for {stream} and in the JSON; given several times, in the order of --input
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+    /// How long a camera or network source may deliver nothing before it counts as lost; 0: no limit
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_timeout)]
+    source_timeout: Timeout,
     /// The device that runs the models, short for --set device=NAME; `roiflow devices` lists them
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -73,6 +86,29 @@ fn input_text(input: std::ffi::OsString) -> String {
 fn parse_assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, got `{text}`"))?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// A time limit, or none.
+#[derive(Debug, Clone, Copy)]
+struct Timeout(Option<Duration>);
+
+fn parse_timeout(text: &str) -> Result<Timeout, String> {
+    let seconds = number_of_seconds(text).filter(|seconds| *seconds >= 0.0);
+    let seconds = seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}, got `{text}`"))?;
+    Ok(Timeout((seconds > 0.0).then(|| Duration::from_secs_f64(seconds).max(Duration::from_millis(1)))))
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let duration = number_of_seconds(text).filter(|seconds| *seconds > 0.0).map(Duration::from_secs_f64);
+    let duration = duration.filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| format!("expected a number of seconds above 0, at most {MAX_SECONDS}, got `{text}`"))
+}
+
+/// More than thirty years.
+const MAX_SECONDS: f64 = 1e9;
+
+fn number_of_seconds(text: &str) -> Option<f64> {
+    text.parse::<f64>().ok().filter(|seconds| (..=MAX_SECONDS).contains(seconds))
 }
 
 impl Args {
@@ -126,7 +162,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
     let spec = Spec::find(&args.pipeline)?;
-    let names = streams::names(&args.input);
+    let names = naming::names(streams::names(&args.input), &args.name)?;
     let is_many = names.len() > 1;
     let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, &credentials, input, name, is_many)).collect();
     // What makes no sense is told before anything runs; and one input alone is the whole command.
@@ -189,7 +225,8 @@ fn plan(args: &Args, spec: &Spec, credentials: &Credentials, input: &str, name: 
     };
     let outputs = Outputs { json: args.json.clone(), video, pictures, show: args.show, repeat: args.repeat, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
-    Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many))
+    let plan = Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
+    Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
 }
 
 /// Plays the plans that could be made. The results are in the order of `plans`. Warnings and failures are printed when they happen.

@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, SOURCE, WINDOW};
-use super::{Error, Input, Plan, Result, decoders};
+use super::{Error, Input, Plan, Result, decoders, parse, properties, upright};
 use crate::elements;
 
 /// Builds the pipeline; nothing runs.
@@ -17,16 +17,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     if plan.outputs.show && std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
         return Err(Error::failed("--show needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; use --video FILE instead"));
     }
-    let pipeline = gst::parse::launch(&plan.line).map_err(|error| {
-        Error::failed(format!(
-            "the graph of `{}` can't be built: {}; `gst-inspect-1.0` lists the elements that are installed",
-            plan.name,
-            error.message()
-        ))
-    })?;
-    let pipeline = pipeline
-        .downcast::<gst::Pipeline>()
-        .map_err(|_| Error::usage("the graph is a single element: expected `{source} ! ... ! {video}`"))?;
+    let pipeline = parse::launch(plan)?;
     plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
     if let Some(source) = pipeline.by_name(SOURCE).filter(|source| source.find_property("uri").is_some()) {
         if let Input::Uri(uri) = &plan.input {
@@ -46,6 +37,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             }),
         );
     }
+    upright::keep(&pipeline);
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A file is shown at its own pace.
         window.set_property("sync", true);
@@ -56,16 +48,13 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
 fn assign(pipeline: &gst::Pipeline, assignment: &Assignment) -> Result<()> {
     let Assignment { element: name, property, value } = assignment;
     let element = pipeline.by_name(name).ok_or_else(|| Error::usage(format!("the graph has no element `{name}`")))?;
-    let factory = element.factory().map(|factory| factory.name().to_string()).unwrap_or_default();
-    let pspec = element
-        .find_property(property)
-        .ok_or_else(|| Error::usage(format!("element `{factory}` has no property `{property}`; `gst-inspect-1.0 {factory}` lists them")))?;
-    let typed = if pspec.value_type() == glib::Type::STRING {
-        value.to_value()
-    } else {
-        glib::Value::deserialize_with_pspec(value, &pspec)
-            .map_err(|_| Error::usage(format!("property `{property}` of `{factory}`: expected {}, got `{value}`", pspec.value_type())))?
-    };
+    let factory = element.factory().ok_or_else(|| Error::failed(format!("element `{name}` has no factory")))?;
+    let pspec = properties::find(&factory, name, property)?;
+    if pspec.flags().contains(glib::ParamFlags::CONSTRUCT_ONLY) {
+        let message = format!("property `{property}` of `{name}` can't take a parameter: write its value into the graph");
+        return Err(Error::usage(message));
+    }
+    let typed = properties::value(&factory.name(), name, &pspec, value)?;
     element.set_property_from_value(property, &typed);
     Ok(())
 }

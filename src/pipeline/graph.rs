@@ -24,6 +24,10 @@ pub struct Graph {
     pub line: String,
     /// Placeholders for values, to be set after parsing.
     pub slots: Vec<Slot>,
+    /// Property values written in the description, as they stand there.
+    pub literals: Vec<Literal>,
+    /// The structural placeholders that occur.
+    pub places: Vec<&'static str>,
     /// The elements written in the description, in order.
     pub elements: Vec<NamedElement>,
 }
@@ -34,6 +38,15 @@ pub struct Slot {
     pub element: String,
     pub property: String,
     pub parameter: String,
+}
+
+/// A property value written in the description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Literal {
+    pub element: String,
+    pub property: String,
+    /// With its quotes and escapes.
+    pub text: String,
 }
 
 /// An element and the name that it has in the pipeline.
@@ -51,16 +64,12 @@ impl Graph {
     pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
         let mut graph = Self::default();
         let mut words: Vec<String> = Vec::new();
-        let mut has_source = false;
         for group in groups(&tokens(text)?) {
             match group {
                 Group::Other(token) => match placeholder(token) {
-                    Some("source") => {
-                        has_source = true;
-                        words.push(structure.source.clone());
-                    }
-                    Some("json") => words.push(structure.json.clone()),
-                    Some("video") => words.push(structure.video.clone()),
+                    Some("source") => graph.add_place("source", &structure.source, &mut words)?,
+                    Some("json") => graph.add_place("json", &structure.json, &mut words)?,
+                    Some("video") => graph.add_place("video", &structure.video, &mut words)?,
                     Some(other) => {
                         return Err(Error::usage(format!(
                             "placeholder `{{{other}}}` stands alone: only {} stand for elements; write `property={{{other}}}` for a value",
@@ -75,11 +84,20 @@ impl Graph {
                 Group::Element(factory, properties) => graph.add_element(factory, &properties, &mut words)?,
             }
         }
-        if !has_source {
+        if !graph.places.contains(&"source") {
             return Err(Error::usage("the graph has no `{source}`: begin it with `{source} ! ...`, so that --input has a place"));
         }
         graph.line = words.join(" ");
         Ok(graph)
+    }
+
+    fn add_place(&mut self, place: &'static str, elements: &str, words: &mut Vec<String>) -> Result<()> {
+        if self.places.contains(&place) {
+            return Err(Error::usage(format!("the graph has `{{{place}}}` twice: expected it once; use `tee` for several branches")));
+        }
+        self.places.push(place);
+        words.push(elements.to_owned());
+        Ok(())
     }
 
     fn add_element(&mut self, factory: &str, properties: &[&str], words: &mut Vec<String>) -> Result<()> {
@@ -102,6 +120,8 @@ impl Graph {
                 }
                 None => {
                     check_plain(property)?;
+                    let literal = Literal { element: name.clone(), property: key.to_owned(), text: value.to_owned() };
+                    self.literals.push(literal);
                     words.push((*property).to_owned());
                 }
             }
@@ -148,6 +168,9 @@ fn check_plain(token: &str) -> Result<()> {
 
 /// Words, with quoted parts kept whole.
 fn tokens(text: &str) -> Result<Vec<&str>> {
+    if text.contains('\0') {
+        return Err(Error::usage("the graph has a NUL character; remove it"));
+    }
     let mut tokens = Vec::new();
     let mut begin = None;
     let mut quoted = false;
@@ -192,6 +215,11 @@ mod tests {
         );
         assert_eq!(graph.slots, [Slot { element: "roidetect-0".into(), property: "model".into(), parameter: "detector".into() }]);
         assert_eq!(graph.elements.iter().map(|element| &*element.name).collect::<Vec<_>>(), ["roidetect-0", "capsfilter-1", "draw"]);
+        let literals: Vec<_> = graph.literals.iter().map(|literal| (&*literal.element, &*literal.property, &*literal.text)).collect();
+        let expected =
+            [("roidetect-0", "nireq", "2"), ("capsfilter-1", "caps", "\"video/x-raw, width=3\""), ("draw", "name", "draw")];
+        assert_eq!(literals, expected);
+        assert_eq!(graph.places, ["source", "video"]);
     }
 
     #[test]
@@ -210,6 +238,7 @@ mod tests {
             ("{source} ! {detector} ! fakesink", "stands alone"),
             ("videotestsrc ! fakesink", "no `{source}`"),
             ("{source} ! roidetect model=\"a ! fakesink", "not closed"),
+            ("{source} ! tee name=t t. ! {video} t. ! {video}", "`{video}` twice"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

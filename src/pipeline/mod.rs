@@ -2,7 +2,9 @@
 //!
 //! [`spec`] is the file as written, [`graph`] its gst-launch line taken apart, [`plan`] the file as understood: parameters
 //! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@run`] plays it to its end, [`stats`]
-//! measures it meanwhile; `decoders` opens what a decoder needs. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
+//! measures it meanwhile; `decoders` opens what a decoder needs. `parse` and `properties` check a line before GStreamer's parser takes it.
+//! Of a running pipeline, `watch` supervises the source, `decoded` compares the frames that came with what the file declares, `upright`
+//! rotates frames, [`limits`] ends a run early, [`naming`] names streams as the user wants, and `reasons` turns errors of elements into sentences. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
 //!
 //! [`input`] says what an input is: [`uri`] of addresses, with [`credentials`]; `picture` and `images` of pictures. [`pictures_out`] writes pictures.
 //!
@@ -10,6 +12,8 @@
 
 pub mod build;
 pub mod credentials;
+mod container;
+mod decoded;
 mod decoders;
 pub mod error;
 pub mod graph;
@@ -17,18 +21,26 @@ mod images;
 pub mod input;
 mod picture;
 pub mod pictures_out;
+pub mod limits;
+pub mod naming;
+mod parse;
 pub mod plan;
+mod properties;
+mod reasons;
 pub mod run;
 pub mod spec;
 pub mod stats;
 pub mod stream;
 pub mod streams;
 pub mod uri;
+mod upright;
+mod watch;
 
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use input::Input;
 pub use pictures_out::Pictures;
+pub use limits::Limits;
 pub use plan::{Outputs, Plan};
 pub use run::{Ending, Event, Interrupt, Progress, run};
 pub use spec::Spec;

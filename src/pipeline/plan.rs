@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::graph::{Graph, NamedElement, Structure};
+use super::graph::{Graph, Literal, NamedElement, Structure};
+use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, Input, Pictures, Result, Spec, pictures_out};
 use crate::redaction;
@@ -45,10 +46,14 @@ pub struct Plan {
     pub assignments: Vec<Assignment>,
     /// The elements of the description, in order.
     pub elements: Vec<NamedElement>,
+    /// The property values that the description itself has, to be checked before the line is parsed.
+    pub literals: Vec<Literal>,
     /// Where the frames come from.
     pub input: Input,
     /// Where results go.
     pub outputs: Outputs,
+    /// When to end, and how long to wait for the source.
+    pub limits: Limits,
 }
 
 /// A property to set before the pipeline starts.
@@ -99,6 +104,7 @@ impl Plan {
             video: pictures_out::beside(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
         let graph = Graph::parse(&spec.file.pipeline.graph, &structure)?;
+        outputs.check_places(&graph.places)?;
         let values = values(spec, set)?;
         for slot in graph.slots {
             let Some(value) = values.get(&*slot.parameter) else {
@@ -122,7 +128,8 @@ impl Plan {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
         }
-        Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, outputs })
+        let (name, limits) = (spec.file.name.clone(), Limits::default());
+        Ok(Self { name, line: graph.line, assignments, elements: graph.elements, literals: graph.literals, input, outputs, limits })
     }
 }
 
@@ -308,7 +315,7 @@ fn tidy(path: &Path) -> PathBuf {
 }
 
 /// "; did you mean ...?", if one is near enough.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let best = known.map(|known| (strsim::levenshtein(name, known), known)).min();
     match best {
         Some((distance, known)) if distance <= 3.min(name.len() / 2 + 1) => format!("; did you mean `{known}`?"),

@@ -8,15 +8,19 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
+use super::decoded::Decoded;
 use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
-use super::{Error, Input, Plan, Result, build, images, pictures_out};
+use super::watch::Watch;
+use super::{Error, Input, Plan, Result, build, images, limits, pictures_out, reasons};
 use crate::redaction::Secrets;
 
 /// How often progress is told.
 const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 /// How long a stream may take to end after an interrupt.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a source that fails may take to end the stream by itself, so that what it delivered is completed.
+const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(1);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,10 +111,11 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)
 fn play_to_end(plan: &Plan, interrupt: &Interrupt, secrets: &Secrets, report: &mut impl FnMut(Event<'_>)) -> Result<Ending> {
     let pipeline = build::build(plan)?;
     let meter = Meter::new(&pipeline, plan);
+    let supervision = Supervision::new(&pipeline, plan);
     pictures_out::write_from(&pipeline, plan)?;
     let images = feed_images(&pipeline, plan)?;
     let stopper = Stopper(pipeline.clone());
-    let played = play(&pipeline, plan, interrupt, &meter, secrets, report);
+    let played = play(&pipeline, plan, interrupt, &meter, &supervision, secrets, report);
     let stats = meter.stats(played.is_ok());
     drop(stopper);
     if let Some(error) = images.nothing_read() {
@@ -155,32 +160,123 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
+/// What is looked at while a stream runs.
+struct Supervision {
+    watch: Option<Watch>,
+    decoded: Decoded,
+    limit: Option<limits::Gate>,
+}
+
+impl Supervision {
+    fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
+        Self {
+            watch: Watch::new(pipeline, plan),
+            decoded: Decoded::new(pipeline, plan),
+            limit: limits::Gate::new(pipeline, plan),
+        }
+    }
+
+    fn is_at_limit(&self) -> bool {
+        self.limit.as_ref().is_some_and(limits::Gate::is_reached)
+    }
+
+    /// Whether data of the input has come.
+    fn has_played(&self) -> bool {
+        self.decoded.has_frames() || self.watch.as_ref().is_some_and(Watch::has_arrived)
+    }
+
+    /// What is wrong with an end of the stream that came from the input.
+    fn broken_end(&self) -> Option<Error> {
+        if self.is_at_limit() {
+            return None;
+        }
+        let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached()));
+        lost.or_else(|| self.decoded.missing())
+    }
+}
+
+/// Why a stream is ending, once it is.
+enum Cause {
+    Interrupt,
+    Limit,
+    Lost(Error),
+}
+
+/// A stream that is ending: everything in flight comes out, and files are completed.
+struct Closing {
+    cause: Cause,
+    since: Instant,
+    /// The end of the stream was pushed behind the source.
+    is_pushed: bool,
+}
+
+impl Closing {
+    fn new(cause: Cause) -> Self {
+        Self { cause, since: Instant::now(), is_pushed: false }
+    }
+
+    /// Whether the user ended it, or the error.
+    fn result(self) -> Result<bool> {
+        match self.cause {
+            Cause::Interrupt => Ok(true),
+            Cause::Limit => Ok(false),
+            Cause::Lost(error) => Err(error),
+        }
+    }
+}
+
 fn play(
     pipeline: &gst::Pipeline,
     plan: &Plan,
     interrupt: &Interrupt,
     meter: &Meter,
+    supervision: &Supervision,
     secrets: &Secrets,
     report: &mut impl FnMut(Event<'_>),
 ) -> Result<(bool, Vec<String>)> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut warnings: Vec<String> = Vec::new();
-    let mut ending_since: Option<Instant> = None;
+    let mut closing: Option<Closing> = None;
     let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
     let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
     // A failure to change state is on the bus as an error, with its reason.
     let started = pipeline.set_state(gst::State::Playing);
     loop {
-        if interrupt.is_asked() && ending_since.is_none() {
-            ending_since = Some(Instant::now());
+        if interrupt.is_asked() && closing.is_none() {
+            closing = Some(Closing::new(Cause::Interrupt));
             repeats = false;
             end(pipeline, plan);
         }
-        if ending_since.is_some_and(|since| since.elapsed() > PATIENCE) {
+        if closing.is_none() {
+            if let Some(limit) = supervision.limit.as_ref().filter(|limit| limit.is_reached()) {
+                closing = Some(Closing::new(Cause::Limit));
+                repeats = false;
+                limit.end();
+            } else if let Some(error) = supervision.watch.as_ref().and_then(Watch::overdue) {
+                closing = Some(Closing::new(Cause::Lost(error)));
+                // Not on this thread: a source that hangs may hold it.
+                pipeline.call_async(|pipeline| {
+                    pipeline.send_event(gst::event::Eos::new());
+                });
+            }
+        }
+        if let Some(damage) = supervision.decoded.news() {
+            report(Event::Warning(&damage));
+            warnings.push(damage);
+        }
+        if let Some(closing) = &mut closing
+            && matches!(closing.cause, Cause::Lost(_))
+            && !closing.is_pushed
+            && closing.since.elapsed() > PATIENCE_WITH_SOURCE
+        {
+            closing.is_pushed = true;
+            entry_pad(pipeline).iter().for_each(limits::push_end);
+        }
+        if let Some(closing) = closing.take_if(|closing| closing.since.elapsed() > PATIENCE) {
             let warning = format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete");
             report(Event::Warning(&warning));
             warnings.push(warning);
-            return Ok((true, warnings));
+            return Ok((closing.result()?, warnings));
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -192,27 +288,40 @@ fn play(
         match message.view() {
             gst::MessageView::Eos(_) => {
                 report(Event::Progress(where_it_is(pipeline, meter)));
-                return Ok((ending_since.is_some(), warnings));
+                return match closing {
+                    Some(closing) => Ok((closing.result()?, warnings)),
+                    None => supervision.broken_end().map_or(Ok((false, warnings)), Err),
+                };
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
-            gst::MessageView::Error(error) if ending_since.is_some() && is_from_source(error) => {}
-            gst::MessageView::Error(error) => return Err(told(plan, error, secrets)),
+            gst::MessageView::Error(error) if closing.is_some() && reasons::is_from_source(error) => {}
+            gst::MessageView::Error(error) => {
+                let told = reasons::told(plan, error, supervision.has_played());
+                if !(reasons::is_from_source(error) && supervision.decoded.has_frames()) {
+                    return Err(told);
+                }
+                // The source pushes the end of the stream behind its error, so that what it delivered is completed.
+                closing = Some(Closing::new(Cause::Lost(told)));
+                repeats = false;
+            }
             gst::MessageView::Warning(warning) => {
-                let text = warning.error().message().to_owned();
-                // The parser's words for: the source has no pad that fits, now or later.
-                if text.starts_with("Delayed linking failed") {
-                    let name = plan.input.name();
+                let name = reasons::name(plan);
+                // The source has no pad that fits, now or later.
+                if warning.error().kind::<gst::ParseError>() == Some(gst::ParseError::DelayedLink) {
                     return Err(Error::failed(format!(
                         "cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it"
                     )));
                 }
+                let is_from_source = message.src().is_some_and(|source| source.path_string().contains(SOURCE));
+                let text = warning.error().message().to_owned();
+                let text = if is_from_source { format!("`{name}`: {text}") } else { text };
                 tracing::debug!(element = %source_name(&message), "{}", secrets.scrub(&text));
                 if !warnings.contains(&text) {
                     report(Event::Warning(&text));
                     warnings.push(text);
                 }
             }
-            gst::MessageView::Application(_) => {
+            gst::MessageView::Application(application) if application.structure().is_some_and(|structure| structure.name() == FIRST_FRAME) => {
                 if let Some(gate) = &gate {
                     // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
                     seek_to_start(pipeline, gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT)?;
@@ -227,6 +336,9 @@ fn play(
         }
     }
 }
+
+/// The name of the application message that says that the first frame of a loop is there.
+const FIRST_FRAME: &str = "roiflow-first-frame";
 
 /// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
 /// seek would be seen twice.
@@ -243,7 +355,7 @@ impl Gate {
         let told = AtomicBool::new(false);
         let probe = pad.add_probe(gst::PadProbeType::BLOCK | gst::PadProbeType::BUFFER, move |_, _| {
             if !told.swap(true, Ordering::AcqRel) {
-                let structure = gst::Structure::new_empty("roiflow-first-frame");
+                let structure = gst::Structure::new_empty(FIRST_FRAME);
                 let _posted = entry.post_message(gst::message::Application::builder(structure).src(&entry).build());
             }
             gst::PadProbeReturn::Ok
@@ -268,8 +380,7 @@ fn seek_to_start(pipeline: &gst::Pipeline, flags: gst::SeekFlags) -> Result<()> 
 
 /// Ends the stream behind its source, so that everything in flight comes out and files are completed.
 fn end(pipeline: &gst::Pipeline, plan: &Plan) {
-    let entry = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"));
-    match (&plan.input, entry) {
+    match (&plan.input, entry_pad(pipeline)) {
         // A file's source may be pulled from, and then hears of no event; its next frame is where the stream ends.
         (Input::File(_), Some(pad)) => {
             pad.add_probe(gst::PadProbeType::BUFFER, |pad, _info| {
@@ -283,6 +394,11 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
     }
 }
 
+/// Where decoded frames come in.
+fn entry_pad(pipeline: &gst::Pipeline) -> Option<gst::Pad> {
+    pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
+}
+
 fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
     let time = |time: gst::ClockTime| Duration::from_nanos(time.nseconds());
     Progress {
@@ -290,28 +406,6 @@ fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
         position: pipeline.query_position::<gst::ClockTime>().map(time),
         duration: pipeline.query_duration::<gst::ClockTime>().map(time),
     }
-}
-
-/// An error message of an element, as a sentence of ours.
-fn told(plan: &Plan, error: &gst::message::Error, secrets: &Secrets) -> Error {
-    let (reason, details) = (error.error(), error.debug().unwrap_or_default());
-    tracing::debug!("{}", secrets.scrub(&details));
-    let text = reason.message().trim_end_matches('.').to_owned();
-    let from_input = is_from_source(error)
-        || matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
-    if from_input {
-        let name = plan.input.name();
-        // GStreamer's own words for a stream of audio alone say nothing of video.
-        let no_video = details.contains("not-linked") || details.contains("no suitable");
-        let hint = if no_video { "; expected a file or stream with video in it" } else { "" };
-        return Error::failed(format!("cannot play `{name}`: {text}{hint}"));
-    }
-    let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
-    Error::failed(format!("{element}: {text}"))
-}
-
-fn is_from_source(error: &gst::message::Error) -> bool {
-    error.src().is_some_and(|source| source.path_string().contains(SOURCE))
 }
 
 fn source_name(message: &gst::Message) -> String {

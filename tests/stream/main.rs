@@ -13,10 +13,14 @@ mod classify;
 mod detect;
 mod documentation;
 mod economy;
+#[cfg(feature = "cli")]
+mod endings;
 mod failures;
 mod flow;
 #[cfg(feature = "cli")]
 mod images;
+#[cfg(feature = "cli")]
+mod limits;
 mod link;
 mod live;
 mod meta;
@@ -39,4 +43,6 @@ mod trace;
 mod track;
 #[cfg(feature = "cli")]
 mod untrusted;
+#[cfg(feature = "cli")]
+mod upright;
 mod warm_up;

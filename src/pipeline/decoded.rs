@@ -1,0 +1,307 @@
+//! Compares the frames that were decoded with what the file declares: files that are cut short, and frames that are lost in the middle.
+//!
+//! Time stamps are compared between the demuxer, which reads the container's index, and the decoder's output. A compressed frame whose
+//! time lies in a gap of the decoder's output was lost. The end of the last frame is compared with the end that the container declares.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::SOURCE;
+use super::watch::{factory_name, klass};
+use super::{Error, Input, Plan, container, reasons};
+
+/// Demuxers whose containers declare a duration that holds. Others estimate it.
+const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
+/// Compressed frames that can be inside a decoder.
+const MAX_INSIDE: usize = 1024;
+/// What may be missing at the end of a file whose bytes are all there: the smaller one of this and of a tenth of its duration.
+const MAX_TOLERANCE: gst::ClockTime = gst::ClockTime::from_seconds(1);
+
+/// Counts the frames of one input.
+pub(super) struct Decoded {
+    seen: Arc<Mutex<Seen>>,
+    plan: Plan,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Seen {
+    demuxer: Option<gst::Element>,
+    /// Pads of the demuxer that have video. The frames of several tracks can't be told apart behind their decoders.
+    tracks: BTreeSet<String>,
+    /// Time stamps of compressed frames that have not come out of the decoder.
+    inside: BTreeSet<gst::ClockTime>,
+    n_frames: u64,
+    begin: Option<gst::ClockTime>,
+    end: Option<gst::ClockTime>,
+    frame_time: gst::ClockTime,
+    /// Of any stream of the file.
+    last_end: Option<gst::ClockTime>,
+    /// Where the video track ends, as the container declares it.
+    declared_end: Option<gst::ClockTime>,
+    /// Frames that the file has and the decoder did not give.
+    n_lost: u64,
+    /// Frames for which gaps in the file have room. Files with a changing frame rate have such gaps, and damaged ones.
+    n_absent: u64,
+    /// A damage that was not reported yet.
+    news: Option<gst::ClockTime>,
+    /// A sink has asked for fewer frames.
+    drops_late: bool,
+}
+
+impl Decoded {
+    /// Call it before the pipeline starts.
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let of_signal = seen.clone();
+        if matches!(plan.input, Input::File(_) | Input::Uri(_)) {
+            pipeline.connect_deep_element_added(move |_, _, element| {
+                let (factory, klass) = (factory_name(element), klass(element));
+                if DEMUXERS.contains(&&*factory) {
+                    let seen = of_signal.clone();
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).demuxer = Some(element.clone());
+                    element.connect_pad_added(move |_, pad| watch_demuxed(pad, &seen));
+                } else if klass.contains("Decoder") && (klass.contains("Video") || klass.contains("Image")) && is_in_source(element) {
+                    watch_decoder(element, &of_signal);
+                }
+            });
+        }
+        Self { seen, plan: plan.clone() }
+    }
+
+    /// Whether frames have been decoded.
+    pub(super) fn has_frames(&self) -> bool {
+        self.lock().n_frames > 0
+    }
+
+    /// The end of the last frame, in the time of the input.
+    pub(super) fn reached(&self) -> Option<gst::ClockTime> {
+        self.lock().end
+    }
+
+    /// A damage that was found since the last call, as a warning.
+    pub(super) fn news(&self) -> Option<String> {
+        let at = self.lock().news.take()?;
+        Some(format!("`{}` is damaged at {:.1} s: frames there can't be decoded", reasons::name(&self.plan), seconds(at)))
+    }
+
+    /// The error of a file whose end has come and whose frames have not all.
+    pub(super) fn missing(&self) -> Option<Error> {
+        let mut seen = self.lock().clone();
+        let demuxer = seen.demuxer.take()?;
+        if seen.declared_end.is_none() {
+            let duration = demuxer.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO);
+            // The longest stream of the file makes the duration, which may be sound.
+            let others = seen.last_end.unwrap_or_default().saturating_sub(seen.end.unwrap_or_default());
+            seen.declared_end = duration.map(|duration| duration.saturating_sub(others));
+        }
+        let missing_bytes = match &self.plan.input {
+            Input::File(path) => container::missing_bytes(path),
+            _ => None,
+        };
+        if let Input::File(path) = &self.plan.input
+            && seen.n_absent > 0
+            && container::is_broken_matroska(path)
+        {
+            seen.n_lost += seen.n_absent;
+        }
+        let what = seen.damage(missing_bytes)?;
+        Some(Error::failed(format!("`{}` {what}; the results of the others are written", reasons::name(&self.plan))))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// What is wrong with the file, in words.
+    fn damage(&self, missing_bytes: Option<(u64, u64)>) -> Option<String> {
+        let (begin, end) = (self.begin?, self.end?);
+        let played = end.saturating_sub(begin);
+        let declared = self.declared_end.map(|declared| declared.saturating_sub(begin));
+        let least = self.frame_time * 5 / 2;
+        let tolerance = match (missing_bytes, declared) {
+            (None, Some(declared)) => MAX_TOLERANCE.min(declared / 10).max(least),
+            _ => least,
+        };
+        let is_one = self.tracks.len() < 2;
+        let n_lost = if self.drops_late || !is_one { 0 } else { self.n_lost };
+        match declared.filter(|_| is_one).filter(|declared| declared.saturating_sub(played) > tolerance) {
+            Some(declared) => {
+                let n_got = self.n_frames + n_lost;
+                let share = seconds(declared) / seconds(played).max(1e-3);
+                let n_expected = (n_got as f64 * share).round() as u64;
+                let (got, expected) = (seconds(played), seconds(declared));
+                Some(format!("is cut short: got {} of about {n_expected} frames ({got:.1} of {expected:.1} s)", self.n_frames))
+            }
+            None if missing_bytes.is_some() => {
+                let (expected, got) = missing_bytes?;
+                Some(format!("is cut short: got {got} of {expected} bytes, {} frames ({:.1} s)", self.n_frames, seconds(played)))
+            }
+            None if n_lost > 0 => {
+                let n_expected = self.n_frames + n_lost;
+                Some(format!("is damaged: got {} of {n_expected} frames, {n_lost} can't be decoded", self.n_frames))
+            }
+            None => None,
+        }
+    }
+
+    fn demuxed(&mut self, is_video: bool, pts: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
+        let Some(pts) = pts else { return };
+        self.last_end = self.last_end.max(Some(pts + duration.unwrap_or_default()));
+        if is_video {
+            if self.inside.len() == MAX_INSIDE {
+                self.inside.pop_first();
+            }
+            self.inside.insert(pts);
+        }
+    }
+
+    fn decoded(&mut self, pts: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
+        self.n_frames += 1;
+        let Some(pts) = pts else { return };
+        if let Some(duration) = duration.filter(|duration| *duration > gst::ClockTime::ZERO) {
+            self.frame_time = duration;
+        }
+        let frame_time = self.frame_time;
+        let before = self.end.unwrap_or(pts);
+        if pts > before + frame_time / 2 {
+            let n_lost = self.inside.range(before.saturating_sub(frame_time / 2)..pts).count() as u64;
+            // How many frames the gap has room for, if they came at a steady pace.
+            let n_room = (pts - before).nseconds().checked_div(frame_time.nseconds()).unwrap_or(0);
+            if n_lost > 0 && self.n_lost == 0 {
+                self.news = Some(before);
+            }
+            self.n_lost += n_lost;
+            self.n_absent += n_room.saturating_sub(n_lost);
+        } else if pts + frame_time / 2 < before {
+            // Frames that come late, out of their order, were counted as lost.
+            self.n_lost = self.n_lost.saturating_sub(1);
+        }
+        self.inside = self.inside.split_off(&(pts + gst::ClockTime::from_nseconds(1)));
+        self.begin.get_or_insert(pts);
+        self.end = self.end.max(Some(pts + duration.unwrap_or(frame_time)));
+    }
+
+    /// Time begins anew, as with a loop.
+    fn restart(&mut self) {
+        self.inside.clear();
+        self.end = None;
+    }
+}
+
+fn watch_demuxed(pad: &gst::Pad, seen: &Arc<Mutex<Seen>>) {
+    let seen = seen.clone();
+    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM;
+    pad.add_probe(kinds, move |pad, info| {
+        let is_video = || {
+            let caps = pad.current_caps();
+            caps.is_some_and(|caps| caps.structure(0).is_some_and(|structure| structure.name().starts_with("video/")))
+        };
+        match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => {
+                let is_video = is_video();
+                seen.lock().unwrap_or_else(PoisonError::into_inner).demuxed(is_video, buffer.pts(), buffer.duration());
+            }
+            Some(gst::PadProbeData::Event(event)) => {
+                if let gst::EventView::Segment(segment) = event.view()
+                    && is_video()
+                {
+                    let stop = segment.segment().downcast_ref::<gst::ClockTime>().and_then(|segment| segment.stop());
+                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.declared_end = stop;
+                    seen.tracks.insert(pad.name().to_string());
+                }
+            }
+            _ => {}
+        }
+        gst::PadProbeReturn::Ok
+    });
+}
+
+fn watch_decoder(decoder: &gst::Element, seen: &Arc<Mutex<Seen>>) {
+    let Some(pad) = decoder.static_pad("src") else { return };
+    let seen = seen.clone();
+    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_BOTH;
+    pad.add_probe(kinds, move |_, info| {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => seen.decoded(buffer.pts(), buffer.duration()),
+            Some(gst::PadProbeData::Event(event)) => match event.view() {
+                gst::EventView::Segment(_) => seen.restart(),
+                gst::EventView::Qos(_) => seen.drops_late = true,
+                _ => {}
+            },
+            _ => {}
+        }
+        gst::PadProbeReturn::Ok
+    });
+}
+
+fn is_in_source(element: &gst::Element) -> bool {
+    element.path_string().contains(SOURCE)
+}
+
+fn seconds(time: gst::ClockTime) -> f64 {
+    time.nseconds() as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
+
+    /// A video of 100 frames of which the decoder gives these.
+    fn seen(decoded: impl Iterator<Item = u64>) -> Seen {
+        let mut seen = Seen { declared_end: Some(FRAME * 100), frame_time: FRAME, ..Seen::default() };
+        let mut n_in = 0;
+        for n in decoded {
+            // Two frames are inside the decoder.
+            while n_in < (n + 3).min(100) {
+                seen.demuxed(true, Some(FRAME * n_in), Some(FRAME));
+                n_in += 1;
+            }
+            seen.decoded(Some(FRAME * n), Some(FRAME));
+        }
+        seen
+    }
+
+    #[test]
+    fn a_whole_file_is_not_damaged() {
+        assert_eq!(seen(0..100).damage(None), None);
+        assert_eq!(seen(0..98).damage(None), None, "durations are rounded");
+    }
+
+    #[test]
+    fn missing_frames_at_the_end_and_in_the_middle_are_counted() {
+        let cut = seen(0..46).damage(None).unwrap();
+        assert!(cut.contains("got 46 of about 100 frames (1.8 of 4.0 s)"), "{cut}");
+        let damaged = seen((0..30).chain(40..100)).damage(None).unwrap();
+        assert!(damaged.contains("got 90 of 100 frames, 10 can't"), "{damaged}");
+        let bytes = seen(0..100).damage(Some((2000, 1000))).unwrap();
+        assert!(bytes.contains("1000 of 2000 bytes"), "{bytes}");
+        let tail = seen(0..96).damage(Some((2000, 1990))).unwrap();
+        assert!(tail.contains("got 96 of about 100"), "{tail}");
+    }
+
+    #[test]
+    fn gaps_in_which_the_file_has_no_frames_are_not_damage() {
+        let mut seen = Seen { frame_time: FRAME, ..Seen::default() };
+        for n in [0, 1, 2, 30, 31, 60] {
+            seen.demuxed(true, Some(FRAME * n), None);
+            seen.decoded(Some(FRAME * n), Some(FRAME));
+        }
+        // A hidden frame between two that are shown.
+        seen.demuxed(true, Some(FRAME * 60 + FRAME / 2), None);
+        seen.demuxed(true, Some(FRAME * 61), None);
+        seen.decoded(Some(FRAME * 61), Some(FRAME));
+        assert_eq!((seen.n_lost, seen.damage(None)), (0, None));
+        // Late frames that a window drops.
+        let dropping = Seen { drops_late: true, ..self::seen((0..30).chain(40..100)) };
+        assert_eq!(dropping.damage(None), None);
+    }
+}

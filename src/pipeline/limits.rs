@@ -1,0 +1,131 @@
+//! When a run ends before its input does, and how long it waits for a source: `--frames`, `--seconds`, `--source-timeout`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::Plan;
+use super::plan::{ENTRY, PUBLISH, SOURCE};
+
+/// The limits of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// End after so many frames.
+    pub n_frames: Option<u64>,
+    /// End after so much time of the stream, from its first frame on.
+    pub duration: Option<Duration>,
+    /// A camera or network source that delivers nothing for so long is lost. `None`: never.
+    pub source_timeout: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { n_frames: None, duration: None, source_timeout: Some(Duration::from_secs(10)) }
+    }
+}
+
+/// The name of the application message that says that the limit was reached.
+pub(super) const REACHED: &str = "roiflow-limit-reached";
+
+/// Lets frames pass until the limit, and none behind it.
+pub(super) struct Gate {
+    pad: gst::Pad,
+    is_reached: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Passed {
+    n_frames: u64,
+    first: Option<gst::ClockTime>,
+}
+
+impl Gate {
+    /// `None` without a limit. Frames are counted behind the source. Where elements may drop or repeat frames, they are counted where the
+    /// JSON is written, so that it has as many lines; but in front of all branches, if the graph has several.
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
+        let Limits { n_frames, duration, .. } = plan.limits;
+        if n_frames.is_none() && duration.is_none() {
+            return None;
+        }
+        let has_branches = plan.elements.iter().any(|element| element.factory == "tee");
+        let publish = pipeline.by_name(PUBLISH).and_then(|publish| publish.static_pad("sink")?.peer());
+        let is_inference = |factory: &str| matches!(factory, "roidetect" | "roiclassify");
+        let inference = || plan.elements.iter().rfind(|element| is_inference(&element.factory));
+        let inferred = || pipeline.by_name(&inference()?.name)?.static_pad("src");
+        let source = || [ENTRY, SOURCE].iter().find_map(|name| pipeline.by_name(name)?.static_pad("src"));
+        let keeps_all = keeps_all_frames(plan) || has_branches;
+        let pad = publish.or_else(inferred).filter(|_| !keeps_all).or_else(source)?;
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let (passed, of_probe) = (Mutex::new(Passed::default()), is_reached.clone());
+        pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
+            if of_probe.load(Ordering::Acquire) {
+                return refuse(info);
+            }
+            let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
+            let time = info.buffer().and_then(|buffer| buffer.pts()).and_then(|pts| running_time(pad, pts));
+            if let (Some(limit), Some(time)) = (duration, time) {
+                let first = *passed.first.get_or_insert(time);
+                if Duration::from_nanos(time.saturating_sub(first).nseconds()) >= limit {
+                    reach(pad, &of_probe);
+                    return refuse(info);
+                }
+            }
+            passed.n_frames += 1;
+            if n_frames == Some(passed.n_frames) {
+                reach(pad, &of_probe);
+            }
+            gst::PadProbeReturn::Ok
+        });
+        Some(Self { pad, is_reached })
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.is_reached.load(Ordering::Acquire)
+    }
+
+    /// Ends the stream behind the last frame that passed.
+    pub(super) fn end(&self) {
+        push_end(&self.pad);
+    }
+}
+
+/// Whether as many frames leave the graph as come in.
+fn keeps_all_frames(plan: &Plan) -> bool {
+    let are_ours = plan.elements.iter().all(|element| element.factory.starts_with("roi"));
+    let mut properties = plan.literals.iter().map(|literal| &literal.property).chain(plan.assignments.iter().map(|set| &set.property));
+    are_ours && properties.all(|property| property != "drop-frames")
+}
+
+/// Pushes the end of the stream on a thread of GStreamer's: a push waits until downstream has taken the frame in front of it.
+pub(super) fn push_end(pad: &gst::Pad) {
+    let pad = pad.clone();
+    let Some(element) = pad.parent_element() else { return };
+    element.call_async(move |_| {
+        pad.push_event(gst::event::Eos::new());
+    });
+}
+
+/// Upstream hears that downstream takes no more, and ends.
+fn refuse(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
+    info.data.take();
+    info.flow_res = Err(gst::FlowError::Eos);
+    gst::PadProbeReturn::Handled
+}
+
+fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
+    is_reached.store(true, Ordering::Release);
+    if let Some(element) = pad.parent_element() {
+        let structure = gst::Structure::new_empty(REACHED);
+        // Refused only by a pipeline that stops.
+        let _posted = element.post_message(gst::message::Application::builder(structure).src(&element).build());
+    }
+}
+
+/// Goes on over the seams of a loop, as time stamps do not.
+fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
+    let segment = pad.sticky_event::<gst::event::Segment>(0)?;
+    segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)
+}

@@ -1,0 +1,167 @@
+//! The line of a plan as a `gst::Pipeline`, with errors in words for those who write descriptions.
+//!
+//! Elements and property values are checked before GStreamer's parser sees the line: it lets values out of range pass.
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::{PUBLISH, nearest};
+use super::{Error, Outputs, Plan, Result, properties};
+
+/// The Debian package of an element, by how its name begins; the longest beginning counts.
+const PACKAGES: &[(&str, &str)] = &[
+    ("x264", "gstreamer1.0-plugins-ugly"),
+    ("mpeg2dec", "gstreamer1.0-plugins-ugly"),
+    ("asfdemux", "gstreamer1.0-plugins-ugly"),
+    ("avdec_", "gstreamer1.0-libav"),
+    ("avenc_", "gstreamer1.0-libav"),
+    ("avdemux_", "gstreamer1.0-libav"),
+    ("avmux_", "gstreamer1.0-libav"),
+    ("va", "gstreamer1.0-plugins-bad"),
+    ("nv", "gstreamer1.0-plugins-bad"),
+    ("x265", "gstreamer1.0-plugins-bad"),
+    ("h264parse", "gstreamer1.0-plugins-bad"),
+    ("h265parse", "gstreamer1.0-plugins-bad"),
+    ("av1", "gstreamer1.0-plugins-bad"),
+    ("openh264", "gstreamer1.0-plugins-bad"),
+    ("mpegtsmux", "gstreamer1.0-plugins-bad"),
+    ("tsdemux", "gstreamer1.0-plugins-bad"),
+    ("hls", "gstreamer1.0-plugins-bad"),
+    ("rtmp", "gstreamer1.0-plugins-bad"),
+    ("srt", "gstreamer1.0-plugins-bad"),
+    ("webrtc", "gstreamer1.0-plugins-bad"),
+    ("fpsdisplaysink", "gstreamer1.0-plugins-bad"),
+    ("kmssink", "gstreamer1.0-plugins-bad"),
+    ("waylandsink", "gstreamer1.0-plugins-bad"),
+    ("fakevideosink", "gstreamer1.0-plugins-bad"),
+    ("v4l2", "gstreamer1.0-plugins-good"),
+    ("vp8", "gstreamer1.0-plugins-good"),
+    ("vp9", "gstreamer1.0-plugins-good"),
+    ("jpeg", "gstreamer1.0-plugins-good"),
+    ("png", "gstreamer1.0-plugins-good"),
+    ("matroska", "gstreamer1.0-plugins-good"),
+    ("qt", "gstreamer1.0-plugins-good"),
+    ("mp4mux", "gstreamer1.0-plugins-good"),
+    ("avi", "gstreamer1.0-plugins-good"),
+    ("flv", "gstreamer1.0-plugins-good"),
+    ("rtp", "gstreamer1.0-plugins-good"),
+    ("rtsp", "gstreamer1.0-plugins-good"),
+    ("udp", "gstreamer1.0-plugins-good"),
+    ("souphttp", "gstreamer1.0-plugins-good"),
+    ("videobox", "gstreamer1.0-plugins-good"),
+    ("videocrop", "gstreamer1.0-plugins-good"),
+    ("videoflip", "gstreamer1.0-plugins-good"),
+    ("deinterlace", "gstreamer1.0-plugins-good"),
+    ("compositor", "gstreamer1.0-plugins-base"),
+    ("videorate", "gstreamer1.0-plugins-base"),
+    ("videoscale", "gstreamer1.0-plugins-base"),
+    ("videoconvert", "gstreamer1.0-plugins-base"),
+    ("videotestsrc", "gstreamer1.0-plugins-base"),
+    ("textoverlay", "gstreamer1.0-x"),
+    ("timeoverlay", "gstreamer1.0-x"),
+    ("clockoverlay", "gstreamer1.0-x"),
+    ("ximagesink", "gstreamer1.0-x"),
+    ("xvimagesink", "gstreamer1.0-x"),
+    ("gl", "gstreamer1.0-gl"),
+    ("gtksink", "gstreamer1.0-gtk3"),
+    ("rtspclientsink", "gstreamer1.0-rtsp"),
+    ("gva", "Intel's DL Streamer (not in Debian)"),
+];
+
+/// Checks and parses the line.
+///
+/// # Errors
+/// If an element is not installed (`Failed`), or a property, a value or the graph itself is wrong (`Usage`).
+pub(super) fn launch(plan: &Plan) -> Result<gst::Pipeline> {
+    for element in &plan.elements {
+        if gst::ElementFactory::find(&element.factory).is_none() {
+            return Err(missing(&plan.name, &element.factory));
+        }
+    }
+    for literal in &plan.literals {
+        let Some(named) = plan.elements.iter().find(|element| element.name == literal.element) else { continue };
+        let Some(factory) = gst::ElementFactory::find(&named.factory) else { continue };
+        let pspec = properties::find(&factory, &named.name, &literal.property)?;
+        if !properties::is_object(&pspec) {
+            properties::value(&named.factory, &named.name, &pspec, &properties::unescaped(&literal.text))?;
+        }
+    }
+    let pipeline = gst::parse::launch(&plan.line).map_err(|error| refused(&plan.name, &error))?;
+    let pipeline = pipeline
+        .downcast::<gst::Pipeline>()
+        .map_err(|_| Error::usage("the graph is a single element: expected `{source} ! ... ! {video}`"))?;
+    check_ends(&pipeline)?;
+    Ok(pipeline)
+}
+
+/// What the parser said of a line.
+fn refused(name: &str, error: &gst::glib::Error) -> Error {
+    let what = error.message().trim_end_matches('.');
+    let advice = match error.kind::<gst::ParseError>() {
+        // GStreamer's parser also calls a value of a property that is not there a missing element.
+        Some(gst::ParseError::NoSuchElement) => {
+            return Error::failed(format!(
+                "the graph of `{name}` can't be built: {what}; `gst-inspect-1.0` lists the elements that are installed"
+            ));
+        }
+        Some(gst::ParseError::NoSuchProperty) => "; `gst-inspect-1.0 ELEMENT` lists the properties of an element",
+        Some(gst::ParseError::CouldNotSetProperty) => "; `gst-inspect-1.0 ELEMENT` lists the values that a property takes",
+        Some(gst::ParseError::Link | gst::ParseError::DelayedLink) => {
+            "; elements that follow each other need a format in common: put `videoconvert` between them, or check the caps"
+        }
+        Some(gst::ParseError::Syntax | gst::ParseError::Empty | gst::ParseError::EmptyBin) => {
+            "; expected elements joined by `!`, as in `{source} ! roidetect model={model} ! {json} ! {video}`"
+        }
+        _ => "",
+    };
+    Error::usage(format!("the graph of `{name}` can't be built: {what}{advice}"))
+}
+
+fn missing(name: &str, factory: &str) -> Error {
+    let package = PACKAGES.iter().filter(|(begin, _)| factory.starts_with(begin)).max_by_key(|(begin, _)| begin.len());
+    let factories = gst::ElementFactory::factories_with_type(gst::ElementFactoryType::ANY, gst::Rank::NONE);
+    let names: Vec<String> = factories.iter().map(|factory| factory.name().to_string()).collect();
+    let near = nearest(factory, names.iter().map(String::as_str));
+    let install = match package {
+        Some((_, package)) if near.is_empty() => format!("; install {package}"),
+        _ => String::new(),
+    };
+    Error::failed(format!(
+        "the graph of `{name}` can't be built: element `{factory}` is not installed{near}{install}; `gst-inspect-1.0` lists the elements that are installed"
+    ))
+}
+
+/// A graph that ends in nothing would stop with GStreamer's "not linked" at the first frame.
+fn check_ends(pipeline: &gst::Pipeline) -> Result<()> {
+    for element in pipeline.children() {
+        let pads = element.src_pads();
+        if !pads.is_empty() && pads.iter().all(|pad| !pad.is_linked()) {
+            let what = match element.name() {
+                name if name == PUBLISH => "`{json}`".to_owned(),
+                name if name.starts_with("roiflow-") => "`{source}`".to_owned(),
+                name => format!("element `{name}`"),
+            };
+            return Err(Error::usage(format!("the graph ends behind {what}, where frames still come out: end it with `! {{video}}`")));
+        }
+    }
+    Ok(())
+}
+
+impl Outputs {
+    /// Whether a graph with these structural placeholders has a place for each output.
+    ///
+    /// # Errors
+    /// `Usage` if one is missing.
+    pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
+        for (is_wanted, place, option, where_to) in [
+            (self.json.is_some(), "json", "--json", "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`"),
+            (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
+            (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),
+        ] {
+            if is_wanted && !places.contains(&place) {
+                return Err(Error::usage(format!("{option}: expected `{{{place}}}` in the graph, which has none; {where_to}")));
+            }
+        }
+        Ok(())
+    }
+}

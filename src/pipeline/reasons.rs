@@ -1,0 +1,142 @@
+//! Errors of elements as sentences for people: which source, what the server answered, what to do.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::SOURCE;
+use super::{Error, Plan, streams, watch};
+
+/// How long it may take to find out why a server could not be reached.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The input as people may see it: without user and password.
+pub(super) fn name(plan: &Plan) -> String {
+    streams::redacted(&plan.input.name())
+}
+
+/// Whether an error comes from the elements that read and decode the input.
+pub(super) fn is_from_source(error: &gst::message::Error) -> bool {
+    error.src().is_some_and(|source| source.path_string().contains(SOURCE))
+}
+
+/// An error message of an element, as a sentence. `has_played` says that frames of the input have come before.
+pub(super) fn told(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error {
+    let (reason, details) = (error.error(), error.debug().unwrap_or_default());
+    tracing::debug!("{}", plan.input.secrets().scrub(&details));
+    let text = reason.message().trim_end_matches('.').to_owned();
+    let is_no_media = matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
+    if !is_from_source(error) && !is_no_media {
+        let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
+        return Error::failed(format!("{element}: {text}"));
+    }
+    let name = name(plan);
+    let what = if has_played { "lost the source" } else { "cannot play" };
+    if let Some(answer) = answer(error) {
+        return Error::failed(format!("{what} `{name}`: {answer}"));
+    }
+    // Network elements fail without a word of their own where no connection came about.
+    let origin = error.src().and_then(|source| source.downcast_ref::<gst::Element>()).filter(|element| is_network(element));
+    if let Some(origin) = origin {
+        let cause = unreachable(origin).unwrap_or_else(|| format!("{text}; the connection broke off"));
+        return Error::failed(format!("{what} `{name}`: {cause}"));
+    }
+    // GStreamer's own words for a stream of audio alone say nothing of video.
+    let no_video = details.contains("not-linked") || details.contains("no suitable");
+    let hint = if no_video { "; expected a file or stream with video in it" } else { "" };
+    Error::failed(format!("{what} `{name}`: {text}{hint}"))
+}
+
+/// What an HTTP or RTSP server answered.
+fn answer(error: &gst::message::Error) -> Option<String> {
+    let details = error.details()?;
+    let of = |protocol: &str| details.get::<u32>(&format!("{protocol}-status-code")).ok().filter(|code| *code >= 300);
+    let (protocol, code) = of("http").map(|code| ("HTTP", code)).or_else(|| of("rtsp").map(|code| ("RTSP", code)))?;
+    let advice = match code {
+        401 | 403 | 407 => "the server refused the user name or the password",
+        404 | 410 => "the server has no such stream or file; check the path",
+        453 | 503 => "the server is busy",
+        500.. => "the server failed",
+        _ => "the server refused",
+    };
+    Some(format!("{advice} ({protocol} status {code})"))
+}
+
+fn is_network(element: &gst::Element) -> bool {
+    ["rtspsrc", "souphttpsrc", "curlhttpsrc"].contains(&watch::factory_name(element).as_str())
+}
+
+/// Tries to connect where the element could not, and says what stands in the way.
+fn unreachable(origin: &gst::Element) -> Option<String> {
+    let handler = origin.dynamic_cast_ref::<gst::URIHandler>()?;
+    let uri = handler.uri()?;
+    let (scheme, host, port) = address(&uri)?;
+    let is_secure = scheme == "https" || scheme == "rtsps";
+    let (sender, receiver) = mpsc::channel();
+    let (of_thread, no_answer) = (host.clone(), format!("{host} does not answer on port {port}"));
+    // Looking up a name can't be broken off; the thread ends by itself.
+    let spawned = std::thread::Builder::new().name("roiflow-connect".to_owned()).spawn(move || {
+        let connected = (&*of_thread, port).to_socket_addrs().map(|mut addresses| {
+            addresses.next().map(|address| TcpStream::connect_timeout(&address, PATIENCE))
+        });
+        // The receiver may have given up.
+        let _sent = sender.send(connected);
+    });
+    spawned.ok()?;
+    match receiver.recv_timeout(PATIENCE) {
+        Err(_) => Some(format!("{no_answer}; check the address and the network")),
+        Ok(Err(_) | Ok(None)) => Some(format!("no address is known for the host {host}; check its name and the network")),
+        Ok(Ok(Some(Err(error)))) if error.kind() == std::io::ErrorKind::TimedOut => {
+            Some(format!("{no_answer}; check the address and the network"))
+        }
+        Ok(Ok(Some(Err(error)))) => Some(format!("cannot connect to port {port} of {host}: {error}; check that the server runs")),
+        Ok(Ok(Some(Ok(_)))) if is_secure => {
+            Some(format!("the TLS handshake with {host} failed; check its certificate, or whether port {port} speaks TLS"))
+        }
+        Ok(Ok(Some(Ok(_)))) => None,
+    }
+}
+
+/// Scheme, host and port of a URI.
+fn address(uri: &str) -> Option<(String, String, u16)> {
+    let (scheme, rest) = uri.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port.parse().ok()?)),
+        _ => (place, None),
+    };
+    let known = match scheme {
+        "https" => 443,
+        "rtsps" => 322,
+        scheme if scheme.starts_with("rtsp") => 554,
+        _ => 80,
+    };
+    let host = host.trim_matches(['[', ']']);
+    (!host.is_empty()).then(|| (scheme.to_owned(), host.to_owned(), port.unwrap_or(known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn the_address_of_a_server_is_found_in_its_uri() {
+        for (uri, expected) in [
+            ("http://host/a.mp4", Some(("http", "host", 80))),
+            ("https://u:p@host:8443/a?b=c:1", Some(("https", "host", 8443))),
+            ("rtsp://u:p@ss@10.0.0.1/live", Some(("rtsp", "10.0.0.1", 554))),
+            ("rtsps://[::1]/live", Some(("rtsps", "::1", 322))),
+            ("http://[::1]:81", Some(("http", "::1", 81))),
+            ("http://host:x/", None),
+            ("http:///a", None),
+            ("file", None),
+        ] {
+            let expected = expected.map(|(scheme, host, port)| (scheme.to_owned(), host.to_owned(), port));
+            assert_eq!(address(uri), expected, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Supervises the source of a stream: whether data still arrives, and whether its end is a proper end.
+//!
+//! The arrival of data is measured at the source, so a model that is still compiling or a slow output is not taken for a lost camera:
+//! while downstream holds a buffer of the source, the source can't deliver and nothing counts as late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::SOURCE;
+use super::{Error, Input, Plan, reasons};
+
+/// Segments of HLS and DASH may be ten seconds long, and come at once.
+const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
+/// How long an RTSP source tries UDP, until it takes TCP.
+const MAX_UDP_TRY: Duration = Duration::from_secs(5);
+/// How much of a recording may be missing when its end is still proper: durations are rounded.
+const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
+
+/// The supervision of one running source.
+pub(super) struct Watch {
+    arrivals: Arc<Arrivals>,
+    source: gst::Element,
+    name: String,
+    timeout: Option<Duration>,
+}
+
+struct Arrivals {
+    begin: Instant,
+    /// Of the last arrival, since `begin`.
+    last_ms: AtomicU64,
+    n_buffers: AtomicU64,
+    /// Buffers of the source that downstream has not accepted yet.
+    n_in_push: AtomicUsize,
+    /// Where the data ended, in bytes, if the source counts them.
+    end_bytes: AtomicU64,
+    /// Data is pulled, or comes from elements unknown here: whether it is late can't be seen.
+    is_unknown: AtomicBool,
+    is_segmented: AtomicBool,
+    /// The source has delivered everything.
+    is_done: AtomicBool,
+}
+
+impl Watch {
+    /// `None` for sources that can't be lost: files, pictures, frames of the application. Call it before the pipeline starts.
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
+        let Input::Uri(_) = &plan.input else { return None };
+        let source = pipeline.by_name(SOURCE)?;
+        let arrivals = Arc::new(Arrivals {
+            begin: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            n_buffers: AtomicU64::new(0),
+            n_in_push: AtomicUsize::new(0),
+            end_bytes: AtomicU64::new(0),
+            is_unknown: AtomicBool::new(false),
+            is_segmented: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
+        });
+        let timeout = plan.limits.source_timeout;
+        if source.find_property("uri").is_some() {
+            source.connect_closure(
+                "source-setup",
+                false,
+                glib::closure!(move |_decoder: &gst::Element, source: &gst::Element| set_up(source, timeout)),
+            );
+        }
+        let seen = arrivals.clone();
+        pipeline.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));
+        Some(Self { arrivals, source, name: reasons::name(plan), timeout })
+    }
+
+    /// The error of a source that has delivered nothing for too long.
+    pub(super) fn overdue(&self) -> Option<Error> {
+        let arrivals = &self.arrivals;
+        let mut timeout = self.timeout?;
+        let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
+        if is_segmented {
+            timeout = timeout.max(LEAST_TIMEOUT_OF_SEGMENTS);
+        }
+        let since = arrivals.begin.elapsed().saturating_sub(Duration::from_millis(arrivals.last_ms.load(Ordering::Relaxed)));
+        if since < timeout || arrivals.n_in_push.load(Ordering::Relaxed) > 0 || arrivals.is_unknown.load(Ordering::Relaxed) {
+            return None;
+        }
+        // What was read is still being processed. A live list of segments goes on after the end of each.
+        if arrivals.is_done.load(Ordering::Relaxed) && !(is_segmented && self.duration().is_none()) {
+            return None;
+        }
+        let seconds = timeout.as_secs_f64();
+        let what = match arrivals.n_buffers.load(Ordering::Relaxed) {
+            0 => "has delivered nothing",
+            _ => "was lost: it delivered nothing",
+        };
+        Some(Error::failed(format!(
+            "the source `{}` {what} for {seconds} s; check the device and the network, or allow more with --source-timeout SECONDS (0: no limit)",
+            self.name
+        )))
+    }
+
+    /// Whether data has arrived.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.arrivals.n_buffers.load(Ordering::Relaxed) > 0
+    }
+
+    fn duration(&self) -> Option<gst::ClockTime> {
+        self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
+    }
+
+    /// The error of an end of stream that the source was not expected to reach: a camera has no end.
+    pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>) -> Option<Error> {
+        let duration = self.duration();
+        let origin = self.source.property::<Option<gst::Element>>("source");
+        let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());
+        let is_live = origin.as_ref().is_some_and(is_live);
+        let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
+            // Durations of network streams without an end are made up from what has arrived.
+            _ if is_live && duration.is_none() => false,
+            (Some(n_bytes), _) => self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes,
+            (None, Some(duration)) => reached.is_some_and(|reached| reached + TOLERANCE >= duration),
+            (None, None) => false,
+        };
+        if is_whole {
+            return None;
+        }
+        Some(Error::failed(format!(
+            "the source `{}` ended, which nobody asked for: the connection was closed or the device is gone",
+            self.name
+        )))
+    }
+}
+
+impl Arrivals {
+    fn arrived(&self, buffer: &gst::BufferRef) {
+        self.n_buffers.fetch_add(1, Ordering::Relaxed);
+        if buffer.offset_end() != gst::format::Buffers::OFFSET_NONE {
+            self.end_bytes.fetch_max(buffer.offset_end(), Ordering::Relaxed);
+        } else if buffer.offset() != gst::format::Buffers::OFFSET_NONE {
+            self.end_bytes.fetch_max(buffer.offset().saturating_add(buffer.size() as u64), Ordering::Relaxed);
+        }
+        self.touch();
+    }
+
+    fn touch(&self) {
+        self.is_done.store(false, Ordering::Relaxed);
+        self.last_ms.store(self.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Bounds how long the element itself waits, and leaves out of a camera's stream what is not used.
+fn set_up(source: &gst::Element, timeout: Option<Duration>) {
+    let set = |name: &str, value: glib::Value| {
+        // Elements differ between versions; a property of another type is left alone.
+        if source.find_property(name).is_some_and(|pspec| pspec.value_type() == value.type_()) {
+            source.set_property_from_value(name, &value);
+        }
+    };
+    match factory_name(source).as_str() {
+        "rtspsrc" => {
+            if let Some(timeout) = timeout {
+                set("timeout", (MAX_UDP_TRY.min(timeout / 2).as_micros() as u64).to_value());
+                set("tcp-timeout", (timeout.as_micros() as u64).to_value());
+            }
+            source.connect_closure(
+                "select-stream",
+                false,
+                glib::closure!(|_source: &gst::Element, _number: u32, caps: &gst::Caps| -> bool {
+                    let media = caps.structure(0).and_then(|structure| structure.get::<String>("media").ok());
+                    media.is_none_or(|media| media == "video")
+                }),
+            );
+        }
+        // A second longer than the supervision here, whose error names the source.
+        "souphttpsrc" | "curlhttpsrc" => {
+            let seconds = timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(1).min(3600) as u32);
+            set("timeout", seconds.to_value());
+        }
+        _ => {}
+    }
+}
+
+fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals>) {
+    let factory = factory_name(element);
+    if klass(element).contains("Adaptive") {
+        arrivals.is_segmented.store(true, Ordering::Relaxed);
+    }
+    if factory == "rtpjitterbuffer" {
+        // It stores packets without ever blocking, however slow downstream is.
+        if let Some(pad) = element.static_pad("sink") {
+            let arrivals = arrivals.clone();
+            pad.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |_, info| {
+                count(&arrivals, info);
+                gst::PadProbeReturn::Ok
+            });
+        }
+        return;
+    }
+    let is_source = element.element_flags().contains(gst::ElementFlags::SOURCE) && element.downcast_ref::<gst::Bin>().is_none();
+    if is_source && !is_in_rtsp(bin) {
+        element.src_pads().iter().for_each(|pad| watch_pad(pad, arrivals));
+    }
+}
+
+/// Pushes what the source delivers on its behalf, so that the time that downstream takes is known.
+fn watch_pad(pad: &gst::Pad, arrivals: &Arc<Arrivals>) {
+    let of_push = arrivals.clone();
+    let data = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
+    pad.add_probe(data | gst::PadProbeType::PUSH, move |pad, info| {
+        let Some(peer) = pad.peer() else { return gst::PadProbeReturn::Ok };
+        count(&of_push, info);
+        of_push.n_in_push.fetch_add(1, Ordering::Relaxed);
+        info.flow_res = match info.data.take() {
+            Some(gst::PadProbeData::Buffer(buffer)) => peer.chain(buffer),
+            Some(gst::PadProbeData::BufferList(buffers)) => peer.chain_list(buffers),
+            _ => Ok(gst::FlowSuccess::Ok),
+        };
+        of_push.touch();
+        of_push.n_in_push.fetch_sub(1, Ordering::Relaxed);
+        gst::PadProbeReturn::Handled
+    });
+    let of_end = arrivals.clone();
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+        if matches!(&info.data, Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos) {
+            of_end.is_done.store(true, Ordering::Relaxed);
+        }
+        gst::PadProbeReturn::Ok
+    });
+    let of_pull = arrivals.clone();
+    pad.add_probe(data | gst::PadProbeType::PULL, move |_, info| {
+        of_pull.is_unknown.store(true, Ordering::Relaxed);
+        count(&of_pull, info);
+        gst::PadProbeReturn::Ok
+    });
+}
+
+fn count(arrivals: &Arrivals, info: &gst::PadProbeInfo<'_>) {
+    match &info.data {
+        Some(gst::PadProbeData::Buffer(buffer)) => arrivals.arrived(buffer),
+        Some(gst::PadProbeData::BufferList(buffers)) => buffers.iter().for_each(|buffer| arrivals.arrived(buffer)),
+        _ => {}
+    }
+}
+
+/// UDP sources of an RTSP session also receive reports, which come when there is no picture, too.
+fn is_in_rtsp(bin: &gst::Bin) -> bool {
+    let mut parent: Option<gst::Object> = Some(bin.clone().upcast());
+    while let Some(object) = parent {
+        if object.downcast_ref::<gst::Element>().is_some_and(|element| factory_name(element) == "rtspsrc") {
+            return true;
+        }
+        parent = object.parent();
+    }
+    false
+}
+
+fn is_live(origin: &gst::Element) -> bool {
+    let mut query = gst::query::Latency::new();
+    factory_name(origin) == "rtspsrc" || origin.query(&mut query) && query.result().0
+}
+
+pub(super) fn factory_name(element: &gst::Element) -> String {
+    element.factory().map(|factory| factory.name().to_string()).unwrap_or_default()
+}
+
+/// What kind of element it is, such as `Codec/Decoder/Video`.
+pub(super) fn klass(element: &gst::Element) -> String {
+    let factory = element.factory();
+    factory.and_then(|factory| factory.metadata(gst::ELEMENT_METADATA_KLASS).map(str::to_owned)).unwrap_or_default()
+}

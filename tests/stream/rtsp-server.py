@@ -1,0 +1,43 @@
+"""An RTSP server for tests: prints its port, then serves until it is killed.
+
+/live goes on for ever, /short ends after 40 frames. With the argument `private` both want user:secret.
+"""
+
+import sys
+
+import gi
+
+gi.require_version("Gst", "1.0")
+gi.require_version("GstRtspServer", "1.0")
+from gi.repository import GLib, Gst, GstRtspServer  # noqa: E402
+
+VIDEO = (
+    "( videotestsrc is-live=true {} ! video/x-raw,width=320,height=240,framerate=25/1"
+    " ! x264enc tune=zerolatency speed-preset=ultrafast key-int-max=10 ! rtph264pay name=pay0 pt=96 config-interval=1 )"
+)
+
+Gst.init(None)
+server = GstRtspServer.RTSPServer()
+server.set_address("127.0.0.1")
+server.set_service("0")
+is_private = sys.argv[1:] == ["private"]
+if is_private:
+    token = GstRtspServer.RTSPToken()
+    token.set_string("media.factory.role", "user")
+    auth = GstRtspServer.RTSPAuth()
+    auth.add_basic(GstRtspServer.RTSPAuth.make_basic("user", "secret"), token)
+    server.set_auth(auth)
+for path, options in [("/live", ""), ("/short", "num-buffers=40")]:
+    factory = GstRtspServer.RTSPMediaFactory()
+    factory.set_launch(VIDEO.format(options))
+    factory.set_shared(True)
+    if is_private:
+        permissions = GstRtspServer.RTSPPermissions()
+        permissions.add_role("user")
+        for what in ["media.factory.access", "media.factory.construct"]:
+            permissions.add_permission_for_role("user", what, True)
+        factory.set_permissions(permissions)
+    server.get_mount_points().add_factory(path, factory)
+server.attach(None)
+print(server.get_bound_port(), flush=True)
+GLib.MainLoop().run()
