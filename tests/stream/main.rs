@@ -8,6 +8,7 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod dlstreamer;
 mod documentation;
 mod economy;
 mod failures;
