@@ -10,6 +10,9 @@
 //! to a tracking entry with that name; since when it is known is left open. A classification has no place for the
 //! attribute's name or for a number such as an age: those are in our own meta and in the parameters of the ROI metas.
 //!
+//! DL Streamer's elements also write class descriptors: an entry of the type of classifications that lists all labels of a model, each with
+//! the confidence 0, and to which detections and classifications are related. It is no result; the place of a label in it is its id.
+//!
 //! Knows nothing of our own meta and of ROI metas: [`super::meta`] joins the three.
 
 use std::collections::{HashMap, HashSet};
@@ -53,7 +56,7 @@ const UNKNOWN_TIME: u64 = u64::MAX;
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roianalytics", gst::DebugColorFlags::empty(), Some("GStreamer's analytics metas")));
 
-/// Which entries of a buffer's relation meta stand for our detections.
+/// Which entries of a buffer's relation meta stand for our detections; in the order of these detections' ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Written(Vec<Entry>);
 
@@ -76,6 +79,23 @@ impl Entry {
     fn n_entries(&self) -> usize {
         1 + self.said.len() + usize::from(self.track.is_some())
     }
+
+    /// The entry as the id of a region. Entries are places in a list that is far shorter than the type's range.
+    fn region_id(&self) -> i32 {
+        i32::try_from(self.id).unwrap_or(i32::MAX)
+    }
+}
+
+impl Written {
+    /// The id of the region meta of this detection: that of its entry, by which DL Streamer's elements find it; its own if it has none.
+    pub(super) fn region_id(&self, object: ObjectId) -> i32 {
+        self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
+    }
+
+    /// The entries of our detections, and the detections.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (i32, ObjectId)> {
+        self.0.iter().map(|entry| (entry.region_id(), entry.object))
+    }
 }
 
 /// What a buffer's relation meta says.
@@ -84,11 +104,21 @@ pub(super) struct Read {
     /// Where our detections are now: GStreamer rescales them with the frame.
     pub(super) ours: HashMap<ObjectId, Rect>,
     /// Detections of other elements.
-    pub(super) foreign: Vec<Detection>,
+    pub(super) foreign: Vec<Foreign>,
     /// What other elements said of our detections.
     pub(super) said: Vec<(ObjectId, Classification)>,
     /// The names that other trackers gave to our detections.
     pub(super) tracks: Vec<(ObjectId, ObjectId)>,
+}
+
+/// A detection of another element.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    /// Its entry, and that of the detection of which it is a part.
+    pub(super) entry: i32,
+    pub(super) parent: Option<i32>,
+    /// Its id and its parent are still to be given.
+    pub(super) detection: Detection,
 }
 
 /// Whether the buffer has detections or classifications in a relation meta.
@@ -96,8 +126,8 @@ pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
     Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
 }
 
-/// Reads the relation meta of a buffer of which `written` is ours. `new_id` names the detections of others.
-pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl FnMut() -> ObjectId) -> Read {
+/// Reads the relation meta of a buffer of which `written` is ours.
+pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let mut read = Read::default();
     let Some(relations) = Relations::of(buffer) else { return read };
     let ids = relations.ids(relations.object_type());
@@ -107,30 +137,24 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written, mut new_id: impl 
     if n_ours == relations.len() {
         return read;
     }
-    let mut object_of: HashMap<c_uint, ObjectId> = ours.iter().map(|entry| (entry.id, entry.object)).collect();
-    let mut foreign_ids = Vec::new();
-    for id in ids {
-        if object_of.contains_key(&id) {
-            continue;
-        }
+    let of_ours: HashSet<c_uint> = ours.iter().map(|entry| entry.id).collect();
+    for id in ids.into_iter().filter(|id| !of_ours.contains(id)) {
         let Some((rect, confidence)) = relations.place(id).filter(|(rect, _)| rect.is_proper()) else { continue };
-        let object = new_id();
-        object_of.insert(id, object);
-        foreign_ids.push(id);
-        read.foreign.push(Detection {
-            id: object,
-            track: relations.track_of(id),
+        let mut detection = Detection {
+            id: ObjectId(0),
+            track: None,
+            track_state: None,
             parent: None,
             rect,
             keypoints: Vec::new(),
             confidence,
-            label_id: 0,
+            label_id: relations.class_index(id, relations.label(id)).unwrap_or(0),
             label: text_of(relations.label(id)),
             classifications: relations.said_of(id, &[]),
-        });
-    }
-    for (child, id) in read.foreign.iter_mut().zip(foreign_ids) {
-        child.parent = relations.parent_of(id).and_then(|parent| object_of.get(&parent).copied());
+        };
+        relations.track_of(id).into_iter().for_each(|track| detection.adopt_track(track));
+        let (Ok(entry), parent) = (i32::try_from(id), relations.parent_of(id)) else { continue };
+        read.foreign.push(Foreign { entry, parent: parent.and_then(|parent| i32::try_from(parent).ok()), detection });
     }
     for entry in ours {
         read.said.extend(relations.said_of(entry.id, &entry.said).into_iter().map(|said| (entry.object, said)));
@@ -151,6 +175,8 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
     // Detections that have the name of a track already.
     let mut named: HashSet<c_uint> = HashSet::new();
+    // What others said of detections, which we may have read and carry on.
+    let mut said_by_others: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
     match Relations::of(buffer) {
@@ -162,6 +188,9 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             n_entries = relations.len();
             is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() == n_entries;
             if !is_all_ours {
+                let known: HashMap<c_uint, &[c_uint]> = written.0.iter().map(|entry| (entry.id, &*entry.said)).collect();
+                let of_others = |id: &c_uint| (*id, relations.said_of(*id, known.get(id).copied().unwrap_or_default()));
+                said_by_others.extend(ids.iter().map(of_others));
                 let ours: HashSet<c_uint> = written.0.iter().map(|entry| entry.id).collect();
                 let place = |id| relations.place(id).and_then(|(rect, _)| rect.to_pixels(results.size));
                 unclaimed = ids.iter().filter(|id| !ours.contains(id)).map(|&id| (id, relations.label(id), place(id))).collect();
@@ -221,6 +250,9 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         let Some(detection) = detection_of.get(&entry.object) else { continue };
         for said in detection.classifications.iter().skip(entry.n_said).filter(|said| *said.model != *FOREIGN_MODEL) {
             let Outcome::Label { label_id, label, confidence } = &said.outcome else { continue };
+            if said_by_others.get(&entry.id).is_some_and(|others| others.iter().any(|other| is_same_label(other, said))) {
+                continue;
+            }
             let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
             if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
                 relations.relate(entry.id, CONTAINS | RELATES_TO, id);
@@ -235,6 +267,17 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             relations.relate(entry.id, RELATES_TO, id);
             entry.track = Some(id);
         }
+    }
+    written.0.sort_unstable_by_key(|entry| entry.object);
+}
+
+/// Whether both give the same label with the same confidence, whatever they call the attribute.
+pub(super) fn is_same_label(said: &Classification, other: &Classification) -> bool {
+    match (&said.outcome, &other.outcome) {
+        (Outcome::Label { label, confidence, .. }, Outcome::Label { label: other_label, confidence: other_confidence, .. }) => {
+            label == other_label && (confidence - other_confidence).abs() < 1e-4
+        }
+        _ => false,
     }
 }
 
@@ -352,7 +395,7 @@ impl<'a> Relations<'a> {
         is_told.or_else(|| self.ids(self.object_type()).into_iter().find(contains))
     }
 
-    /// What was said of a detection, without the entries of `known`: of each the class that is surest.
+    /// What was said of a detection, without the entries of `known`: of each the class that is surest. Class descriptors say nothing.
     fn said_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
         let mut ids = self.related(id, CONTAINS | RELATES_TO, self.class_type());
         for class in self.ids(self.class_type()) {
@@ -371,15 +414,45 @@ impl<'a> Relations<'a> {
         for class_idx in 0..n_classes {
             // SAFETY: as above, and the index is below the length.
             let confidence = unsafe { (self.api.gst_analytics_cls_mtd_get_level)(&raw mut class, class_idx) };
-            if best.is_none_or(|(_, most)| confidence > most) {
+            if confidence > best.map_or(0.0, |(_, most)| most) {
                 best = Some((class_idx, confidence));
             }
         }
+        // An entry in which no class has a confidence is a class descriptor.
         let (class_idx, confidence) = best?;
         // SAFETY: as above.
-        let label = text_of(unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) });
-        let outcome = Outcome::Label { label_id: class_idx as u32, label, confidence };
+        let label = unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) };
+        // A single class is one of those of a descriptor, if there is one.
+        let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
+        let outcome = Outcome::Label { label_id, label: text_of(label), confidence };
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
+    }
+
+    /// The place of a label in the class descriptor to which an entry is related.
+    fn class_index(&self, id: c_uint, label: GQuark) -> Option<u32> {
+        let descriptors = self.related(id, RELATES_TO, self.class_type()).into_iter().filter(|other| *other != id);
+        descriptors.filter_map(|descriptor| self.index_in_descriptor(descriptor, label)).next()
+    }
+
+    fn index_in_descriptor(&self, id: c_uint, label: GQuark) -> Option<u32> {
+        let mut class = self.mtd(id);
+        // SAFETY: the meta lives, and `id` is one of its classifications.
+        let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
+        let mut index = None;
+        for class_idx in 0..n_classes {
+            // SAFETY: as above, and the index is below the length.
+            let (level, quark) = unsafe {
+                let level = (self.api.gst_analytics_cls_mtd_get_level)(&raw mut class, class_idx);
+                (level, (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx))
+            };
+            if level > 0.0 {
+                return None; // It is a result.
+            }
+            if quark == label && index.is_none() {
+                index = Some(class_idx as u32);
+            }
+        }
+        index
     }
 
     /// The name that a tracker gave to a detection, if it is one that we can keep.

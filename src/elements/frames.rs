@@ -153,6 +153,9 @@ impl Driver {
         let trace = FrameTrace::begin(element);
         let policy = *self.policy.lock().unwrap();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
+        // Who asks for a policy, or for less latency than a wait may take, gets that.
+        let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
+        let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
         trace.frame.record("frame", number);
         let (buffer, held) = self.hold(element, buffer, queue);
@@ -184,7 +187,7 @@ impl Driver {
         };
         match reason {
             Some(reason) => self.pass(frame, reason, &policy)?,
-            None => self.infer(frame, &info, &stage, &policy, queue)?,
+            None => self.infer(frame, &info, &stage, &policy, (queue, lateness))?,
         }
         self.flow()
     }
@@ -265,7 +268,7 @@ impl Driver {
         info: &gstreamer_video::VideoInfo,
         stage: &Arc<dyn Stage>,
         policy: &Policy,
-        queue: QueuePolicy,
+        (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
         let (buffer, permit, of_runs) = (frame.buffer.clone(), frame.permit.clone(), frame.trace.frame.clone());
         // The window needs them only where the frame may have to leave without its results.
@@ -277,7 +280,7 @@ impl Driver {
             if queue == QueuePolicy::Wait {
                 break self.window.admit(item).map_err(|item| self.refused(item))?;
             }
-            item = match self.window.try_admit(item) {
+            item = match self.try_admit(item, lateness) {
                 Ok(ticket) => break ticket,
                 Err(Refused::Flushing(item)) => return Err(self.refused(item)),
                 Err(Refused::Full(item)) => item,
@@ -336,6 +339,39 @@ impl Driver {
         Ok(())
     }
 
+    /// A slot for a frame behind a policy that drops: at once, or, while a live stream keeps up, after a wait. `lateness` is that of a frame
+    /// that may wait.
+    fn try_admit(&self, item: Item, lateness: Option<i64>) -> Result<Ticket, Refused<Item>> {
+        let admitted = self.window.try_admit(item);
+        let Some(lateness) = lateness else { return admitted };
+        let item = match admitted {
+            Err(Refused::Full(item)) => item,
+            admitted => {
+                self.stream.lock().unwrap().backlog.found_slot(lateness);
+                return admitted;
+            }
+        };
+        let patience = {
+            let mut stream = self.stream.lock().unwrap();
+            let run_time = stream.run_time;
+            stream.backlog.patience(lateness, run_time)
+        };
+        let admitted = self.window.admit_by(item, Instant::now() + patience);
+        if matches!(admitted, Err(Refused::Full(_))) {
+            self.stream.lock().unwrap().backlog.waited_in_vain();
+        }
+        admitted
+    }
+
+    /// How many nanoseconds later than its running time a frame comes; `None` if it has none, or there is no clock.
+    fn lateness(&self, element: &gst::Element, buffer: &gst::BufferRef) -> Option<i64> {
+        let now = element.current_running_time()?;
+        let stream = self.stream.lock().unwrap();
+        let due = stream.segment.as_ref()?.to_running_time(buffer.pts()?)?;
+        let nanoseconds = |time: gst::ClockTime| i64::try_from(time.nseconds()).ok();
+        Some(nanoseconds(now)? - nanoseconds(due)?)
+    }
+
     /// Lets no frame wait in front of the requests, and fewer be in flight where those that are wait for threads. Only where upstream waits
     /// for a place, and has the next frame at hand as soon as one is free: to wait inside would make it older, and no request busier. Else
     /// frames that come together would pass without inference though there is time for them.
@@ -374,6 +410,7 @@ impl Driver {
         if let Some(waited) = permit.waited() {
             let (run, mut stream) = (permit.arrived().elapsed().saturating_sub(waited), self.stream.lock().unwrap());
             stream.run_time = if stream.run_time.is_zero() { run } else { (stream.run_time * 7 + run) / 8 };
+            stream.backlog.run_ended();
         }
         let reason = permit.withdrawal().map(|withdrawal| match withdrawal {
             Withdrawal::Displaced => Reason::Queue,
@@ -672,7 +709,7 @@ mod tests {
             held: None,
         };
         let stage: Arc<dyn Stage> = Arc::new(LosesResults);
-        driver.infer(frame, &info, &stage, &Policy::default(), QueuePolicy::Wait).unwrap();
+        driver.infer(frame, &info, &stage, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
         let Ok(Taken::Complete(Item::Frame(frame))) = driver.window.take(|_| None, None) else { panic!("it is complete") };
         assert!(matches!(&frame.outcome, Outcome::Failed(reason) if reason.contains("a panic")));
         assert_eq!((frame.results.frame_number, frame.results.size), (7, caps::size(&info)));

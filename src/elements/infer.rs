@@ -45,6 +45,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
+use super::backlog::Backlog;
 use super::economy::EconomyCounts;
 use super::frames::InFlight;
 use super::lifecycle::Loading;
@@ -115,6 +116,8 @@ pub(super) struct Stream {
     /// Whether upstream is live, if it was asked.
     pub(super) is_live: Option<bool>,
     pub(super) pool: Pool,
+    /// Whether a live stream keeps up.
+    pub(super) backlog: Backlog,
     /// How long runs took lately, from the begin of a frame's first to the end of its last.
     pub(super) run_time: Duration,
     /// Told to live pipelines; zero until the stage is warm, and then only ever raised.
@@ -154,6 +157,7 @@ impl Default for Stream {
             capacity: 1,
             is_live: None,
             pool: Pool::default(),
+            backlog: Backlog::default(),
             run_time: Duration::ZERO,
             latency: Duration::ZERO,
             is_warm: false,
@@ -172,7 +176,12 @@ impl Default for Stream {
 impl Stream {
     /// For a full window: what is told, or, where nobody was told, what is known so far.
     fn latency(&self) -> Duration {
-        if self.is_warm { self.latency } else { self.run_time * self.capacity as u32 }
+        if self.is_warm { self.latency } else { self.expected_latency() }
+    }
+
+    /// For a frame that waits one run for a slot and then goes through a full window.
+    pub(super) fn expected_latency(&self) -> Duration {
+        self.run_time * (1 + self.capacity as u32)
     }
 }
 
@@ -262,6 +271,8 @@ impl Driver {
                 }
                 let mut stream = self.stream.lock().unwrap();
                 (stream.segment, stream.earliest, stream.is_live) = (segment, None, None);
+                // Running time may begin anew.
+                stream.backlog = Backlog::default();
                 stream.has_eos = false;
                 if stream.flow == Err(gst::FlowError::Eos) {
                     stream.flow = Ok(gst::FlowSuccess::Ok);
@@ -312,6 +323,7 @@ impl Driver {
             let mut stream = self.stream.lock().unwrap();
             stream.n_flushes += 1;
             stream.earliest = None;
+            stream.backlog = Backlog::default();
             self.close(&mut stream, gst::FlowError::Flushing)
         };
         self.wake_waiting();

@@ -1,15 +1,18 @@
 //! How results travel with a buffer: one meta of our own, and beside it those that GStreamer knows. The only place that knows all.
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
-//! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, joined by the
-//! detection's id, and, where the process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` (`analytics`),
-//! joined by the entry's id, which our meta keeps. GStreamer rescales the geometry of both where a frame is scaled, and drops the
+//! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, and, where the
+//! process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` (`analytics`). The id of a region is that of its analytics
+//! entry, as DL Streamer's elements expect, or the detection's id where there is no entry; our meta keeps which entry is whose.
+//! GStreamer rescales the geometry of both where a frame is scaled, and drops the
 //! parameters of ROI metas; so the geometry is read from there if it has changed, and everything else from ours.
 //!
 //! What other elements wrote into such metas is read as results too, once: what is joined to ours, or says the same of the same
 //! place in both, is no second object.
 //!
 //! Where an element drops the ROI metas (videocrop does), our rectangles are all there is: see [`has_lost_rois`].
+
+mod roi;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,19 +21,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use gst::buffer::BufferMetaForeachAction;
-use gst::glib::value::ToSendValue;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use super::analytics::{self, Written};
-use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Point, Size};
-
-/// The name of the parameter of a ROI meta that says what a detector said; DL Streamer's.
-const DETECTION: &str = "detection";
-/// The name of the parameter of a ROI meta that says which object of a tracker it is, as its field `id`; DL Streamer's.
-const OBJECT_ID: &str = "object_id";
-/// The type of a ROI meta whose detection has no label.
-const UNLABELED: &str = "object";
+use self::roi::pixel_rect;
+use super::analytics::{self, Foreign, Written};
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
 
 /// As [`attach_to`], with analytics metas where GStreamer has them.
 pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
@@ -40,23 +36,23 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
 /// Makes `results` the results of this buffer, in place of those it has, and updates the ROI metas beside them; and the
 /// analytics meta, `with_analytics`.
 ///
-/// A detection whose id has no ROI meta gets one, unless it has no pixel in the frame. A ROI meta that is there keeps its
-/// geometry and gets the parameters that it lacks. ROI metas of detections that were in the earlier results and are not in
-/// these are removed; those of others stay.
+/// A detection without a ROI meta gets one, unless it has no pixel in the frame. A ROI meta that is there keeps its
+/// geometry, gets the parameters that it lacks, and has the id of the detection's analytics entry. ROI metas of detections that were in
+/// the earlier results and are not in these are removed; those of others stay.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
-    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone());
-    if let Some(earlier) = &earlier {
-        remove_left_out(buffer, &earlier.results, &results);
-    }
-    let has_roi = update_rois(buffer, &results);
-    for (detection, _) in results.detections.iter().zip(has_roi).filter(|(_, has_roi)| !has_roi) {
-        if let Some(pixels) = pixels_in(detection, results.size) {
-            add_roi(buffer, detection, pixels, results.size);
-        }
-    }
-    let mut written = earlier.map(|earlier| earlier.written.clone()).unwrap_or_default();
+    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone()).unwrap_or_default();
+    let mut written = earlier.written.clone();
     if with_analytics {
         analytics::write(buffer, &results, &mut written);
+    }
+    let plans = plan(buffer, &earlier, &results);
+    remove_left_out(buffer, &plans);
+    let has_roi = update_rois(buffer, &results, &written, &plans);
+    for (detection, _) in results.detections.iter().zip(has_roi).filter(|(_, has_roi)| !has_roi) {
+        if let Some(pixels) = pixels_in(detection, results.size) {
+            let mut roi = RoiMeta::add(buffer, &roi::type_of(detection), (pixels.x, pixels.y, pixels.width, pixels.height));
+            fill_roi(&mut roi, detection, results.size, &written);
+        }
     }
     put(buffer, Arc::new(Payload { results, written }));
 }
@@ -64,9 +60,9 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
 /// The results of this buffer, in a frame of `size`, which is what the caps say now.
 ///
 /// The geometry of a detection is our own if its ROI meta still says the same, that of the ROI meta if it says otherwise, or else of
-/// the analytics meta, and our own in proportion if there is neither and the frame was of another size. What other detectors
-/// found, and wrote into ROI metas or the analytics meta, comes behind ours; ids that are not there (0 or less) are given, anew on
-/// each call.
+/// the analytics meta, and our own in proportion if there is neither and the frame was of another size. What other elements
+/// wrote into ROI metas or the analytics meta is added: their detections behind ours, and what they say of ours. Ids that are not there
+/// (0 or less) are given, anew on each call.
 ///
 /// `None` if there is nothing of all that.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
@@ -75,12 +71,12 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
         Some(Payload { results, written }) => (results.clone(), Cow::Borrowed(written)),
         None => (FrameResults::default(), Cow::Owned(Written::default())),
     };
-    let read = analytics::read(buffer, &written, || unused_id(buffer));
+    let read = analytics::read(buffer, &written);
     let attached_size = results.size;
-    let rois = rois_by_id(buffer);
-    for detection in &mut results.detections {
-        let now = rois.get(&detection.id.0).copied().or_else(|| read.ours.get(&detection.id)?.to_pixels(size));
-        match now {
+    let (own_rois, foreign_rois) = rois_of(buffer, &results, &written);
+    for (detection, roi) in results.detections.iter_mut().zip(&own_rois) {
+        let place = roi.as_ref().map(|roi| pixel_rect(roi));
+        match place.or_else(|| read.ours.get(&detection.id)?.to_pixels(size)) {
             Some(now) if size == attached_size && pixels_in(detection, size) == Some(now) => {}
             Some(now) => detection.move_to(now.to_rect()),
             None if size != attached_size && attached_size.width > 0 && attached_size.height > 0 => {
@@ -88,27 +84,22 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
             }
             None => {}
         }
-    }
-    results.size = size;
-    add_foreign_tracks(buffer, &mut results);
-    add_foreign_rois(buffer, &mut results);
-    for found in read.foreign {
-        let is_same = |other: &Detection| other.label == found.label && pixels_in(other, size) == pixels_in(&found, size);
-        if !results.detections.iter().any(is_same) {
-            results.detections.push(found);
+        if let Some(roi) = roi {
+            roi::read_into(roi, detection);
         }
     }
+    results.size = size;
     for (id, track) in read.tracks {
         if let Some(detection) = results.detection_mut(id) {
-            detection.track.get_or_insert(track);
+            detection.adopt_track(track);
         }
     }
     for (id, said) in read.said {
-        let detection = results.detection_mut(id);
-        if let Some(detection) = detection.filter(|detection| !detection.classifications.contains(&said)) {
-            detection.classifications.push(said);
+        if let Some(detection) = results.detection_mut(id) {
+            add_once(&mut detection.classifications, said);
         }
     }
+    add_foreign(buffer, &mut results, &written, foreign_rois, read.foreign);
     (own.is_some() || !results.detections.is_empty()).then_some(results)
 }
 
@@ -134,57 +125,98 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     let Some(meta) = buffer.meta::<ResultsMeta>() else { return false };
     let Payload { results: attached, written } = &**meta.0.payload();
-    let (ours, rois) = (ids(attached), rois_by_id(buffer));
+    let (own_rois, _) = rois_of(buffer, attached, written);
+    let without: HashSet<ObjectId> =
+        attached.detections.iter().zip(own_rois).filter(|(_, roi)| roi.is_none()).map(|(detection, _)| detection.id).collect();
     let has_pixels = |detection: &&Detection| pixels_in(detection, results.size).is_some();
-    let is_lost = |id: &ObjectId| ours.contains(&id.0) && !rois.contains_key(&id.0);
+    let is_lost = |id: &ObjectId| without.contains(id);
     let mut lost = results.detections.iter().filter(has_pixels).map(|detection| detection.id).filter(is_lost).peekable();
     if lost.peek().is_none() {
         return false;
     }
     // The analytics meta tells where they are as well.
-    let placed = analytics::read(buffer, written, || unused_id(buffer)).ours;
+    let placed = analytics::read(buffer, written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
 
-/// Takes over the names that another tracker gave to objects of ours.
-fn add_foreign_tracks(buffer: &gst::BufferRef, results: &mut FrameResults) {
-    if results.detections.iter().all(|detection| detection.track.is_some()) {
-        return;
-    }
+/// A ROI meta of a buffer that is read.
+type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
+
+/// The ROI metas of our detections, in their order, and those of others.
+fn rois_of<'a>(buffer: &'a gst::BufferRef, results: &FrameResults, written: &Written) -> (Vec<Option<Roi<'a>>>, Vec<Roi<'a>>) {
+    let mut claims = Claims::new(results, written);
+    let (mut own, mut foreign) = (vec![None; results.detections.len()], Vec::new());
     for roi in buffer.iter_meta::<RoiMeta>() {
-        if let Some(track) = track_of(&roi)
-            && let Some(detection) = results.detection_mut(ObjectId(roi.id()))
-        {
-            detection.track.get_or_insert(track);
+        match claims.claim(&roi) {
+            Some(idx) => own[idx] = Some(roi),
+            None => foreign.push(roi),
         }
     }
+    (own, foreign)
 }
 
-/// The name under which a tracker knows the object of a region.
-fn track_of(roi: &RoiMeta) -> Option<ObjectId> {
-    let id = roi.param(OBJECT_ID)?.get::<i32>("id").ok()?;
-    (id > 0).then_some(ObjectId(id))
+/// Tells which ROI meta is whose: of those that have a detection's region id and its label as their type the first.
+struct Claims<'a> {
+    results: &'a FrameResults,
+    unclaimed: HashMap<i32, usize>,
 }
 
-/// Adds what ROI metas of other detectors say: those whose id is none of ours.
-fn add_foreign_rois(buffer: &gst::BufferRef, results: &mut FrameResults) {
-    let ours = ids(results);
-    for roi in buffer.iter_meta::<RoiMeta>().filter(|roi| !ours.contains(&roi.id())) {
-        let id = ObjectId(roi.id());
-        let detection = roi.param(DETECTION);
-        let number = |name: &str| detection.and_then(|structure| structure.get::<f64>(name).ok());
-        let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
-        results.detections.push(Detection {
-            id: if id.0 > 0 { id } else { unused_id(buffer) },
-            track: track_of(&roi),
-            parent: (roi.parent_id() > 0).then(|| ObjectId(roi.parent_id())),
-            rect: pixel_rect(&roi).to_rect(),
-            keypoints: Vec::new(),
-            confidence: number("confidence").unwrap_or(1.0) as f32,
-            label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
-            label: Some(roi.roi_type().into()),
-            classifications: Vec::new(),
-        });
+impl<'a> Claims<'a> {
+    fn new(results: &'a FrameResults, written: &Written) -> Self {
+        let id_of = |(idx, detection): (usize, &Detection)| (written.region_id(detection.id), idx);
+        Self { results, unclaimed: results.detections.iter().enumerate().rev().map(id_of).collect() }
+    }
+
+    fn claim(&mut self, roi: &RoiMeta) -> Option<usize> {
+        let idx = *self.unclaimed.get(&roi.id())?;
+        (roi.roi_type() == roi::type_of(&self.results.detections[idx])).then(|| self.unclaimed.remove(&roi.id()))?
+    }
+}
+
+/// Adds the detections of other elements, from ROI metas and from the analytics meta; what is in both is added once.
+fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Written, rois: Vec<Roi<'_>>, entries: Vec<Foreign>) {
+    let size = results.size;
+    let mut known = ids(results);
+    // By region, which is an entry where there is one.
+    let mut object_of: HashMap<i32, ObjectId> = written.objects().collect();
+    object_of.extend(results.detections.iter().map(|detection| (written.region_id(detection.id), detection.id)));
+    let n_ours = results.detections.len();
+    let mut parents: Vec<Option<i32>> = Vec::with_capacity(rois.len() + entries.len());
+    for roi in &rois {
+        let id = if roi.id() > 0 && known.insert(roi.id()) { ObjectId(roi.id()) } else { unused_id(buffer) };
+        object_of.entry(roi.id()).or_insert(id);
+        parents.push((roi.parent_id() > 0).then(|| roi.parent_id()));
+        results.detections.push(roi::read(roi, id));
+    }
+    for Foreign { entry, parent, mut detection } in entries {
+        let pixels = pixels_in(&detection, size);
+        let is_same = |other: &Detection| other.label == detection.label && pixels_in(other, size) == pixels;
+        let of_region = object_of.get(&entry).and_then(|id| results.detections.iter().position(|other| other.id == *id && is_same(other)));
+        let Some(idx) = of_region.or_else(|| results.detections.iter().position(is_same)) else {
+            detection.id = unused_id(buffer);
+            object_of.insert(entry, detection.id);
+            parents.push(parent);
+            results.detections.push(detection);
+            continue;
+        };
+        let same = &mut results.detections[idx];
+        object_of.insert(entry, same.id);
+        detection.track.into_iter().for_each(|track| same.adopt_track(track));
+        detection.classifications.into_iter().for_each(|said| add_once(&mut same.classifications, said));
+        if let Some(known) = idx.checked_sub(n_ours) {
+            parents[known] = parents[known].or(parent);
+        }
+    }
+    for (child, parent) in results.detections[n_ours..].iter_mut().zip(parents) {
+        child.parent = parent.and_then(|parent| object_of.get(&parent).copied()).filter(|parent| *parent != child.id);
+    }
+}
+
+/// Adds a classification from the analytics meta, unless it is known: that meta has no place for the attribute and the model.
+fn add_once(classifications: &mut Vec<Classification>, said: Classification) {
+    let is_same = |known: &Classification| analytics::is_same_label(known, &said);
+    if !classifications.iter().any(is_same) {
+        classifications.push(said);
     }
 }
 
@@ -202,152 +234,90 @@ fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
     if size.width == 0 || size.height == 0 { None } else { detection.rect.to_pixels(size) }
 }
 
-fn pixel_rect(roi: &RoiMeta) -> PixelRect {
-    let (x, y, width, height) = roi.rect();
-    PixelRect { x, y, width, height }
-}
-
-/// Where the ROI metas are, by their id; of several with one id the first.
-fn rois_by_id(buffer: &gst::BufferRef) -> HashMap<i32, PixelRect> {
-    let mut rois = HashMap::new();
-    for roi in buffer.iter_meta::<RoiMeta>() {
-        rois.entry(roi.id()).or_insert_with(|| pixel_rect(&roi));
-    }
-    rois
-}
-
 fn ids(results: &FrameResults) -> HashSet<i32> {
     results.detections.iter().map(|detection| detection.id.0).collect()
 }
 
-fn remove_left_out(buffer: &mut gst::BufferRef, earlier: &FrameResults, results: &FrameResults) {
-    let left_out: HashSet<i32> = ids(earlier).difference(&ids(results)).copied().collect();
-    if left_out.is_empty() {
+/// What becomes of a ROI meta when results are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    /// It is somebody else's.
+    Keep,
+    /// Its detection is gone.
+    Remove,
+    /// It is that of this detection of the new results.
+    Update(usize),
+}
+
+/// What becomes of each ROI meta, in their order.
+///
+/// In a few passes, as everywhere here: a frame may have thousands of objects.
+fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> Vec<Plan> {
+    let index_of: HashMap<ObjectId, usize> = results.detections.iter().enumerate().rev().map(|(idx, found)| (found.id, idx)).collect();
+    let mut has_roi = vec![false; results.detections.len()];
+    let mut take = |idx: usize| (!std::mem::replace(&mut has_roi[idx], true)).then_some(Plan::Update(idx));
+    let mut claims = Claims::new(&earlier.results, &earlier.written);
+    let mut plans: Vec<Plan> = Vec::new();
+    let mut has_foreign = false;
+    for roi in buffer.iter_meta::<RoiMeta>() {
+        let plan = match claims.claim(&roi) {
+            Some(earlier_idx) => {
+                let id = earlier.results.detections[earlier_idx].id;
+                index_of.get(&id).map_or(Some(Plan::Remove), |idx| take(*idx))
+            }
+            None => index_of.get(&ObjectId(roi.id())).and_then(|idx| take(*idx)),
+        };
+        has_foreign |= plan.is_none();
+        plans.push(plan.unwrap_or(Plan::Keep));
+    }
+    if !has_foreign {
+        return plans;
+    }
+    // One that another detector wrote under another id is taken over by its place.
+    for (roi, plan) in buffer.iter_meta::<RoiMeta>().zip(&mut plans).filter(|(_, plan)| **plan == Plan::Keep) {
+        let place = pixel_rect(&roi);
+        let is_it = |(idx, found): &(usize, &Detection)| {
+            !has_roi[*idx] && pixels_in(found, results.size) == Some(place) && roi.roi_type() == roi::type_of(found)
+        };
+        if let Some((idx, _)) = results.detections.iter().enumerate().find(is_it) {
+            has_roi[idx] = true;
+            *plan = Plan::Update(idx);
+        }
+    }
+    plans
+}
+
+fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
+    if !plans.contains(&Plan::Remove) {
         return;
     }
+    let mut plans = plans.iter();
     buffer.foreach_meta_mut(|mut meta| {
-        let is_left_out = meta.downcast_ref::<RoiMeta>().is_some_and(|roi| left_out.contains(&roi.id()));
+        let is_left_out = meta.downcast_ref::<RoiMeta>().is_some() && plans.next() == Some(&Plan::Remove);
         ControlFlow::Continue(if is_left_out { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
     });
 }
 
-/// Completes the ROI metas that are there, and tells which detections have one.
-///
-/// In one pass, as everywhere here: a frame may have thousands of objects.
-fn update_rois(buffer: &mut gst::BufferRef, results: &FrameResults) -> Vec<bool> {
-    let FrameResults { size, detections, .. } = results;
-    let index_of: HashMap<i32, usize> = detections.iter().enumerate().rev().map(|(idx, detection)| (detection.id.0, idx)).collect();
-    let mut has_roi = vec![false; detections.len()];
-    let mut has_unnamed = false;
-    for mut roi in buffer.iter_meta_mut::<RoiMeta>() {
-        has_unnamed |= roi.id() <= 0;
-        if let Some(&idx) = index_of.get(&roi.id())
-            && !std::mem::replace(&mut has_roi[idx], true)
-        {
-            add_missing_params(&mut roi, &detections[idx], *size);
-        }
-    }
-    if !has_unnamed {
-        return has_roi;
-    }
-    // One that another detector wrote without an id is taken over by its place.
-    for mut roi in buffer.iter_meta_mut::<RoiMeta>().filter(|roi| roi.id() <= 0) {
-        let place = pixel_rect(&roi);
-        let is_it = |(idx, detection): &(usize, &Detection)| !has_roi[*idx] && pixels_in(detection, *size) == Some(place);
-        if let Some((idx, detection)) = detections.iter().enumerate().find(is_it) {
+/// Completes the ROI metas that stay, and tells which detections have one.
+fn update_rois(buffer: &mut gst::BufferRef, results: &FrameResults, written: &Written, plans: &[Plan]) -> Vec<bool> {
+    let mut has_roi = vec![false; results.detections.len()];
+    let plans = plans.iter().filter(|plan| **plan != Plan::Remove);
+    for (mut roi, plan) in buffer.iter_meta_mut::<RoiMeta>().zip(plans) {
+        if let Plan::Update(idx) = *plan {
             has_roi[idx] = true;
-            roi.set_id(detection.id.0);
-            add_missing_params(&mut roi, detection, *size);
+            fill_roi(&mut roi, &results.detections[idx], results.size, written);
         }
     }
     has_roi
 }
 
-fn add_roi(buffer: &mut gst::BufferRef, detection: &Detection, pixels: PixelRect, size: Size) {
-    let roi_type = without_nul(detection.label.as_deref().unwrap_or(UNLABELED));
-    let mut roi = RoiMeta::add(buffer, &roi_type, (pixels.x, pixels.y, pixels.width, pixels.height));
-    roi.set_id(detection.id.0);
+/// Gives a region its ids and the parameters that it lacks.
+fn fill_roi(roi: &mut RoiMeta, detection: &Detection, size: Size, written: &Written) {
+    roi.set_id(written.region_id(detection.id));
     if let Some(parent) = detection.parent {
-        roi.set_parent_id(parent.0);
+        roi.set_parent_id(written.region_id(parent));
     }
-    add_missing_params(&mut roi, detection, size);
-}
-
-fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size: Size) {
-    if roi.param(DETECTION).is_none() {
-        roi.add_param(detection_structure(detection, size));
-    }
-    if let Some(track) = detection.track
-        && roi.param(OBJECT_ID).is_none()
-    {
-        roi.add_param(gst::Structure::builder(OBJECT_ID).field("id", track.0).build());
-    }
-    for classification in &detection.classifications {
-        let name = structure_name(&classification.name);
-        if roi.param(&name).is_none() {
-            roi.add_param(classification_structure(&name, classification));
-        }
-    }
-}
-
-/// Names and types of the fields are DL Streamer's.
-fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
-    let (width, height) = (f64::from(size.width.max(1)), f64::from(size.height.max(1)));
-    let rect = detection.rect;
-    // x and y of each in turn, in parts of the frame as the box is.
-    let coordinates = |point: &Point| [f64::from(point.x) / width, f64::from(point.y) / height].map(|part| part.to_send_value());
-    let keypoints = detection.keypoints.iter().flat_map(coordinates);
-    gst::Structure::builder(DETECTION)
-        .field("x_min", f64::from(rect.x) / width)
-        .field("x_max", f64::from(rect.x_max()) / width)
-        .field("y_min", f64::from(rect.y) / height)
-        .field("y_max", f64::from(rect.y_max()) / height)
-        .field("confidence", f64::from(detection.confidence))
-        .field("label_id", detection.label_id as i32)
-        .field_if_some("label", detection.label.as_deref().map(without_nul).as_deref())
-        .field_if_some("keypoints", (!detection.keypoints.is_empty()).then(|| gst::Array::from_values(keypoints)))
-        .build()
-}
-
-fn classification_structure(name: &str, classification: &Classification) -> gst::Structure {
-    let builder = gst::Structure::builder(name)
-        .field("attribute_name", &*without_nul(&classification.name))
-        .field("model_name", &*without_nul(&classification.model));
-    match &classification.outcome {
-        Outcome::Label { label_id, label, confidence } => builder
-            .field("label_id", *label_id as i32)
-            .field_if_some("label", label.as_deref().map(without_nul).as_deref())
-            .field("confidence", f64::from(*confidence))
-            .build(),
-        Outcome::Labels(labels) => {
-            let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
-            let names = names.map(|name| without_nul(&name).to_send_value());
-            let confidences = labels.iter().map(|label| f64::from(label.confidence).to_send_value());
-            builder.field("labels", gst::Array::from_values(names)).field("confidences", gst::Array::from_values(confidences)).build()
-        }
-        Outcome::Value(value) => builder.field("value", f64::from(*value)).build(),
-        Outcome::Tensor { shape, data } => {
-            let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());
-            let data = data.iter().map(|&value| f64::from(value).to_send_value());
-            builder.field("shape", gst::Array::from_values(shape)).field("data", gst::Array::from_values(data)).build()
-        }
-    }
-}
-
-/// GStreamer's strings end at the first NUL; a label file may hold anything.
-fn without_nul(text: &str) -> Cow<'_, str> {
-    if text.contains('\0') { Cow::Owned(text.replace('\0', "")) } else { Cow::Borrowed(text) }
-}
-
-/// A name that GStreamer takes for a structure: a letter, then letters, digits and `/-_.:+`.
-fn structure_name(name: &str) -> Cow<'_, str> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || "/-_.:+".contains(c);
-    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if begins_well && name.chars().all(legal) {
-        return Cow::Borrowed(name);
-    }
-    let prefix = if begins_well { "" } else { "attribute_" };
-    Cow::Owned(prefix.chars().chain(name.chars().map(|c| if legal(c) { c } else { '_' })).collect())
+    roi::add_missing_params(roi, detection, size);
 }
 
 /// What our meta carries.

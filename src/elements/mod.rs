@@ -11,6 +11,7 @@
 //! An element never sees a request; it hands frames to a stage.
 
 mod analytics;
+mod backlog;
 pub mod buffer;
 pub mod caps;
 mod classes;

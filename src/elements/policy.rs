@@ -14,7 +14,7 @@ use gstreamer as gst;
 #[enum_type(name = "RoiQueuePolicy")]
 pub(super) enum QueuePolicy {
     #[default]
-    #[enum_value(name = "drop-oldest behind a live source, else wait", nick = "auto")]
+    #[enum_value(name = "Behind a live source wait while the stream keeps up, else drop-oldest; behind any other wait", nick = "auto")]
     Auto,
     #[enum_value(name = "Let upstream wait until there is a place", nick = "wait")]
     Wait,

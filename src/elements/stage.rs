@@ -211,7 +211,7 @@ impl Driver {
                 return;
             }
             (stream.is_warm, stream.run_time) = (true, run_time);
-            stream.latency = run_time * stream.capacity as u32;
+            stream.latency = stream.expected_latency();
             stream.latency
         };
         gst::info!(self.cat, obj = element, "{run_time:?} a run, latency {latency:?}");

@@ -11,6 +11,10 @@ use super::{Point, Rect, Size};
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
+    /// The first of the ids that [`ObjectId::next`] gives. Lower ones are left to others: other detectors number the regions of a frame
+    /// from 0 or 1, and trackers number their tracks from 1.
+    const FIRST: u32 = 1 << 16;
+
     /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
     pub fn next() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -18,7 +22,7 @@ impl ObjectId {
     }
 
     fn nth(n: u32) -> Self {
-        Self((n % i32::MAX as u32) as i32 + 1)
+        Self((Self::FIRST + n % (i32::MAX as u32 - Self::FIRST + 1)) as i32)
     }
 }
 
@@ -35,6 +39,8 @@ pub struct Detection {
     pub id: ObjectId,
     /// The name under which a tracker knows the object in every frame.
     pub track: Option<ObjectId>,
+    /// What a tracker knows of the object in this frame; `None` if no tracker looked at it.
+    pub track_state: Option<TrackState>,
     /// The object in whose region it was found.
     pub parent: Option<ObjectId>,
     /// Where, in frame space; real-valued, may reach outside the frame.
@@ -53,9 +59,11 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// The object's name over time where a tracker gave one, else the name that it has in this frame.
-    pub fn object(&self) -> ObjectId {
-        self.track.unwrap_or(self.id)
+    /// Takes over the track ID that another tracker gave, if the object has none yet.
+    pub fn adopt_track(&mut self, track: ObjectId) {
+        if self.track.is_none() {
+            (self.track, self.track_state) = (Some(track), Some(TrackState::Confirmed));
+        }
     }
 
     /// Moves it to another place, and its keypoints with it.
@@ -68,6 +76,17 @@ impl Detection {
     pub fn is_same_object(&self, earlier: &Self) -> bool {
         self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
     }
+}
+
+/// What a tracker knows of an object in a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrackState {
+    /// Followed, but not found often enough yet to have a track ID.
+    Tentative,
+    /// It has a track ID and was found in this frame.
+    Confirmed,
+    /// It has a track ID; this frame was not inferred, and the object is carried over from an earlier frame.
+    Held,
 }
 
 /// What one classifier said of one object, or of the whole frame.
@@ -153,10 +172,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_begin_with_one_and_neighbors_differ_also_where_they_wrap() {
-        assert_eq!([0, 1, 2].map(|n| ObjectId::nth(n).0), [1, 2, 3]);
-        let wrap = i32::MAX as u32;
-        assert_eq!([wrap - 1, wrap, wrap + 1].map(|n| ObjectId::nth(n).0), [i32::MAX, 1, 2]);
+    fn ids_begin_above_those_of_others_and_neighbors_differ_also_where_they_wrap() {
+        let first = ObjectId::FIRST as i32;
+        assert_eq!([0, 1, 2].map(|n| ObjectId::nth(n).0), [first, first + 1, first + 2]);
+        let wrap = i32::MAX as u32 - ObjectId::FIRST + 1;
+        assert_eq!([wrap - 1, wrap, wrap + 1].map(|n| ObjectId::nth(n).0), [i32::MAX, first, first + 1]);
         assert!(ObjectId::nth(u32::MAX).0 > 0);
     }
 }

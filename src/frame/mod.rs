@@ -14,7 +14,7 @@ pub mod region;
 pub mod similarity;
 pub mod transform;
 
-pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel};
+pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel, TrackState};
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 pub use rect::{PixelRect, Point, Rect, Size};
 pub use similarity::Similarity;

@@ -316,6 +316,7 @@ impl Job for DetectJob {
             Ok(Detection {
                 id: ObjectId::next(),
                 track: None,
+                track_state: None,
                 parent: None,
                 rect: frame_from_input.apply(found.rect),
                 keypoints: keypoints(found)?,

@@ -293,6 +293,7 @@ mod tests {
         Detection {
             id: ObjectId(1),
             track,
+            track_state: None,
             parent: None,
             rect,
             keypoints: vec![],

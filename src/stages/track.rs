@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Rect, Size};
+use crate::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Rect, Size, TrackState};
 
 /// What counts as the same object, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -164,6 +164,7 @@ impl Tracker {
             if let Some(track) = self.tracks.iter_mut().find(is_it) {
                 (track.is_seen, *is_open) = (true, false);
                 detection.track = track.name;
+                detection.track_state = Some(if track.name.is_some() { TrackState::Held } else { TrackState::Tentative });
                 self.counts.n_named += u64::from(track.name.is_some());
             }
         }
@@ -282,6 +283,7 @@ impl TrackCounts {
             self.n_begun += 1;
         }
         detection.track = track.name;
+        detection.track_state = Some(if track.name.is_some() { TrackState::Confirmed } else { TrackState::Tentative });
         self.n_named += u64::from(track.name.is_some());
     }
 }
@@ -324,6 +326,7 @@ mod tests {
             Detection {
                 id: ObjectId(self.n_detections),
                 track: None,
+                track_state: None,
                 parent: None,
                 rect: Rect { x, y, width: SIDE, height: SIDE * 1.5 },
                 keypoints: vec![],

@@ -172,6 +172,27 @@ impl<T> Window<T> {
         }
     }
 
+    /// As [`Window::admit`], but waits for a slot no longer than until `until`.
+    ///
+    /// # Errors
+    /// The frame, if there is no slot then, or the window is flushing.
+    pub fn admit_by(&self, item: T, until: Instant) -> Result<Ticket, Refused<T>> {
+        let mut state = self.state.lock().unwrap();
+        loop {
+            if state.flushing {
+                return Err(Refused::Flushing(item));
+            }
+            if !state.is_full() {
+                return Ok(state.push_back(Kind::InFlight, item));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Refused::Full(item));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
     /// A frame that passes without work, behind what is there; blocks while too many of these wait.
     ///
     /// # Errors

@@ -16,7 +16,8 @@ import gi
 
 gi.require_version("Gst", "1.0")
 gi.require_version("GstAnalytics", "1.0")
-from gi.repository import GLib, Gst, GstAnalytics  # noqa: E402
+gi.require_version("GstVideo", "1.0")
+from gi.repository import GLib, Gst, GstAnalytics, GstVideo  # noqa: E402
 
 MODELS, OUT = map(pathlib.Path, sys.argv[1:3])
 TIMEOUT = 60 * Gst.SECOND
@@ -188,7 +189,7 @@ def others_metas_are_kept_and_adopted(n_frames=5):
         same((right["roi_type"], place(right), right["detection"]["confidence"]), ("right", (100, 50, 60, 30), 0.5))
         same((left["color"]["label"], right["color"]["label"]), ("red", "blue"))
         same((left["classification"]["label"], left["classification"]["confidence"]), ("parked", 0.25))
-        same(("classification" in right, left["parent_id"], right["parent_id"]), (False, None, left["id"]))
+        same(("classification" in right, left["parent_id"], right["parent_id"]), (False, None, left["region_id"]))
     # Three of ours behind one another: no object becomes two.
     arrived, _ = run(f"{COLOR} ! {DETECT} ! {COLOR.replace('color.onnx', 'brightness.onnx')} ! SINK", [buffer() for _ in range(n_frames)], entries)
     for objects, classes, relations in arrived[0]:
@@ -304,6 +305,162 @@ def what_does_not_fit_is_in_our_meta():
     same(len(results_of(line, [white()])[0]["objects"]), 60 + 60 * 300)
 
 
+# Beside DL Streamer, whose elements are played here: what they write, and how they find what they read, is as in its source.
+
+
+# The structures that regions have here: the bindings give each by its name, and no list of them.
+STRUCTURES = ("detection", "color", "type")
+
+
+def iterate(buffer):
+    """The region metas of a buffer by ids: the bindings give each by its id, and no list of them."""
+    found = (GstVideo.buffer_get_video_region_of_interest_meta_id(buffer, number) for number in range(64))
+    return [meta for meta in found if meta is not None]
+
+
+def params(meta):
+    """The structures of a region by their names."""
+    found = {name: meta.get_param(name) for name in STRUCTURES}
+    return {name: structure for name, structure in found.items() if structure is not None}
+
+
+def descriptor(meta, labels):
+    """The class descriptor of a model: all of its labels, each with the confidence 0."""
+    quarks = [GLib.quark_from_string(label) for label in labels]
+    _, mtd = meta.add_cls_mtd([0.0] * len(labels), quarks)
+    return mtd
+
+
+def gvadetect(buffer, objects, labels):
+    """Detections of (label, place, parent), as gvadetect attaches them; the ids of their entries."""
+    meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
+    classes = descriptor(meta, labels) if labels else None
+    ids = []
+    for label, (x, y, w, h), parent in objects:
+        _, found = meta.add_od_mtd(GLib.quark_from_string(label), x, y, w, h, 0.875)
+        if classes:
+            meta.set_relation(REL.RELATE_TO, found.id, classes.id)
+        region = GstVideo.buffer_add_video_region_of_interest_meta(buffer, label, x, y, w, h)
+        region.id, region.parent_id = found.id, -1 if parent is None else ids[parent]
+        if parent is not None:
+            meta.set_relation(REL.IS_PART_OF, found.id, ids[parent])
+            meta.set_relation(REL.CONTAIN, ids[parent], found.id)
+        edges = f"x_min=(double){x / WIDTH}, x_max=(double){(x + w) / WIDTH}, y_min=(double){y / HEIGHT}, y_max=(double){(y + h) / HEIGHT}"
+        label_id = labels.index(label) if labels else 0
+        text = f"detection, {edges}, confidence=(double)0.875, label_id=(int){label_id}, model_name=(string)cars, layer_name=(string)out"
+        region.add_param(Gst.Structure.from_string(text)[0])
+        ids.append(found.id)
+    return ids
+
+
+def gvaclassify(buffer, label, labels):
+    """Classifies every region with this label, as gvaclassify does; fails where that does."""
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    assert meta is not None, "Failed to get analytics relation meta"
+    n_classified = 0
+    for region in iterate(buffer):
+        found, entry = meta.get_od_mtd(region.id)
+        assert found, f"Failed to get ODMtd from analytics relation meta: {region.id}"
+        _, x, y, w, h, _ = entry.get_location()
+        same(((region.x, region.y, region.w, region.h), region.roi_type), ((x, y, w, h), entry.get_obj_type()))
+        detection = params(region)["detection"]
+        edges = [detection.get_double(edge) for edge in ("x_min", "x_max", "y_min", "y_max")]
+        assert all(ok and 0 <= edge <= 1 for ok, edge in edges), f"expected edges between 0 and 1, got {edges}"
+        if GLib.quark_to_string(region.roi_type) != label:
+            continue
+        classes = descriptor(meta, labels)
+        _, said = meta.add_one_cls_mtd(0.75, GLib.quark_from_string(labels[2]))
+        meta.set_relation(REL.CONTAIN, entry.id, said.id)
+        meta.set_relation(REL.IS_PART_OF, said.id, entry.id)
+        meta.set_relation(REL.RELATE_TO, said.id, classes.id)
+        text = f"type, attribute_name=(string)type, model_name=(string)attributes, type=(string)classification_result, label=(string){labels[2]}"
+        region.add_param(Gst.Structure.from_string(f"{text}, label_id=(int)2, confidence=(double)0.75")[0])
+        n_classified += 1
+    return n_classified
+
+
+def gvametaconvert(buffer):
+    """The objects of a buffer as gvametaconvert prints them: it goes by the entries, and looks for the region of each by its id."""
+    meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
+    entries = [mtd for mtd in meta if isinstance(mtd, GstAnalytics.ODMtd)]
+    printed = []
+    for entry in entries:
+        region = GstVideo.buffer_get_video_region_of_interest_meta_id(buffer, entry.id)
+        assert region is not None, f"entry {entry.id} has no region: its box would be printed in pixels"
+        structures = params(region)
+        detection = structures.pop("detection")
+        box = [round(detection.get_double(edge)[1], 4) for edge in ("x_min", "x_max", "y_min", "y_max")]
+        parents = [other.id for other in entries if int(meta.get_relation(entry.id, other.id)) & int(REL.IS_PART_OF)]
+        said = {}
+        for name, structure in structures.items():
+            label, model = structure.get_string("label"), structure.get_string("model_name")
+            if label is not None and model is not None:
+                said[structure.get_string("attribute_name") or name] = (label, model, structure.get_int("label_id")[1])
+        printed.append((GLib.quark_to_string(entry.get_obj_type()), box, detection.get_int("label_id")[1], said, parents))
+    return printed
+
+
+def part_of(x, y, w, h):
+    return [round(edge, 4) for edge in (x / WIDTH, (x + w) / WIDTH, y / HEIGHT, (y + h) / HEIGHT)]
+
+
+def gvametaconvert_and_gvaclassify_find_our_objects():
+    for line in (f"{DETECT} ! {CELLS} ! {COLOR} object-class=rectangle", f"{DETECT} ! {CELLS} ! roitrack ! tee ! queue ! {COLOR} object-class=rectangle"):
+        arrived, _ = run(f"{line} ! SINK", [area_with_cell() for _ in range(3)], lambda buffer: buffer.copy_deep())
+        for buffer in arrived[0]:
+            (area, cell) = gvametaconvert(buffer)
+            same(area[:3], ("rectangle", part_of(*AREA), 0))
+            same(area[3]["color"], ("red", "color", 0))
+            same(cell[:4], ("cell", part_of(*CELL), 0, {}))
+            same((len(cell[4]), area[4]), (1, []))
+            same(gvaclassify(buffer, "cell", ["a", "b", "c"]), 1)
+            (line_of_json,) = results_of(COLOR, [buffer])
+            area, cell = line_of_json["objects"]
+            same((cell["type"]["label"], cell["type"]["label_id"], cell["type"]["model"]["name"]), ("c", 2, "attributes"))
+            same(("classification" in cell, "classification" in area, "type" in area), (False, False, False))
+            same((area["region_id"], cell["region_id"], cell["parent_id"]), (1, 2, 1))
+
+
+def what_gvadetect_finds_is_read_once(n_frames=3):
+    labels = ["person", "car", "plate"]
+    objects = [("car", (80, 60, 160, 120), None), ("plate", (104, 76, 8, 8), 0)]
+    for known in (labels, []):
+
+        def buffer():
+            buffer = area_with_cell()
+            gvadetect(buffer, objects, known)
+            return buffer
+
+        for line in ("identity", COLOR, f"{DETECT} ! roitrack ! {COLOR}"):
+            for result in results_of(line, [buffer() for _ in range(n_frames)]):
+                car, plate = result["objects"][:2]
+                same((car["roi_type"], place(car), car["detection"]["confidence"]), ("car", (80, 60, 160, 120), 0.875))
+                same((plate["roi_type"], place(plate)), ("plate", (104, 76, 8, 8)))
+                same((car["detection"]["label_id"], plate["detection"]["label_id"]), (1, 2) if known else (0, 0))
+                same((car["parent_id"], plate["parent_id"]), (None, car["region_id"]))
+                same(len(result["objects"]), 3 if "rectangle" in line else 2)
+                assert not any("classification" in thing for thing in result["objects"]), f"a class descriptor is no result: {result}"
+        # And gvaclassify behind ours finds the objects of both.
+        arrived, _ = run(f"{DETECT} ! {COLOR} ! SINK", [buffer()], lambda buffer: buffer.copy_deep())
+        (buffer_of_both,) = arrived[0]
+        same(gvaclassify(buffer_of_both, "car", ["van", "truck", "bus"]), 1)
+        same([name for name, *_ in gvametaconvert(buffer_of_both)], ["car", "plate", "rectangle"])
+        (result,) = results_of("identity", [buffer_of_both])
+        same([thing.get("type", {}).get("label") for thing in result["objects"]], ["bus", None, None])
+
+
+def what_gvaclassify_says_without_its_regions_is_read_from_the_entries():
+    """A scaler drops the parameters of regions; the label id is the place in the descriptor."""
+    buffer = area_with_cell()
+    gvadetect(buffer, [("car", AREA, None)], ["person", "car"])
+    gvaclassify(buffer, "car", ["bus", "truck", "van"])
+    half = f"videoscale add-borders=false ! video/x-raw,width={WIDTH // 2},height={HEIGHT // 2}"
+    (result,) = results_of(half, [buffer])
+    (car,) = result["objects"]
+    same((car["roi_type"], place(car)), ("car", tuple(edge // 2 for edge in AREA)))
+    same((car["classification"]["label"], car["classification"]["label_id"], car["classification"]["confidence"]), ("van", 2, 0.75))
+
+
 CHECKS = [
     the_overlay_of_gstreamer_draws_our_boxes,
     what_we_find_is_read_by_others,
@@ -316,6 +473,9 @@ CHECKS = [
     what_an_encoder_or_a_crop_takes_is_in_our_meta,
     many_objects_fit,
     what_does_not_fit_is_in_our_meta,
+    gvametaconvert_and_gvaclassify_find_our_objects,
+    what_gvadetect_finds_is_read_once,
+    what_gvaclassify_says_without_its_regions_is_read_from_the_entries,
 ]
 
 Gst.init(None)

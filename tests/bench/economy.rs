@@ -70,6 +70,7 @@ fn objects(n_objects: usize, x: f32) -> FrameResults {
     let detection = |n: usize| Detection {
         id: ObjectId(n as i32 + 1),
         track: None,
+        track_state: None,
         parent: None,
         rect: Rect { x: x + (n % 20) as f32 * 60.0, y: (n / 20) as f32 * 60.0, width: 50.0, height: 50.0 },
         keypoints: vec![],

@@ -71,6 +71,7 @@ fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
     let detection = |n: i32| Detection {
         id: ObjectId(n + 1),
         track: None,
+        track_state: None,
         parent: None,
         rect: Rect { x: n as f32 * 60.0, y: 0.0, width: 50.0, height: 50.0 },
         keypoints: vec![],

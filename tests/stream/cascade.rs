@@ -200,6 +200,7 @@ fn only_the_named_classes_are_parents() {
         let object = |id: i32, label: Option<&str>, rect: PixelRect| Detection {
             id: ObjectId(id),
             track: None,
+            track_state: None,
             parent: None,
             rect: rect.to_rect(),
             keypoints: vec![],
@@ -246,6 +247,7 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
         let vehicle = Detection {
             id: ObjectId(if n == 4 { 8 } else { 7 }),
             track: None,
+            track_state: None,
             parent: None,
             rect: place(n),
             keypoints: vec![],
@@ -304,7 +306,8 @@ fn the_line_of_the_readme_runs() {
         let (parents, children): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object["parent_id"].is_null());
         assert!(!parents.is_empty() && !children.is_empty(), "{line}");
         for child in children {
-            let parent = parents.iter().find(|parent| parent["id"] == child["parent_id"]).expect("the parent stands on the same line");
+            let parent =
+                parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent stands on the same line");
             let edge = |object: &Value, begin: &str, extent: &str| object[begin].as_u64().unwrap() + object[extent].as_u64().unwrap();
             assert!(child["x"].as_u64() >= parent["x"].as_u64() && edge(child, "x", "w") <= edge(parent, "x", "w"), "{line}");
             assert!(child["y"].as_u64() >= parent["y"].as_u64() && edge(child, "y", "h") <= edge(parent, "y", "h"), "{line}");

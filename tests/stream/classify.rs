@@ -24,6 +24,7 @@ fn object(id: i32, label: &str, rect: Rect) -> Detection {
     Detection {
         id: ObjectId(id),
         track: None,
+        track_state: None,
         parent: None,
         rect,
         keypoints: vec![],

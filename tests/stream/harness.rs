@@ -126,6 +126,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
     Detection {
         id: ObjectId(id),
         track: None,
+        track_state: None,
         parent: None,
         rect,
         keypoints: vec![],

@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 use gstreamer_check::Harness;
-use roiflow::devices::null::{NullDevice, Script};
+use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{PixelRect, Size};
 use roiflow::runtime::executor::Pool;
 
@@ -197,6 +197,46 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
         let not_inferred = count(&element, if drops { "dropped-queue-policy" } else { "skipped-queue-policy" });
         assert_eq!((count(&element, "frames-in"), n_inferred + not_inferred), (N_FRAMES, N_FRAMES));
         assert_eq!(left.len() as u64, if drops { n_inferred } else { N_FRAMES }, "{policy}");
+    }
+}
+
+/// What a detector behind a live source of the clock's own pace counts. Before frames are taken, `at_start` sees the pipeline.
+fn behind_a_live_source(detect: &str, n_frames: u32, at_start: impl FnOnce(&gst::Pipeline)) -> gst::Structure {
+    let pipeline = pipeline(&format!(
+        "videotestsrc is-live=true num-buffers={n_frames} ! video/x-raw,format=RGB,width=64,height=48,framerate=30/1 ! {detect} name=detect \
+         ! fakesink"
+    ));
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| run(&pipeline));
+        at_start(&pipeline);
+        assert_eq!(ending.join().unwrap().error, None);
+    });
+    pipeline.by_name("detect").unwrap().property("stats")
+}
+
+#[test]
+fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
+    for n_requests in [1, 2] {
+        let stats = behind_a_live_source(&detect("rectangle", &format!("nireq={n_requests}")), 45, |_| {});
+        let count = |field: &str| stats.get::<u64>(field).unwrap();
+        assert_eq!((count("inferred"), count("skipped"), count("dropped")), (45, 0, 0), "{stats}");
+    }
+}
+
+#[test]
+fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
+    for policy in ["", "drop-frames=true"] {
+        let gate = Gate::closed();
+        let line = format!("{} nireq=1 {policy}", crate::harness::detect_compiled_through(&gate, &format!("loading{}", policy.len())));
+        let stats = behind_a_live_source(&line, 45, |pipeline| {
+            // Twenty frames have been due by then, and the queue has three slots.
+            let has_base_time = |pipeline: &gst::Pipeline| pipeline.base_time().is_some_and(|time| time > gst::ClockTime::ZERO);
+            let is_late = || pipeline.current_running_time().is_some_and(|time| time > gst::ClockTime::from_mseconds(660));
+            eventually("the source is late", || has_base_time(pipeline) && is_late());
+            gate.open();
+        });
+        let count = |field: &str| stats.get::<u64>(field).unwrap();
+        assert_eq!((count("inferred"), count("skipped"), count("dropped")), (45, 0, 0), "{policy}: {stats}");
     }
 }
 

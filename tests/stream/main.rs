@@ -11,6 +11,7 @@ mod bad_input;
 mod cascade;
 mod classify;
 mod detect;
+mod dlstreamer;
 mod documentation;
 mod economy;
 #[cfg(feature = "cli")]

@@ -76,10 +76,10 @@ fn every_frame_is_a_line_with_its_objects() {
     assert_eq!(
         lines[0],
         json!({
-            "schema_version": 1, "frame": 100, "stream": "door", "timestamp": 0, "source": "rtsp://***@camera/1",
+            "schema_version": 2, "frame": 100, "stream": "door", "timestamp": 0, "pts": 0, "source": "rtsp://***@camera/1",
             "resolution": {"width": 320, "height": 240}, "inference": {"status": "ok"},
             "objects": [{
-                "x": 0, "y": 60, "w": 32, "h": 60, "id": 7, "region_id": 7, "parent_id": null, "roi_type": "face",
+                "x": 0, "y": 60, "w": 32, "h": 60, "id": null, "region_id": 1, "parent_id": null, "roi_type": "face",
                 "detection": {
                     "bounding_box": {"x_min": -0.0625, "y_min": 0.25, "x_max": 0.1, "y_max": 0.5},
                     "confidence": 0.75, "label_id": 1, "label": "face",
@@ -93,6 +93,87 @@ fn every_frame_is_a_line_with_its_objects() {
     assert_eq!(lines[2]["inference"], json!({"status": "skipped", "reason": "queue is full"}));
     let n_bytes = std::fs::metadata(&destination.0).unwrap().len();
     assert_eq!(stats(&pipeline), [5, 5, n_bytes, 0]);
+}
+
+/// The time stamps of the lines that frames with these time stamps give in a segment.
+fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[Option<u64>]) -> Vec<(Value, Value)> {
+    roiflow::elements::register_static().unwrap();
+    let destination = Destination::new(test);
+    let element = gst::ElementFactory::make("roipublish").property("address", destination.0.to_str().unwrap()).build().unwrap();
+    let mut harness = gstreamer_check::Harness::with_element(&element, Some("sink"), Some("src"));
+    harness.set_src_caps(crate::harness::caps("RGB", SIZE));
+    assert!(harness.push_event(gst::event::Segment::new(segment)));
+    for pts in pts {
+        let mut buffer = gst::Buffer::new();
+        buffer.get_mut().unwrap().set_pts(pts.map(gst::ClockTime::from_mseconds));
+        harness.push(buffer).unwrap();
+    }
+    drop(harness);
+    element.set_state(gst::State::Null).unwrap();
+    destination.lines().into_iter().map(|line| (line["timestamp"].clone(), line["pts"].clone())).collect()
+}
+
+#[test]
+fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
+    let ms = |n: u64| json!(n * 1_000_000);
+    let segment = |start: u64, stop: Option<u64>, time: u64, rate: f64| {
+        let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        let (rate, applied) = if rate < 0.0 { (rate, 1.0) } else { (1.0, rate) };
+        segment.set_rate(rate);
+        segment.set_applied_rate(applied);
+        segment.set_start(gst::ClockTime::from_mseconds(start));
+        segment.set_stop(stop.map(gst::ClockTime::from_mseconds));
+        segment.set_time(gst::ClockTime::from_mseconds(time));
+        segment
+    };
+    // A stream whose time stamps begin at an hour, as those of a transport stream do.
+    let hour = 3_600_000;
+    let times = times_in("segment", &segment(hour, None, 0, 1.0), &[Some(hour), Some(hour + 40), Some(hour - 40), None]);
+    assert_eq!(times, [(ms(0), ms(hour)), (ms(40), ms(hour + 40)), (Value::Null, ms(hour - 40)), (Value::Null, Value::Null)]);
+    // A seek to ten seconds, after which a demuxer begins at zero.
+    assert_eq!(times_in("seek", &segment(0, None, 10_000, 1.0), &[Some(40)]), [(ms(10_040), ms(40))]);
+    // Upstream plays twice as fast already, and backwards.
+    assert_eq!(times_in("fast", &segment(0, None, 0, 2.0), &[Some(40)]), [(ms(80), ms(40))]);
+    assert_eq!(times_in("back", &segment(1000, Some(2000), 1000, -1.0), &[Some(1960)]), [(ms(1960), ms(1960))]);
+    // Where time does not count, there is none.
+    let destination = Destination::new("bytes");
+    let line = format!("{SOURCE} ! roipublish name=publish ! fakesink");
+    let pipeline = to(destination.0.to_str().unwrap(), &line);
+    pipeline.by_name("attach").unwrap().static_pad("src").unwrap().add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| {
+        if info.event().is_some_and(|event| event.type_() == gst::EventType::Segment) {
+            info.data = Some(gst::PadProbeData::Event(gst::event::Segment::new(&gst::FormattedSegment::<gst::format::Bytes>::new())));
+        }
+        gst::PadProbeReturn::Ok
+    });
+    assert_eq!(run(&pipeline).error, None);
+    assert!(destination.lines().iter().all(|line| line["timestamp"].is_null() && line["pts"].is_u64()));
+}
+
+#[test]
+fn a_stream_gives_the_same_lines_in_every_run() {
+    let folder = crate::harness::Folder::new("same lines");
+    let lines = |name: &str| {
+        let line = format!(
+            "videotestsrc num-buffers=24 ! video/x-raw,width=640,height=480 ! videoconvert ! {} ! {} ! {} ! roitrack min-hits=3 ! \
+             roipublish name=publish ! fakesink",
+            crate::harness::detect("rectangle", "nireq=2"),
+            crate::harness::detect("stripes", "nireq=2 inference-region=roi-list object-class=rectangle"),
+            crate::harness::classify("color", "nireq=2"),
+        );
+        let pipeline = to(&folder.file(name), &line);
+        assert_eq!(run(&pipeline).error, None);
+        std::fs::read_to_string(folder.file(name)).unwrap()
+    };
+    let without_time = |text: &str| -> Vec<String> {
+        let line = |line: &str| {
+            let (before, after) = line.split_once("\"time\":\"").unwrap();
+            format!("{before}{}", after.split_once('"').unwrap().1)
+        };
+        text.lines().map(line).collect()
+    };
+    let (first, second) = (lines("first.jsonl"), lines("second.jsonl"));
+    assert_eq!(without_time(&first), without_time(&second));
+    assert!(first.contains("\"parent_id\":1,"), "there is a cascade: {first}");
 }
 
 #[test]

@@ -9,7 +9,9 @@ use roiflow::elements::meta;
 use roiflow::frame::{Detection, FrameResults, InferenceStatus, ObjectId, PixelRect, Rect, Size};
 use serde_json::Value;
 
-use crate::harness::{FRAME_TIME, Folder, caps, collect, detect, face, feed, make_clip, on_buffers, picture, pipeline, results, run};
+use crate::harness::{
+    FRAME_TIME, Folder, attach, caps, collect, detect, face, feed, make_clip, on_buffers, picture, pipeline, results, run,
+};
 use crate::reference::real;
 use crate::rig::{Rig, SIZE, black};
 
@@ -50,14 +52,64 @@ fn an_object_has_one_id_in_every_frame_of_a_clip() {
     let object = |line: &Value| line["objects"][0].clone();
     let ids: BTreeSet<i64> = lines.iter().map(|line| object(line)["id"].as_i64().unwrap()).collect();
     let regions: BTreeSet<i64> = lines.iter().map(|line| object(line)["region_id"].as_i64().unwrap()).collect();
-    assert_eq!((ids.len(), regions.len()), (1, rects.len()), "one object, as many detections as frames");
+    assert_eq!((ids, regions), ([1].into(), [1].into()), "one object, the first of its stream and of every frame");
+    assert!(lines.iter().all(|line| object(line)["track_state"] == "confirmed"));
     for arrived in arrived.lock().unwrap().iter() {
         let found = arrived.results().unwrap().detections;
-        assert_eq!(found.iter().map(|found| i64::from(found.object().0)).collect::<BTreeSet<_>>(), ids);
+        assert_eq!(found.iter().map(|found| found.track.unwrap().0).collect::<Vec<_>>(), [1]);
     }
     let stats: gst::Structure = pipeline.by_name("track").unwrap().property("stats");
     let count = |field: &str| stats.get::<u64>(field).unwrap();
     assert_eq!(["frames", "objects", "tracks-begun", "tracks-ended", "objects-refused"].map(count), [16, 16, 1, 0, 0], "{stats}");
+}
+
+#[test]
+fn an_object_has_no_id_until_the_tracker_gives_one() {
+    let folder = Folder::new("tentative");
+    let line = format!(
+        "appsrc name=source ! {} ! roitrack min-hits=3 ! roipublish name=publish ! fakesink",
+        detect("rectangle", "inference-interval=2 carry-results=true")
+    );
+    let pipeline = pipeline(&line);
+    pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+    let size = Size::new(256, 192);
+    let place = PixelRect { x: 40, y: 48, width: 80, height: 72 };
+    feed(&pipeline, &caps("RGB", size), (0..6).map(|_| picture(size, place, [255, 0, 0])));
+    assert_eq!(run(&pipeline).error, None);
+    let seen: Vec<Value> = lines(&folder.file("o.jsonl"))
+        .iter()
+        .map(|line| serde_json::json!([line["objects"][0]["id"], line["objects"][0]["track_state"], line["objects"][0]["region_id"]]))
+        .collect();
+    let tentative = serde_json::json!([null, "tentative", 1]);
+    let named = |state: &str| serde_json::json!([1, state, 1]);
+    let expected = [tentative.clone(), tentative.clone(), tentative.clone(), tentative, named("confirmed"), named("held")];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn trackers_in_a_row_give_different_ids_whichever_begins() {
+    for first in ["car", "bus"] {
+        let pipeline = pipeline(
+            "videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack object-class=car ! queue ! tee ! \
+             roitrack object-class=bus ! fakesink name=sink",
+        );
+        attach(&pipeline, move |n| {
+            let labeled = |id: i32, label: &str, y: f32| {
+                let rect = Rect { x: 4.0, y, width: 20.0, height: 10.0 };
+                Detection { label: Some(label.into()), classifications: vec![], ..face(id, rect) }
+            };
+            let both = [labeled(2 * n as i32 + 1, "car", 4.0), labeled(2 * n as i32 + 2, "bus", 30.0)];
+            results(SIZE, n, both.into_iter().filter(|found| n > 0 || found.label.as_deref() == Some(first)).collect())
+        });
+        let arrived = collect(&pipeline, "sink", "sink");
+        assert_eq!(run(&pipeline).error, None);
+        let arrived = arrived.lock().unwrap();
+        let of = |label: &str| -> BTreeSet<i32> {
+            let found = arrived.iter().flat_map(|arrived| arrived.results().unwrap().detections);
+            found.filter(|found| found.label.as_deref() == Some(label)).map(|found| found.track.unwrap().0).collect()
+        };
+        assert_eq!((of("car"), of("bus")), ([1].into(), [(1 << 24) + 1].into()), "{first} first");
+    }
 }
 
 #[test]

@@ -353,6 +353,7 @@ mod tests {
         let mut detection = Detection {
             id: ObjectId(1),
             track: None,
+            track_state: None,
             parent: None,
             rect: Rect::default(),
             keypoints: vec![],
@@ -390,6 +391,7 @@ mod tests {
             let detection = Detection {
                 id: ObjectId(1),
                 track: None,
+                track_state: None,
                 parent: None,
                 rect: Rect::default(),
                 keypoints: vec![],

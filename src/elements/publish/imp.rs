@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
+use gst_base::prelude::*;
 use gst_base::subclass::BaseTransformMode;
 use gst_base::subclass::prelude::*;
 use gstreamer as gst;
@@ -257,7 +258,7 @@ impl BaseTransformImpl for RoiPublish {
         let (warning, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
-            let outcome = state.publish(buffer, stream_id.as_deref(), source.as_deref(), add_empty_results);
+            let outcome = state.publish(buffer, self.stream_time(buffer), stream_id.as_deref(), source.as_deref(), add_empty_results);
             *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_said)| !is_said).map(|(sizes, is_said)| {
                 *is_said = true;
@@ -280,6 +281,11 @@ impl BaseTransformImpl for RoiPublish {
 }
 
 impl RoiPublish {
+    /// The time of this buffer in its stream; `None` without a time stamp, and outside the segment.
+    fn stream_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
+        self.obj().segment().downcast::<gst::ClockTime>().ok()?.to_stream_time(buffer.pts())
+    }
+
     fn flush(&self) {
         let warning = {
             let mut guard = self.state.lock().unwrap();
@@ -309,7 +315,14 @@ impl RoiPublish {
 
 impl State {
     /// Writes the line of this buffer, and flushes where it is time.
-    fn publish(&mut self, buffer: &gst::BufferRef, stream_id: Option<&str>, source: Option<&str>, add_empty: bool) -> io::Result<()> {
+    fn publish(
+        &mut self,
+        buffer: &gst::BufferRef,
+        stream_time: Option<gst::ClockTime>,
+        stream_id: Option<&str>,
+        source: Option<&str>,
+        add_empty: bool,
+    ) -> io::Result<()> {
         let own_frame_number = self.n_frames;
         self.n_frames += 1;
         let attached_size = meta::size_when_attached(buffer);
@@ -324,9 +337,15 @@ impl State {
                 // Results of another detector have no frame number.
                 frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
                 stream_id,
+<<<<<<< HEAD
                 // Of pictures each has its own.
                 source: origin.as_ref().map(|origin| &*origin.path).or(source),
                 timestamp_ns: buffer.pts().map(gst::ClockTime::nseconds),
+=======
+                source,
+                timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
+                pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
+>>>>>>> elements
                 time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             };
             self.line.clear();

@@ -3,30 +3,39 @@
 //! The schema is that of DL Streamer's `gvametaconvert`, so that its consumers work; what is added is added beside it:
 //!
 //! ```json
-//! {"schema_version":1,"frame":7,"stream":"door","timestamp":280000000,"time":"2026-01-31T12:00:00.280Z",
+//! {"schema_version":2,"frame":7,"stream":"door","timestamp":280000000,"pts":1280000000,"time":"2026-01-31T12:00:00.280Z",
 //!  "source":"rtsp://***@camera/1","resolution":{"width":768,"height":432},"inference":{"status":"ok"},
-//!  "objects":[{"x":10,"y":20,"w":30,"h":40,"id":1,"region_id":1,"parent_id":null,"roi_type":"face",
+//!  "objects":[{"x":10,"y":20,"w":30,"h":40,"id":3,"track_state":"confirmed","region_id":1,"parent_id":null,"roi_type":"face",
 //!   "detection":{"bounding_box":{"x_min":0.013,"y_min":0.046,"x_max":0.052,"y_max":0.139},"confidence":0.99,"label_id":0,"label":"face"},
 //!   "gender":{"label":"female","label_id":0,"confidence":0.97,"model":{"name":"age-gender"}},
 //!   "age":{"value":31.4,"model":{"name":"age-gender"}}}]}
 //! ```
 //!
-//! `id` is the object's name over time where a tracker gave one, else that of the region, which `parent_id` refers to.
+//! `timestamp` is the stream time, as `gvametaconvert` writes it, and `pts` the presentation time stamp of the buffer, both in nanoseconds.
+//!
+//! `id` is the track ID, the same in every frame; null without a tracker, and until a tracker gives one. `track_state` is there where a
+//! tracker looked at the object: tentative, confirmed, or held for one that is carried over to a frame without inference. `region_id` numbers
+//! the objects of a line from 1 in their order, and `parent_id` is the `region_id` of the object in which this one was found. So the same
+//! stream gives the same lines in every run, but for `time`.
+//!
 //! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
 //! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
 //! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are
 //! left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelRect, Point, Rect, ScoredLabel, Size};
+use crate::frame::{
+    Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
+};
 
 /// Grows when something that is there changes its meaning; what is only added does not count.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// What a line says beside the results.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +46,10 @@ pub struct Context<'a> {
     pub stream_id: Option<&'a str>,
     /// Where the stream comes from; without credentials, see [`crate::redaction`].
     pub source: Option<&'a str>,
-    /// The frame's time stamp in nanoseconds.
+    /// The frame's stream time in nanoseconds.
     pub timestamp_ns: Option<u64>,
+    /// The buffer's presentation time stamp in nanoseconds.
+    pub pts_ns: Option<u64>,
     /// When the frame was taken, or else written down.
     pub time: SystemTime,
 }
@@ -54,6 +65,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         frame: context.frame_number,
         stream: context.stream_id,
         timestamp: context.timestamp_ns,
+        pts: context.pts_ns,
         time: rfc3339(context.time),
         source: context.source,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
@@ -81,6 +93,7 @@ struct Frame<'a> {
     frame: u64,
     stream: Option<&'a str>,
     timestamp: Option<u64>,
+    pts: Option<u64>,
     time: String,
     source: Option<&'a str>,
     resolution: Option<Resolution>,
@@ -186,7 +199,9 @@ struct Objects<'a>(&'a FrameResults);
 
 impl Serialize for Objects<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(objects(self.0).map(|(detection, pixels)| Object { detection, pixels, size: self.0.size }))
+        let region_ids: HashMap<ObjectId, u32> = objects(self.0).zip(1..).map(|((detection, _), number)| (detection.id, number)).collect();
+        let object = |((detection, pixels), region_id)| Object { detection, pixels, size: self.0.size, region_id, region_ids: &region_ids };
+        serializer.collect_seq(objects(self.0).zip(1..).map(object))
     }
 }
 
@@ -194,14 +209,17 @@ struct Object<'a> {
     detection: &'a Detection,
     pixels: PixelRect,
     size: Size,
+    region_id: u32,
+    /// Of all objects of the line.
+    region_ids: &'a HashMap<ObjectId, u32>,
 }
 
 /// The keys of an object that are not those of classifiers.
-const KEYS: [&str; 9] = ["x", "y", "w", "h", "id", "region_id", "parent_id", "roi_type", "detection"];
+const KEYS: [&str; 10] = ["x", "y", "w", "h", "id", "track_state", "region_id", "parent_id", "roi_type", "detection"];
 
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { detection, pixels, size } = *self;
+        let Self { detection, pixels, size, region_id, region_ids } = *self;
         let label = detection.label.as_deref();
         let body = DetectionBody {
             bounding_box: bounding_box(&detection.rect, size),
@@ -215,9 +233,12 @@ impl Serialize for Object<'_> {
         map.serialize_entry("y", &pixels.y)?;
         map.serialize_entry("w", &pixels.width)?;
         map.serialize_entry("h", &pixels.height)?;
-        map.serialize_entry("id", &detection.object().0)?;
-        map.serialize_entry("region_id", &detection.id.0)?;
-        map.serialize_entry("parent_id", &detection.parent.map(|id| id.0))?;
+        map.serialize_entry("id", &detection.track.map(|track| track.0))?;
+        if let Some(state) = detection.track_state {
+            map.serialize_entry("track_state", track_state(state))?;
+        }
+        map.serialize_entry("region_id", &region_id)?;
+        map.serialize_entry("parent_id", &detection.parent.and_then(|parent| region_ids.get(&parent)))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
         map.serialize_entry("detection", &body)?;
         serialize_classifications(&mut map, &detection.classifications, &KEYS)?;
@@ -274,6 +295,14 @@ fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], ta
     if n_taken == 0 { Cow::Borrowed(name) } else { Cow::Owned(format!("{name}_{}", n_taken + 1)) }
 }
 
+fn track_state(state: TrackState) -> &'static str {
+    match state {
+        TrackState::Tentative => "tentative",
+        TrackState::Confirmed => "confirmed",
+        TrackState::Held => "held",
+    }
+}
+
 fn is_empty(size: Size) -> bool {
     size.width == 0 || size.height == 0
 }
@@ -323,12 +352,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::frame::ObjectId;
 
     fn detection(id: i32, rect: Rect) -> Detection {
         Detection {
             id: ObjectId(id),
             track: None,
+            track_state: None,
             parent: None,
             rect,
             keypoints: vec![],
@@ -344,7 +373,8 @@ mod tests {
     }
 
     fn line(results: &FrameResults) -> (String, Value) {
-        let context = Context { frame_number: 7, stream_id: None, source: None, timestamp_ns: Some(40), time: UNIX_EPOCH };
+        let context =
+            Context { frame_number: 7, stream_id: None, source: None, timestamp_ns: Some(40), pts_ns: Some(1040), time: UNIX_EPOCH };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();
         let text = String::from_utf8(line).unwrap();
@@ -356,22 +386,51 @@ mod tests {
     fn a_line_has_the_schema_that_the_module_states() {
         let name = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
         let mut face = detection(5, Rect::from_corners(20.0, 10.0, 60.0, 90.0));
-        face.parent = Some(ObjectId(4));
+        (face.track, face.track_state) = (Some(ObjectId(3)), Some(TrackState::Confirmed));
         face.classifications = vec![
             name("gender", Outcome::Label { label_id: 0, label: Some("female".into()), confidence: 0.97 }),
             name("age", Outcome::Value(31.4)),
         ];
         let (text, _) = line(&results(vec![face]));
         let expected = concat!(
-            r#"{"schema_version":1,"frame":7,"stream":null,"timestamp":40,"time":"1970-01-01T00:00:00.000Z","source":null,"#,
+            r#"{"schema_version":2,"frame":7,"stream":null,"timestamp":40,"pts":1040,"time":"1970-01-01T00:00:00.000Z","source":null,"#,
             r#""resolution":{"width":200,"height":100},"inference":{"status":"ok"},"objects":[{"x":20,"y":10,"w":40,"h":80,"#,
-            r#""id":5,"region_id":5,"parent_id":4,"roi_type":"face","#,
+            r#""id":3,"track_state":"confirmed","region_id":1,"parent_id":null,"roi_type":"face","#,
             r#""detection":{"bounding_box":{"x_min":0.1,"y_min":0.1,"x_max":0.3,"y_max":0.9},"confidence":0.9,"label_id":3,"label":"face"},"#,
             r#""gender":{"label":"female","label_id":0,"confidence":0.97,"model":{"name":"age-gender"}},"#,
             r#""age":{"value":31.4,"model":{"name":"age-gender"}}}]}"#,
             "\n"
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn regions_are_numbered_in_their_order_and_parents_by_these_numbers() {
+        let inside = Rect::from_corners(20.0, 10.0, 60.0, 90.0);
+        let outside = Rect::from_corners(300.0, 0.0, 400.0, 10.0);
+        let child = |id, parent| Detection { parent: Some(ObjectId(parent)), ..detection(id, inside) };
+        let objects = vec![detection(71, outside), detection(70, inside), child(75, 70), child(74, 71), child(73, 9)];
+        let (_, value) = line(&results(objects));
+        let ids = |key: &str| value["objects"].as_array().unwrap().iter().map(|object| object[key].clone()).collect::<Vec<_>>();
+        assert_eq!(ids("region_id"), [1, 2, 3, 4]);
+        assert_eq!(ids("parent_id"), [json!(null), json!(1), json!(null), json!(null)], "parents that are not in the line are null");
+        assert_eq!(ids("id"), vec![Value::Null; 4], "there is no tracker");
+        assert!(value["objects"].as_array().unwrap().iter().all(|object| object.get("track_state").is_none()));
+    }
+
+    #[test]
+    fn a_tentative_object_has_no_id_and_says_so() {
+        let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
+        for (track, state, expected) in [
+            (None, TrackState::Tentative, json!([null, "tentative"])),
+            (Some(ObjectId(4)), TrackState::Confirmed, json!([4, "confirmed"])),
+            (Some(ObjectId(4)), TrackState::Held, json!([4, "held"])),
+        ] {
+            (face.track, face.track_state) = (track, Some(state));
+            let (_, value) = line(&results(vec![face.clone()]));
+            let object = &value["objects"][0];
+            assert_eq!(json!([object["id"], object["track_state"]]), expected);
+        }
     }
 
     #[test]
@@ -440,7 +499,7 @@ mod tests {
         face.classifications = vec![named("detection"), named("age"), named("age"), named("x")];
         let (text, value) = line(&results(vec![face]));
         let object = value["objects"][0].as_object().unwrap();
-        assert_eq!(object.len(), KEYS.len() + 4, "{text}");
+        assert_eq!(object.len(), KEYS.len() - 1 + 4, "no tracker has looked at it: {text}");
         assert!(["detection_2", "age", "age_2", "x_2"].iter().all(|key| object.contains_key(*key)), "{text}");
     }
 

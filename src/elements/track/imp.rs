@@ -23,6 +23,10 @@ static CAT: LazyLock<gst::DebugCategory> =
 /// A frame that comes so long after the one before it, and says that something is missing, belongs to another scene.
 const MAX_GAP: gst::ClockTime = gst::ClockTime::from_seconds(2);
 
+/// The query by which a tracker learns how many trackers are upstream, and its field.
+const TRACKERS: &str = "roiflow-trackers";
+const N_TRACKERS: &str = "n";
+
 /// What the user asked for.
 #[derive(Debug, Clone, Default)]
 struct Settings {
@@ -40,6 +44,37 @@ struct State {
     /// Of the latest frame.
     pts: Option<gst::ClockTime>,
     n_frames: u64,
+    names: Names,
+}
+
+/// The track IDs that were given: 1, 2, 3, ..., so that the same stream has the same ones in every run. They go on over resets, so that none
+/// means two objects.
+///
+/// Trackers in a row don't know of each other's IDs, so each has a range of its own: the first from 1, the second from 2^24 + 1, and so on.
+#[derive(Debug, Default)]
+struct Names {
+    last: i32,
+}
+
+impl Names {
+    const RANGE: i32 = 1 << 24;
+
+    fn next(&mut self) -> ObjectId {
+        self.last = self.last.checked_add(1).unwrap_or(1);
+        ObjectId(self.last)
+    }
+
+    /// Goes on in this range or a later one.
+    fn skip_to_range(&mut self, range: i32) {
+        if self.last / Self::RANGE < range {
+            self.last = range.saturating_mul(Self::RANGE);
+        }
+    }
+
+    /// Goes on behind the range of a track ID that another tracker gave.
+    fn skip(&mut self, foreign: ObjectId) {
+        self.skip_to_range(foreign.0 / Self::RANGE + 1);
+    }
 }
 
 /// The element's inside. Lock order: settings before state; neither is held while something is pushed or posted.
@@ -67,8 +102,16 @@ impl ObjectSubclass for RoiTrack {
             .event_function(|pad, parent, event| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(pad, event)))
             .flags(flags)
             .build();
+<<<<<<< HEAD
         let srcpad = gst::Pad::builder_from_template(&template("src")).flags(flags).build();
         Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default(), class_check: ClassCheck::default() }
+=======
+        let srcpad = gst::Pad::builder_from_template(&template("src"))
+            .query_function(|pad, parent, query| Self::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query)))
+            .flags(flags)
+            .build();
+        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default() }
+>>>>>>> elements
     }
 }
 
@@ -244,7 +287,9 @@ impl RoiTrack {
             }
             state.pts = buffer.pts();
             let TrackingType::Iou = settings.tracking_type;
-            state.tracker.update(&mut results, &settings.options, |found| settings.object_classes.has(found), ObjectId::next);
+            let State { tracker, names, .. } = &mut *state;
+            results.detections.iter().filter_map(|found| found.track).for_each(|foreign| names.skip(foreign));
+            tracker.update(&mut results, &settings.options, |found| settings.object_classes.has(found), || names.next());
         }
         if !is_empty {
             // Where the detector wrote no analytics meta, nobody wants one.
@@ -256,15 +301,41 @@ impl RoiTrack {
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         match event.view() {
-            gst::EventView::FlushStop(_) | gst::EventView::StreamStart(_) => {
+            gst::EventView::FlushStop(_) => {
                 let mut state = self.state.lock().unwrap();
                 let size = state.size;
                 state.begin_stream(size);
+            }
+            gst::EventView::StreamStart(_) => {
+                let n_upstream = self.n_trackers_upstream();
+                let mut state = self.state.lock().unwrap();
+                let size = state.size;
+                state.begin_stream(size);
+                state.names.skip_to_range(n_upstream);
             }
             gst::EventView::Caps(caps) => self.state.lock().unwrap().size = caps::size_in_caps(caps.caps()),
             _ => {}
         }
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+}
+
+impl RoiTrack {
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Custom(custom) = query.view_mut()
+            && custom.structure().is_some_and(|structure| structure.name() == TRACKERS)
+        {
+            custom.structure_mut().set(N_TRACKERS, self.n_trackers_upstream() + 1);
+            return true;
+        }
+        gst::Pad::query_default(pad, Some(&*self.obj()), query)
+    }
+
+    /// How many trackers see the stream before this one.
+    fn n_trackers_upstream(&self) -> i32 {
+        let mut query = gst::query::Custom::new(gst::Structure::builder(TRACKERS).field(N_TRACKERS, 0).build());
+        let is_answered = self.sinkpad.peer_query(query.query_mut());
+        query.structure().filter(|_| is_answered).and_then(|structure| structure.get(N_TRACKERS).ok()).unwrap_or(0)
     }
 }
 

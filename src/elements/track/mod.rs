@@ -9,9 +9,10 @@
 //! Works on what `roidetect` found, and on the metas of other detectors; put it behind the last detector. It reads no pixels and takes
 //! little time, so frames of any format and memory pass, at once and in order, and no `queue` is needed.
 //!
-//! The name is the object's `id` in the JSON (`region_id` stays that of the detection, which differs from frame to frame), and the
+//! The name is the object's `id` in the JSON (`region_id` only numbers the objects of a frame), and the
 //! parameter `object_id` of its `GstVideoRegionOfInterestMeta`, as DL Streamer's `gvatrack` writes it. What such a tracker named
-//! keeps its name.
+//! keeps its name. Names are numbers from 1, the same in every run; a second tracker in the same stream begins with 2^24 + 1. `track_state`
+//! in the JSON says whether the object is `tentative`, without a name yet, `confirmed`, or `held`, carried over to a frame without inference.
 //!
 //! - `tracking-type=iou`: by the overlap of boxes (`iou-threshold`), each object where it would be if it went on as before, or else
 //!   where it was last seen. Objects of different classes are different objects. `object-class`: only those with one of these labels.

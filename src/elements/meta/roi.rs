@@ -1,0 +1,184 @@
+//! What a `GstVideoRegionOfInterestMeta` carries, in the shape that DL Streamer's elements write and read.
+//!
+//! A region has a structure for each result. `detection` holds the box in parts of the frame, 0 to 1, with `confidence` and `label_id`.
+//! `object_id` holds the track ID. Every other structure is a classification: `label`, `label_id`, `confidence`, `model_name`, and
+//! `attribute_name` if the structure's own name can't say what is classified. Its `type` tells classifications from tensors and keypoints,
+//! which are not read.
+//!
+//! Knows one region. Which region belongs to which detection is [`super`]'s.
+
+use std::borrow::Cow;
+
+use gst::glib::value::ToSendValue;
+use gstreamer as gst;
+use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
+
+use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, Size};
+
+/// The structure that says what a detector found.
+const DETECTION: &str = "detection";
+/// The structure that says which object of a tracker it is, in its field `id`.
+const OBJECT_ID: &str = "object_id";
+/// The `type` of the structure of a label.
+const CLASSIFICATION: &str = "classification_result";
+/// The type of a region whose detection has no label.
+const UNLABELED: &str = "object";
+/// The model of a classification that does not name its own.
+const UNKNOWN_MODEL: &str = "unknown";
+
+/// The type of the region of this detection.
+pub(super) fn type_of(detection: &Detection) -> Cow<'_, str> {
+    without_nul(detection.label.as_deref().unwrap_or(UNLABELED))
+}
+
+pub(super) fn pixel_rect(roi: &RoiMeta) -> PixelRect {
+    let (x, y, width, height) = roi.rect();
+    PixelRect { x, y, width, height }
+}
+
+/// The detection that a region of another detector stands for, without its parent.
+pub(super) fn read(roi: &RoiMeta, id: ObjectId) -> Detection {
+    let detection = roi.param(DETECTION);
+    let confidence = detection.and_then(|structure| structure.get::<f64>("confidence").ok());
+    let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
+    let mut found = Detection {
+        id,
+        track: None,
+        track_state: None,
+        parent: None,
+        rect: pixel_rect(roi).to_rect(),
+        keypoints: Vec::new(),
+        confidence: confidence.unwrap_or(1.0) as f32,
+        label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
+        label: Some(roi.roi_type().into()),
+        classifications: Vec::new(),
+    };
+    read_into(roi, &mut found);
+    found
+}
+
+/// Adds what other elements wrote into the region of a detection: the track ID, and classifications that the detection lacks.
+pub(super) fn read_into(roi: &RoiMeta, detection: &mut Detection) {
+    if let Some(track) = track_of(roi) {
+        detection.adopt_track(track);
+    }
+    for structure in roi.params() {
+        if let Some(said) = classification(structure)
+            && !detection.classifications.iter().any(|known| without_nul(&known.name) == *said.name)
+        {
+            detection.classifications.push(said);
+        }
+    }
+}
+
+/// The name under which a tracker knows the object of a region.
+fn track_of(roi: &RoiMeta) -> Option<ObjectId> {
+    let id = roi.param(OBJECT_ID)?.get::<i32>("id").ok()?;
+    (id > 0).then_some(ObjectId(id))
+}
+
+/// The classification that a structure holds; `None` if it holds something else.
+fn classification(structure: &gst::StructureRef) -> Option<Classification> {
+    if [DETECTION, OBJECT_ID].contains(&structure.name().as_str()) {
+        return None;
+    }
+    let text = |field: &str| structure.get::<&str>(field).ok();
+    if text("type").is_some_and(|kind| kind != CLASSIFICATION) {
+        return None;
+    }
+    let (label, label_id) = (text("label"), structure.get::<i32>("label_id").ok());
+    if label.is_none() && label_id.is_none() {
+        return None;
+    }
+    let outcome = Outcome::Label {
+        label_id: label_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),
+        label: label.map(Into::into),
+        confidence: structure.get::<f64>("confidence").map_or(1.0, |confidence| confidence as f32),
+    };
+    Some(Classification { name: name_of(structure).into(), model: text("model_name").unwrap_or(UNKNOWN_MODEL).into(), outcome })
+}
+
+/// What a structure classifies.
+fn name_of(structure: &gst::StructureRef) -> &str {
+    structure.get::<&str>("attribute_name").unwrap_or_else(|_| structure.name().as_str())
+}
+
+/// Writes what the region lacks of the detection, which was found in a frame of this size.
+pub(super) fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size: Size) {
+    if roi.param(DETECTION).is_none() {
+        roi.add_param(detection_structure(detection, size));
+    }
+    if let Some(track) = detection.track
+        && roi.param(OBJECT_ID).is_none()
+    {
+        roi.add_param(gst::Structure::builder(OBJECT_ID).field("id", track.0).build());
+    }
+    for classification in &detection.classifications {
+        let name = without_nul(&classification.name);
+        if !roi.params().any(|structure| name_of(structure) == name) {
+            roi.add_param(classification_structure(classification));
+        }
+    }
+}
+
+fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
+    let (width, height) = (f64::from(size.width.max(1)), f64::from(size.height.max(1)));
+    let rect = detection.rect;
+    // In parts of the frame and cut at its edges, as `gvadetect` does; readers multiply it by the size of the frame.
+    let part = |edge: f32, extent: f64| (f64::from(edge) / extent).clamp(0.0, 1.0);
+    // x and y of each in turn, in parts of the frame as the box is.
+    let coordinates = |point: &Point| [f64::from(point.x) / width, f64::from(point.y) / height].map(|part| part.to_send_value());
+    let keypoints = detection.keypoints.iter().flat_map(coordinates);
+    gst::Structure::builder(DETECTION)
+        .field("x_min", part(rect.x, width))
+        .field("x_max", part(rect.x_max(), width))
+        .field("y_min", part(rect.y, height))
+        .field("y_max", part(rect.y_max(), height))
+        .field("confidence", f64::from(detection.confidence))
+        .field("label_id", detection.label_id as i32)
+        .field_if_some("label", detection.label.as_deref().map(without_nul).as_deref())
+        .field_if_some("keypoints", (!detection.keypoints.is_empty()).then(|| gst::Array::from_values(keypoints)))
+        .build()
+}
+
+fn classification_structure(classification: &Classification) -> gst::Structure {
+    let builder = gst::Structure::builder(&*structure_name(&classification.name))
+        .field("attribute_name", &*without_nul(&classification.name))
+        .field("model_name", &*without_nul(&classification.model));
+    match &classification.outcome {
+        Outcome::Label { label_id, label, confidence } => builder
+            .field("type", CLASSIFICATION)
+            .field("label_id", *label_id as i32)
+            .field_if_some("label", label.as_deref().map(without_nul).as_deref())
+            .field("confidence", f64::from(*confidence))
+            .build(),
+        Outcome::Labels(labels) => {
+            let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
+            let names = names.map(|name| without_nul(&name).to_send_value());
+            let confidences = labels.iter().map(|label| f64::from(label.confidence).to_send_value());
+            builder.field("labels", gst::Array::from_values(names)).field("confidences", gst::Array::from_values(confidences)).build()
+        }
+        Outcome::Value(value) => builder.field("value", f64::from(*value)).build(),
+        Outcome::Tensor { shape, data } => {
+            let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());
+            let data = data.iter().map(|&value| f64::from(value).to_send_value());
+            builder.field("shape", gst::Array::from_values(shape)).field("data", gst::Array::from_values(data)).build()
+        }
+    }
+}
+
+/// GStreamer's strings end at the first NUL; a label file may hold anything.
+pub(super) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "")) } else { Cow::Borrowed(text) }
+}
+
+/// A name that GStreamer takes for a structure: a letter, then letters, digits and `/-_.:+`.
+fn structure_name(name: &str) -> Cow<'_, str> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "/-_.:+".contains(c);
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if begins_well && name.chars().all(legal) {
+        return Cow::Borrowed(name);
+    }
+    let prefix = if begins_well { "" } else { "attribute_" };
+    Cow::Owned(prefix.chars().chain(name.chars().map(|c| if legal(c) { c } else { '_' })).collect())
+}
