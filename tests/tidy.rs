@@ -29,6 +29,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
             "devices::denormals",
             "devices::onnx",
             "devices::kept",
+            "devices::quiet",
         ],
     ),
     ("devices", &["runtime", "folders"]),
@@ -721,7 +722,7 @@ mod scanner {
             "src/devices/cpu/model.rs",
             "use crate::devices::null::Script;",
             &[
-                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, folders, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept may be used here",
+                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, folders, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept, devices::quiet may be used here",
             ],
         );
         errors("src/cli/mod.rs", "use crate::Tensor;", &["src/cli/mod.rs:1: crate::Tensor: name the folder it lives in"]);

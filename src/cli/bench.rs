@@ -103,7 +103,11 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     args.config.iter().try_for_each(|list| config.set_all(list)).context("--config")?;
     let begin = Instant::now();
     let core = devices::core();
-    let model = core.read_model(&args.model)?;
+    let mut model = core.read_model(&args.model)?;
+    if args.shape.is_empty() {
+        let options = stages::StageOptions { model: args.model.clone(), ..stages::StageOptions::default() };
+        model = stages::spec::with_described_size(&model, &options)?;
+    }
     let compile = |model: &Model| core.compile_model(model, &args.device, &config);
     // For the shapes that will run, as elements do: engines compute faster at shapes that they know.
     let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {

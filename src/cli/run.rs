@@ -83,7 +83,7 @@ fn input_text(input: std::ffi::OsString) -> String {
     })
 }
 
-fn parse_assignment(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, got `{text}`"))?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, RwLock};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
-pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
 use crate::redaction::Secrets;
+pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
 
 /// Standard error, shared by all threads of the command. A clone prints on the same terminal.
 #[derive(Clone)]

@@ -1,8 +1,8 @@
 //! From a description file to a running pipeline.
 //!
 //! [`spec`] is the file as written, [`graph`] its gst-launch line taken apart, [`plan`] the file as understood: parameters
-//! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@run`] plays it to its end, [`stats`]
-//! measures it meanwhile; `decoders` opens what a decoder needs. `parse` and `properties` check a line before GStreamer's parser takes it.
+//! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@check`] finds what would be refused without
+//! playing it, [`mod@run`] plays it to its end, [`stats`] measures it meanwhile; `decoders` opens what a decoder needs. `parse` and `properties` check a line before GStreamer's parser takes it.
 //! Of a running pipeline, `watch` supervises the source, `decoded` compares the frames that came with what the file declares, `upright`
 //! rotates frames, [`limits`] ends a run early, [`naming`] names streams as the user wants, and `reasons` turns errors of elements into sentences. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
 //!
@@ -11,19 +11,20 @@
 //! Knows the elements by their names and properties. Knows no requests and no pixels but those it hands over.
 
 pub mod build;
-pub mod credentials;
+pub mod check;
 mod container;
+pub mod credentials;
 mod decoded;
 mod decoders;
 pub mod error;
 pub mod graph;
 mod images;
 pub mod input;
-mod picture;
-pub mod pictures_out;
 pub mod limits;
 pub mod naming;
 mod parse;
+mod picture;
+pub mod pictures_out;
 pub mod plan;
 mod properties;
 mod reasons;
@@ -32,15 +33,16 @@ pub mod spec;
 pub mod stats;
 pub mod stream;
 pub mod streams;
-pub mod uri;
 mod upright;
+pub mod uri;
 mod watch;
 
+pub use check::check;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use input::Input;
-pub use pictures_out::Pictures;
 pub use limits::Limits;
+pub use pictures_out::Pictures;
 pub use plan::{Outputs, Plan};
 pub use run::{Ending, Event, Interrupt, Progress, run};
 pub use spec::Spec;

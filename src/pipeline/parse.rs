@@ -5,8 +5,9 @@
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::{PUBLISH, nearest};
+use super::plan::PUBLISH;
 use super::{Error, Outputs, Plan, Result, properties};
+use crate::stages::did_you_mean;
 
 /// The Debian package of an element, by how its name begins; the longest beginning counts.
 const PACKAGES: &[(&str, &str)] = &[
@@ -121,7 +122,7 @@ fn missing(name: &str, factory: &str) -> Error {
     let package = PACKAGES.iter().filter(|(begin, _)| factory.starts_with(begin)).max_by_key(|(begin, _)| begin.len());
     let factories = gst::ElementFactory::factories_with_type(gst::ElementFactoryType::ANY, gst::Rank::NONE);
     let names: Vec<String> = factories.iter().map(|factory| factory.name().to_string()).collect();
-    let near = nearest(factory, names.iter().map(String::as_str));
+    let near = did_you_mean(factory, names.iter().map(String::as_str));
     let install = match package {
         Some((_, package)) if near.is_empty() => format!("; install {package}"),
         _ => String::new(),
@@ -154,7 +155,12 @@ impl Outputs {
     /// `Usage` if one is missing.
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
-            (self.json.is_some(), "json", "--json", "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`"),
+            (
+                self.json.is_some(),
+                "json",
+                "--json",
+                "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`",
+            ),
             (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
             (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),
         ] {

@@ -8,6 +8,7 @@ use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, Input, Pictures, Result, Spec, pictures_out};
 use crate::redaction;
+use crate::stages::did_you_mean;
 
 /// Where results go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,7 +113,7 @@ impl Plan {
                     "the graph uses `{{{}}}`, which is no parameter: add a section [parameters.{}]{}",
                     slot.parameter,
                     slot.parameter,
-                    nearest(&slot.parameter, values.keys().copied())
+                    did_you_mean(&slot.parameter, values.keys().copied())
                 )));
             };
             // An empty default means: as the element has it.
@@ -230,7 +231,7 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
             return Err(Error::usage(format!(
                 "no parameter `{name}`: expected one of {}{}",
                 names.join(", "),
-                nearest(name, names.iter().copied())
+                did_you_mean(name, names.iter().copied())
             )));
         }
     }
@@ -312,13 +313,4 @@ fn tidy(path: &Path) -> PathBuf {
         }
     }
     tidied
-}
-
-/// "; did you mean ...?", if one is near enough.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let best = known.map(|known| (strsim::levenshtein(name, known), known)).min();
-    match best {
-        Some((distance, known)) if distance <= 3.min(name.len() / 2 + 1) => format!("; did you mean `{known}`?"),
-        _ => String::new(),
-    }
 }

@@ -8,8 +8,8 @@ use gst::glib::prelude::*;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::nearest;
 use super::{Error, Result};
+use crate::stages::did_you_mean;
 
 /// The property of an element class.
 ///
@@ -17,12 +17,13 @@ use super::{Error, Result};
 /// `Usage` if there is none, with the nearest name, or if it can't be set.
 pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str) -> Result<glib::ParamSpec> {
     let name = factory.name();
-    let loaded = factory.load().map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` says why")))?;
+    let loaded =
+        factory.load().map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` says why")))?;
     let class = glib::Class::<gst::Element>::from_type(loaded.element_type());
     let Some(class) = class else { return Err(Error::failed(format!("element `{name}` can't be loaded"))) };
     let pspec = class.find_property(property).ok_or_else(|| {
         let known: Vec<String> = class.list_properties().iter().map(|pspec| pspec.name().to_owned()).collect();
-        let near = nearest(property, known.iter().map(String::as_str));
+        let near = did_you_mean(property, known.iter().map(String::as_str));
         Error::usage(format!("{} has no property `{property}`{near}; `gst-inspect-1.0 {name}` lists them", title(&name, element)))
     })?;
     if !pspec.flags().contains(glib::ParamFlags::WRITABLE) {

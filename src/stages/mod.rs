@@ -43,7 +43,7 @@ pub use dispatch::{Scheduling, StageStats, StepStats};
 pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use motion::MotionGate;
-pub use nearest::{hint_of_unknown, nearest};
+pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
 pub use reuse::{AnswerCache, ReuseOptions};
 pub use spec::{

@@ -22,14 +22,18 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     best.map(|(_, known)| known)
 }
 
+/// "; did you mean `b`?" if a known name is near, for the end of a message; otherwise nothing.
+pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
 /// For a message such as "unknown field `a`, expected one of `b`, `c`": "; did you mean `b`?", or nothing where none is near.
 pub fn hint_of_unknown(message: &str) -> String {
     if !message.starts_with("unknown ") {
         return String::new();
     }
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let near = quoted.next().and_then(|name| nearest(name, quoted));
-    near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    quoted.next().map(|name| did_you_mean(name, quoted)).unwrap_or_default()
 }
 
 #[cfg(test)]

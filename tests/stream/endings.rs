@@ -354,9 +354,12 @@ fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
 #[test]
 fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
     let folder = Folder::new("cut");
-    for (name, muxer) in
-        [("a.mp4", "mp4mux faststart=true"), ("a.mov", "qtmux faststart=true"), ("a.mkv", "matroskamux"), ("frag.mp4", "mp4mux fragment-duration=400")]
-    {
+    for (name, muxer) in [
+        ("a.mp4", "mp4mux faststart=true"),
+        ("a.mov", "qtmux faststart=true"),
+        ("a.mkv", "matroskamux"),
+        ("frag.mp4", "mp4mux fragment-duration=400"),
+    ] {
         let whole = folder.file(name);
         make_clip(&whole, 200, muxer);
         let (code, n, said) = play(&folder, &whole);

@@ -5,6 +5,8 @@ mod cli;
 #[cfg(feature = "cli")]
 mod credentials;
 mod harness;
+#[cfg(feature = "cli")]
+mod hostile_models;
 mod installed;
 
 mod bad_input;
@@ -25,6 +27,8 @@ mod limits;
 mod link;
 mod live;
 mod meta;
+#[cfg(feature = "cli")]
+mod models_cli;
 mod motion;
 mod overlay;
 mod pipelines;

@@ -337,15 +337,10 @@ impl State {
                 // Results of another detector have no frame number.
                 frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
                 stream_id,
-<<<<<<< HEAD
-                // Of pictures each has its own.
+                // Each picture has its own.
                 source: origin.as_ref().map(|origin| &*origin.path).or(source),
-                timestamp_ns: buffer.pts().map(gst::ClockTime::nseconds),
-=======
-                source,
                 timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
                 pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
->>>>>>> elements
                 time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             };
             self.line.clear();

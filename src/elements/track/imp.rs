@@ -102,16 +102,11 @@ impl ObjectSubclass for RoiTrack {
             .event_function(|pad, parent, event| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(pad, event)))
             .flags(flags)
             .build();
-<<<<<<< HEAD
-        let srcpad = gst::Pad::builder_from_template(&template("src")).flags(flags).build();
-        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default(), class_check: ClassCheck::default() }
-=======
         let srcpad = gst::Pad::builder_from_template(&template("src"))
             .query_function(|pad, parent, query| Self::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query)))
             .flags(flags)
             .build();
-        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default() }
->>>>>>> elements
+        Self { sinkpad, srcpad, settings: Mutex::default(), state: Mutex::default(), class_check: ClassCheck::default() }
     }
 }
 
