@@ -82,7 +82,7 @@ pub(super) struct LogLine<'a>(&'a Terminal);
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // `tracing` escapes what begins a sequence in messages, but not all that a terminal obeys.
-        let text = without_commands(&String::from_utf8_lossy(bytes)).into_owned();
+        let text = without_commands(&String::from_utf8_lossy(bytes));
         let text = self.0.secrets.read().unwrap().scrub(&text).into_owned();
         self.0.write(text.as_bytes());
         Ok(bytes.len())

@@ -12,7 +12,7 @@ use super::{Source, StageOptions, Task, WrittenTask, config};
 use crate::frame::Size;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::stages::labels::Labels;
-use crate::stages::nearest;
+use crate::stages::did_you_mean;
 use crate::tensor;
 use crate::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, ClassDecoder, ClassScheme, Coordinates};
 use crate::vision::nms::NmsMethod;
