@@ -1,5 +1,6 @@
 //! Labels that an element waits for and no model before it gives: said once, with the nearest label.
 //!
+//! That is so where none of the labels of `object-class` is one of theirs, or where one of it is nearly one of theirs.
 //! The labels are those of the detectors upstream, found by walking from pad to pad, through bins and queues. Where they are not known
 //! nothing is said: a detector without labels, an element of another kind that may attach objects, or objects in the frame that
 //! none of the detectors gives.
@@ -37,21 +38,27 @@ impl ClassCheck {
         if results.detections.iter().any(|detection| is_foreign(detection.label.as_deref())) {
             return;
         }
-        let unknown: Vec<&String> = classes.names().iter().filter(|class| !given.contains(&class.as_str())).collect();
+        let names = classes.names();
+        // A list may name more classes than this model has; one that is nearly a label and not it is a slip.
+        let has_known = names.iter().any(|class| given.contains(&class.as_str()));
+        let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
+            let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));
+            match meant {
+                Some(label) => Some(format!("`{}` (did you mean `{}`?)", OneLine(class), OneLine(label))),
+                None => (!has_known).then(|| format!("`{}`", OneLine(class))),
+            }
+        });
+        let unknown: Vec<String> = unknown.collect();
         if unknown.is_empty() {
             return;
         }
-        let unknown = unknown.iter().map(|class| {
-            let meant = stages::nearest(class, given.iter().copied()).map(|label| format!(" (did you mean `{}`?)", OneLine(label)));
-            format!("`{}`{}", OneLine(class), meant.unwrap_or_default())
-        });
         let producers = producers.iter().map(|(name, labels)| {
             let named = labels.iter().take(N_NAMED).map(|label| OneLine(label).to_string()).collect::<Vec<_>>().join(", ");
             let more = labels.len().saturating_sub(N_NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             format!("`{}` produces {named}{more}", OneLine(name))
         });
-        let (unknown, producers) = (unknown.collect::<Vec<_>>().join(", "), producers.collect::<Vec<_>>().join("; "));
+        let (unknown, producers) = (unknown.join(", "), producers.collect::<Vec<_>>().join("; "));
         gst::element_warning!(
             element,
             gst::ResourceError::Settings,
@@ -88,26 +95,31 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
         }
         let peer = pad.peer();
         seen.push(pad);
-        let Some(peer) = peer else { continue };
-        if let Some(upstream) = peer.parent_element() {
-            if let Some(detector) = upstream.downcast_ref::<RoiDetect>() {
-                let labels = detector.labels()?;
-                if labels.is_empty() {
-                    return None;
-                }
-                let names = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(ToString::to_string);
-                let entry = (upstream.name().to_string(), names.collect());
-                if !found.contains(&entry) {
-                    found.push(entry);
-                }
-            } else if may_attach(&upstream) {
+        let Some(mut peer) = peer else { continue };
+        // The pad of a bin stands for one of an element inside.
+        while let Some(target) = peer.downcast_ref::<gst::GhostPad>().and_then(|ghost| ghost.target()) {
+            peer = target;
+        }
+        // Out of a bin: what is linked to its sink pad comes next.
+        if let Some(outside) = peer.downcast_ref::<gst::ProxyPad>().and_then(|proxy| proxy.internal()) {
+            next.push(outside.upcast());
+            continue;
+        }
+        let Some(upstream) = peer.parent_element() else { return None };
+        if let Some(detector) = upstream.downcast_ref::<RoiDetect>() {
+            let labels = detector.labels()?;
+            if labels.is_empty() {
                 return None;
             }
+            let names = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(ToString::to_string);
+            let entry = (upstream.name().to_string(), names.collect());
+            if !found.contains(&entry) {
+                found.push(entry);
+            }
+        } else if may_attach(&upstream) {
+            return None;
         }
-        // Of a bin's pad the one inside, of an element's its sink pads.
-        for inside in peer.iterate_internal_links() {
-            next.extend(inside.ok());
-        }
+        next.extend(upstream.sink_pads());
     }
     (!found.is_empty()).then_some(found)
 }

@@ -127,17 +127,33 @@ fn a_class_that_no_model_upstream_gives_is_said_once_with_the_nearest() {
     };
     let hint = ["`rectangles` (did you mean `rectangle`?)", "`detect` produces rectangle"];
     warned(&format!("{detect} ! {color} object-class=rectangles"), &hint);
-    warned(&format!("{detect} ! queue ! tee ! {color} object-class=rectangle,rectangles"), &hint);
+    warned(&format!("{detect} ! queue ! tee ! {color} object-class=car,rectangles"), &hint);
     warned(&format!("{detect} ! roitrack object-class=rectangles"), &hint);
     let inner = format!("roidetect device=CPU model={} inference-region=roi-list", tiny("stripes"));
     warned(&format!("{detect} ! {inner} object-class=rectangles"), &hint);
     // Another word has no nearest label, and what the second detector gives counts as well.
     warned(&format!("{detect} ! {color} object-class=giraffe"), &["`giraffe`: `detect` produces rectangle"]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=cell,rectangle"), &[]);
+    // A list may be longer than the labels of this model, but for slips.
+    warned(&format!("{detect} ! {color} object-class=rectangle,rectangles,giraffe"), &[]);
+    warned(&format!("{detect} ! {inner} ! {color} object-class=rectangle,cel"), &["`cel` (did you mean `cell`?)"]);
     // Without object-class, and where labels are not known, there is nothing to say.
     warned(&format!("{detect} ! {color}"), &[]);
-    let unlabeled = described(&folder, "yolov5_pixels", &detector("yolov5", ""));
+    let unlabeled = described(&folder, "yolov5_pixels", &detector("yolov5", "")).replace("name=detect ", "");
     warned(&format!("{unlabeled} ! {color} object-class=rectangles"), &[]);
     warned(&format!("{detect} ! {unlabeled} ! {color} object-class=rectangles"), &[]);
     warned(&format!("{color} object-class=rectangles"), &[]);
+}
+
+/// Bins stand between: their pads lead in and out.
+#[test]
+fn labels_are_found_through_bins() {
+    let line = format!(
+        "videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=64,height=48 ! bin.( name=one roidetect name=detect model={} ! queue ) ! bin.( name=two queue ! roiclassify name=classify model={} object-class=rectangles ) ! fakesink",
+        tiny("rectangle"),
+        tiny("color")
+    );
+    let ending = crate::harness::run(&crate::harness::pipeline(&line));
+    assert_eq!(ending.error, None);
+    assert!(ending.warnings.iter().any(|warning| warning.contains("did you mean `rectangle`?")), "{:?}", ending.warnings);
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::runtime::text::is_obeyed;
 use crate::stages::labels::Labels;
 
 /// A value in the format.
@@ -154,7 +155,7 @@ fn comment(text: &mut String, comment: &str) {
     for line in comment.lines() {
         let mut n_written = 0;
         for word in line.split_whitespace() {
-            let word: String = word.chars().filter(|character| !character.is_control()).collect();
+            let word: String = word.chars().filter(|character| !is_obeyed(*character)).collect();
             let n_letters = word.chars().count();
             if n_written == 0 || n_written + 1 + n_letters > WIDTH {
                 text.push_str(if n_written == 0 { "# " } else { "\n# " });
@@ -186,13 +187,29 @@ fn brief(value: &Value) -> String {
 fn written(value: &Value) -> String {
     let list = |values: Vec<toml::Value>| toml::Value::Array(values).to_string();
     match value {
-        Value::Text(text) => toml::Value::String(text.clone()).to_string(),
+        Value::Text(text) => quoted(text),
         Value::Number(number) => number_value(*number).to_string(),
         Value::Flag(flag) => flag.to_string(),
         Value::Numbers(numbers) => list(numbers.iter().map(|number| number_value(*number)).collect()),
         Value::Wholes(numbers) => format!("[{}]", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
-        Value::Texts(texts) => list(texts.iter().map(|text| toml::Value::String(text.clone())).collect()),
+        Value::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
     }
+}
+
+/// A text in quotes. What a terminal would obey is escaped, also where the format would not ask for it: the file may be printed.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            _ if is_obeyed(character) => quoted.push_str(&format!("\\U{:08X}", u32::from(character))),
+            _ => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 /// A number with the digits that tell it apart from other 32-bit ones.
