@@ -6,7 +6,7 @@
 //! ids in a relation meta are places in a list to which entries are only added, and copies and scalers keep them.
 //!
 //! An object's relations are those that GStreamer's elements and DL Streamer look for: a detection contains its
-//! classifications and its children and is related to the former, and these are parts of it. A detection that a tracker named is related
+//! classifications and its children, and these are parts of it. A detection that a tracker named is related
 //! to a tracking entry with that name; since when it is known is left open. A classification has no place for the
 //! attribute's name or for a number such as an age: those are in our own meta and in the parameters of the ROI metas.
 //!
@@ -255,7 +255,8 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             }
             let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
             if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
-                relations.relate(entry.id, CONTAINS | RELATES_TO, id);
+                // Not `RELATES_TO`: DL Streamer takes what a detection is related to for its class descriptor.
+                relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
                 entry.said.push(id);
             }

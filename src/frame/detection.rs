@@ -39,7 +39,7 @@ pub struct Detection {
     pub id: ObjectId,
     /// The name under which a tracker knows the object in every frame.
     pub track: Option<ObjectId>,
-    /// What a tracker knows of the object in this frame; `None` if no tracker looked at it.
+    /// What a tracker knows of the object in this frame; `None` if no tracker follows it.
     pub track_state: Option<TrackState>,
     /// The object in whose region it was found.
     pub parent: Option<ObjectId>,

@@ -56,7 +56,10 @@ fn gvaclassify(buffer: &mut gst::BufferRef, of_label: &str, label: &str) {
 }
 
 /// What `gvametaconvert` prints of a region's parameters: edges, confidence and label id of the detection, and each classification.
-type Printed = ([f64; 4], f64, i32, Vec<(String, String, String, f64, i32)>);
+type Printed = ([f64; 4], f64, i32, Vec<Said>);
+
+/// Attribute, label and model of a classification, and its confidence and label id if it has some.
+type Said = (String, String, String, Option<f64>, Option<i32>);
 
 fn gvametaconvert(roi: &RoiMeta) -> Printed {
     let detection = roi.param("detection").expect("every region has one");
@@ -65,7 +68,7 @@ fn gvametaconvert(roi: &RoiMeta) -> Printed {
     let said = said.filter_map(|structure| {
         let text = |field: &str| structure.get::<String>(field).ok();
         let name = text("attribute_name").unwrap_or_else(|| structure.name().to_string());
-        Some((name, text("label")?, text("model_name")?, structure.get("confidence").ok()?, structure.get("label_id").ok()?))
+        Some((name, text("label")?, text("model_name")?, structure.get("confidence").ok(), structure.get("label_id").ok()))
     });
     (edges, detection.get("confidence").unwrap(), detection.get("label_id").unwrap(), said.collect())
 }
@@ -75,8 +78,12 @@ fn a_region_of_ours_has_what_gvametaconvert_prints() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 0, vec![face(7, BOX)]));
     let roi = buffer.iter_meta::<RoiMeta>().next().unwrap();
-    let said = ("gender".to_owned(), "female".to_owned(), "age-gender".to_owned(), 0.5, 0);
-    assert_eq!(gvametaconvert(&roi), ([0.125, 0.375, 0.25, 160.0 / 240.0], 0.75, 1, vec![said]));
+    let said = |name: &str, label: &str, confidence, label_id| {
+        let [name, label, model] = [name, label, "age-gender"].map(str::to_owned);
+        (name, label, model, confidence, label_id)
+    };
+    let said = vec![said("gender", "female", Some(0.5), Some(0)), said("age", "31.4", None, None)];
+    assert_eq!(gvametaconvert(&roi), ([0.125, 0.375, 0.25, 160.0 / 240.0], 0.75, 1, said));
 }
 
 #[test]

@@ -224,6 +224,26 @@ fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
 }
 
 #[test]
+fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
+    for policy in ["queue-policy=drop-oldest", "queue-policy=drop-newest", "max-latency=60000"] {
+        let device = Numbered::new("asked-for", 1);
+        let (mut harness, element) = harness(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
+        harness.add_src_parse("videotestsrc is-live=true ! capsfilter caps=video/x-raw,format=RGB,width=64,height=48,framerate=25/1", true);
+        device.hold();
+        let begin = Instant::now();
+        harness.src_crank_and_push_many(8, 8).unwrap();
+        let took = begin.elapsed();
+        // One runs, and two have a slot behind it. Without a policy the fourth would wait two seconds for the first run.
+        assert!(took < Duration::from_millis(1500), "{policy}: {took:?}");
+        assert_eq!((count(&element, "frames-in"), count(&element, "frames-out")), (8, 0), "{policy}");
+        (0..8).for_each(|number| device.let_go(number));
+        assert!(harness.push_event(gst::event::Eos::new()));
+        eventually("all have left", || count(&element, "frames-here") == 0);
+        assert_eq!((count(&element, "inferred"), count(&element, "skipped-queue-policy")), (3, 5), "{policy}");
+    }
+}
+
+#[test]
 fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
     for policy in ["", "drop-frames=true"] {
         let gate = Gate::closed();

@@ -13,7 +13,7 @@ use gst::glib::value::ToSendValue;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, Size};
+use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, ScoredLabel, Size};
 
 /// The structure that says what a detector found.
 const DETECTION: &str = "detection";
@@ -156,15 +156,26 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
             let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
             let names = names.map(|name| without_nul(&name).to_send_value());
             let confidences = labels.iter().map(|label| f64::from(label.confidence).to_send_value());
-            builder.field("labels", gst::Array::from_values(names)).field("confidences", gst::Array::from_values(confidences)).build()
+            builder
+                .field("label", all_labels(labels))
+                .field("labels", gst::Array::from_values(names))
+                .field("confidences", gst::Array::from_values(confidences))
+                .build()
         }
-        Outcome::Value(value) => builder.field("value", f64::from(*value)).build(),
+        // Readers that know labels alone get it as text.
+        Outcome::Value(value) => builder.field("label", value.to_string()).field("value", f64::from(*value)).build(),
         Outcome::Tensor { shape, data } => {
             let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());
             let data = data.iter().map(|&value| f64::from(value).to_send_value());
             builder.field("shape", gst::Array::from_values(shape)).field("data", gst::Array::from_values(data)).build()
         }
     }
+}
+
+/// The labels in one text, as DL Streamer has them.
+fn all_labels(labels: &[ScoredLabel]) -> String {
+    let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
+    without_nul(&names.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 /// GStreamer's strings end at the first NUL; a label file may hold anything.

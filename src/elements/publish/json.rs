@@ -14,7 +14,7 @@
 //! `timestamp` is the stream time, as `gvametaconvert` writes it, and `pts` the presentation time stamp of the buffer, both in nanoseconds.
 //!
 //! `id` is the track ID, the same in every frame; null without a tracker, and until a tracker gives one. `track_state` is there where a
-//! tracker looked at the object: tentative, confirmed, or held for one that is carried over to a frame without inference. `region_id` numbers
+//! tracker follows the object: tentative, confirmed, or held for one that is carried over to a frame without inference. `region_id` numbers
 //! the objects of a line from 1 in their order, and `parent_id` is the `region_id` of the object in which this one was found. So the same
 //! stream gives the same lines in every run, but for `time`.
 //!
@@ -499,7 +499,7 @@ mod tests {
         face.classifications = vec![named("detection"), named("age"), named("age"), named("x")];
         let (text, value) = line(&results(vec![face]));
         let object = value["objects"][0].as_object().unwrap();
-        assert_eq!(object.len(), KEYS.len() - 1 + 4, "no tracker has looked at it: {text}");
+        assert_eq!(object.len(), KEYS.len() - 1 + 4, "no tracker follows it: {text}");
         assert!(["detection_2", "age", "age_2", "x_2"].iter().all(|key| object.contains_key(*key)), "{text}");
     }
 
