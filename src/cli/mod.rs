@@ -77,7 +77,9 @@ pub fn main() -> ExitCode {
     crate::devices::heaps::share();
     let terminal = Terminal::new();
     // Addresses of inputs hold passwords, and what quotes them must not, the errors of the arguments neither.
-    std::env::args_os().for_each(|argument| terminal.hide(Secrets::of_argument(&argument.to_string_lossy())));
+    for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
+        terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&terminal, &error),
