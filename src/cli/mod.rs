@@ -83,7 +83,9 @@ pub fn main() -> ExitCode {
     crate::devices::heaps::share();
     let terminal = Terminal::new();
     // Addresses of inputs hold passwords, and texts that quote them must not, including errors about the arguments.
-    std::env::args_os().for_each(|argument| terminal.hide(Secrets::of_argument(&argument.to_string_lossy())));
+    for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
+        terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
+    }
     panics::print_as_errors(&terminal);
     panics::guard(|| run_command(&terminal))
 }

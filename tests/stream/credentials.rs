@@ -110,16 +110,19 @@ fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
     let open = write("open", &format!("default login {user} password \"{password}\""), 0o644);
     let encoded = "p%40ss%2Fw%3Frd%231%25";
     let plain = format!("http://{place}/clip.mkv");
-    let own: [(&str, String, Vec<&str>, Vec<(&str, &str)>); 7] = [
-        ("encoded", format!("http://{user}:{encoded}@{place}/clip.mkv"), vec![], vec![]),
-        ("environment", plain.clone(), vec![], vec![(USER, user), (PASSWORD, password)]),
-        ("user in the address", format!("http://{user}@{place}/clip.mkv"), vec![], vec![(PASSWORD, password)]),
-        ("password file", plain.clone(), vec![], vec![(USER, user), (PASSWORD_FILE, &file)]),
-        ("netrc", plain.clone(), vec!["--input-credentials", &netrc], vec![]),
-        ("netrc before environment", plain.clone(), vec!["--input-credentials", &netrc], vec![(USER, "x"), (PASSWORD, "y")]),
-        ("open netrc", plain.clone(), vec!["--input-credentials", &open], vec![]),
+    let of_user = format!("http://{user}@{place}/clip.mkv");
+    let whole = format!("http://{user}:{encoded}@{place}/clip.mkv");
+    let none: [(&str, &str); 0] = [];
+    let ways = [
+        ("encoded", &whole, &[][..], &none[..]),
+        ("environment", &plain, &[], &[(USER, user), (PASSWORD, password)]),
+        ("user in the address", &of_user, &[], &[(PASSWORD, password)]),
+        ("password file", &plain, &[], &[(USER, user), (PASSWORD_FILE, &file)]),
+        ("netrc", &plain, &["--input-credentials", &netrc], &[]),
+        ("netrc before environment", &plain, &["--input-credentials", &netrc], &[(USER, "x"), (PASSWORD, "y")]),
+        ("open netrc", &plain, &["--input-credentials", &open], &[]),
     ];
-    for (way, input, arguments, environment) in &own {
+    for (way, input, arguments, environment) in ways {
         let json = folder.file("o.jsonl");
         let _removed = std::fs::remove_file(&json);
         let mut running = command();
@@ -133,7 +136,7 @@ fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
         for secret in [password, encoded] {
             assert!(!said.contains(secret), "{way}: {said}");
         }
-        assert_eq!(said.contains("chmod 600"), *way == "open netrc", "{way}: {said}");
+        assert_eq!(said.contains("chmod 600"), way == "open netrc", "{way}: {said}");
     }
     // A wrong one is an error that shows nothing.
     let output =
