@@ -216,8 +216,7 @@ mod tests {
         assert_eq!(graph.slots, [Slot { element: "roidetect-0".into(), property: "model".into(), parameter: "detector".into() }]);
         assert_eq!(graph.elements.iter().map(|element| &*element.name).collect::<Vec<_>>(), ["roidetect-0", "capsfilter-1", "draw"]);
         let literals: Vec<_> = graph.literals.iter().map(|literal| (&*literal.element, &*literal.property, &*literal.text)).collect();
-        let expected =
-            [("roidetect-0", "nireq", "2"), ("capsfilter-1", "caps", "\"video/x-raw, width=3\""), ("draw", "name", "draw")];
+        let expected = [("roidetect-0", "nireq", "2"), ("capsfilter-1", "caps", "\"video/x-raw, width=3\""), ("draw", "name", "draw")];
         assert_eq!(literals, expected);
         assert_eq!(graph.places, ["source", "video"]);
     }

@@ -154,7 +154,12 @@ impl Outputs {
     /// `Usage` if one is missing.
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
-            (self.json.is_some(), "json", "--json", "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`"),
+            (
+                self.json.is_some(),
+                "json",
+                "--json",
+                "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`",
+            ),
             (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
             (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),
         ] {

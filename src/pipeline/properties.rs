@@ -17,7 +17,8 @@ use super::{Error, Result};
 /// `Usage` if there is none, with the nearest name, or if it can't be set.
 pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str) -> Result<glib::ParamSpec> {
     let name = factory.name();
-    let loaded = factory.load().map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` says why")))?;
+    let loaded =
+        factory.load().map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` says why")))?;
     let class = glib::Class::<gst::Element>::from_type(loaded.element_type());
     let Some(class) = class else { return Err(Error::failed(format!("element `{name}` can't be loaded"))) };
     let pspec = class.find_property(property).ok_or_else(|| {

@@ -79,9 +79,9 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
     let (of_thread, no_answer) = (host.clone(), format!("{host} does not answer on port {port}"));
     // Looking up a name can't be broken off; the thread ends by itself.
     let spawned = std::thread::Builder::new().name("roiflow-connect".to_owned()).spawn(move || {
-        let connected = (&*of_thread, port).to_socket_addrs().map(|mut addresses| {
-            addresses.next().map(|address| TcpStream::connect_timeout(&address, PATIENCE))
-        });
+        let connected = (&*of_thread, port)
+            .to_socket_addrs()
+            .map(|mut addresses| addresses.next().map(|address| TcpStream::connect_timeout(&address, PATIENCE)));
         // The receiver may have given up.
         let _sent = sender.send(connected);
     });

@@ -148,11 +148,7 @@ struct Supervision {
 
 impl Supervision {
     fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
-        Self {
-            watch: Watch::new(pipeline, plan),
-            decoded: Decoded::new(pipeline, plan),
-            limit: limits::Gate::new(pipeline, plan),
-        }
+        Self { watch: Watch::new(pipeline, plan), decoded: Decoded::new(pipeline, plan), limit: limits::Gate::new(pipeline, plan) }
     }
 
     fn is_at_limit(&self) -> bool {
@@ -299,7 +295,9 @@ fn play(
                     warnings.push(text);
                 }
             }
-            gst::MessageView::Application(application) if application.structure().is_some_and(|structure| structure.name() == FIRST_FRAME) => {
+            gst::MessageView::Application(application)
+                if application.structure().is_some_and(|structure| structure.name() == FIRST_FRAME) =>
+            {
                 if let Some(gate) = &gate {
                     // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
                     seek_to_start(pipeline, gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT)?;

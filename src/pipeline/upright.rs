@@ -50,7 +50,9 @@ fn insert(pipeline: &gst::Pipeline, pad: &gst::Pad, method: VideoOrientationMeth
     let (sink, src) = (flip.static_pad("sink")?, flip.static_pad("src")?);
     let _unlinked = pad.unlink(&next);
     let linked = src.link(&next).and_then(|_| pad.link(&sink));
-    if let Err(error) = linked.map_err(|error| error.to_string()).and_then(|_| flip.sync_state_with_parent().map_err(|error| error.to_string())) {
+    if let Err(error) =
+        linked.map_err(|error| error.to_string()).and_then(|_| flip.sync_state_with_parent().map_err(|error| error.to_string()))
+    {
         tracing::warn!("frames stay as they were recorded, on their side: {error}");
     }
     Some(flip)

@@ -316,7 +316,7 @@ fn a_slow_reader_is_no_lost_source() {
         "videotestsrc pattern=snow num-buffers=600 ! video/x-raw,width=320,height=240,framerate=25/1 \
          ! x264enc speed-preset=ultrafast bitrate=20000 ! h264parse ! matroskamux ! filesink location={clip}"
     ));
-    assert_eq!(crate::harness::run(&make).error, None);
+    assert_eq!(run(&make).error, None);
     let bytes = std::fs::read(&clip).unwrap();
     let (port, _sender) = serve(answer(&format!("200 OK\r\nContent-Length: {}", bytes.len()), &bytes), false);
     let input = format!("http://127.0.0.1:{port}/clip.mkv");
@@ -354,9 +354,12 @@ fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
 #[test]
 fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
     let folder = Folder::new("cut");
-    for (name, muxer) in
-        [("a.mp4", "mp4mux faststart=true"), ("a.mov", "qtmux faststart=true"), ("a.mkv", "matroskamux"), ("frag.mp4", "mp4mux fragment-duration=400")]
-    {
+    for (name, muxer) in [
+        ("a.mp4", "mp4mux faststart=true"),
+        ("a.mov", "qtmux faststart=true"),
+        ("a.mkv", "matroskamux"),
+        ("frag.mp4", "mp4mux fragment-duration=400"),
+    ] {
         let whole = folder.file(name);
         make_clip(&whole, 200, muxer);
         let (code, n, said) = play(&folder, &whole);

@@ -91,7 +91,8 @@ fn frames_are_those_of_the_json_where_the_graph_drops_some() {
 fn limits_that_make_no_sense_are_refused() {
     let folder = Folder::new("limit-values");
     let colors = folder.file("colors.toml");
-    for option in ["--frames=0", "--frames=-1", "--frames=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seconds=inf", "--seconds="] {
+    for option in ["--frames=0", "--frames=-1", "--frames=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seconds=inf", "--seconds="]
+    {
         check_fails(&["run", &colors, "--input", "test:", option], 2, &[option.split('=').next().unwrap()]);
     }
 }
@@ -193,7 +194,11 @@ fn graphs_without_a_place_for_what_is_wanted_say_so() {
     check_fails(&["run", &open, "--input", "test:2"], 2, &["ends behind", "{video}"]);
     let twice = description(&folder, "twice.toml", &format!("{{source}} ! {} ! {{json}} ! {{json}} ! {{video}}", detect()));
     check_fails(&["run", &twice, "--input", "test:2"], 2, &["`{json}` twice"]);
-    check_fails(&["run", &description(&folder, "nul.toml", "{source} ! {video}"), "--input", "test:2", "--set", "nothing=1"], 2, &["nothing"]);
+    check_fails(
+        &["run", &description(&folder, "nul.toml", "{source} ! {video}"), "--input", "test:2", "--set", "nothing=1"],
+        2,
+        &["nothing"],
+    );
 }
 
 #[test]

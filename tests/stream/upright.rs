@@ -80,7 +80,8 @@ fn a_turned_clip_plays_in_a_loop_and_with_a_limit() {
     std::fs::write(&clip, bytes).unwrap();
     let json = folder.file("o.jsonl");
     let video = folder.file("o.mp4");
-    let arguments = ["run", &folder.file("colors.toml"), "-q", "--loop", "--frames", "35", "--input", &clip, "--json", &json, "--video", &video];
+    let arguments =
+        ["run", &folder.file("colors.toml"), "-q", "--loop", "--frames", "35", "--input", &clip, "--json", &json, "--video", &video];
     let output = roiflow(&arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = lines(&json);
