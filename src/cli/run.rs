@@ -126,7 +126,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
     }
     let spec = Spec::find(&args.pipeline)?;
-    let names = naming::names(streams::names(&args.input), &args.name)?;
+    let names = naming::names(&args.input, &args.name)?;
     let is_many = names.len() > 1;
     let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, input, name, is_many)).collect();
     // What makes no sense is told before anything runs; and one input alone is the whole command.
