@@ -162,7 +162,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
     let spec = Spec::find(&args.pipeline)?;
-    let names = naming::names(streams::names(&args.input), &args.name)?;
+    let names = naming::names(&args.input, &args.name)?;
     let is_many = names.len() > 1;
     let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, &credentials, input, name, is_many)).collect();
     // What makes no sense is told before anything runs; and one input alone is the whole command.

@@ -71,9 +71,9 @@ impl Decoded {
         Self { seen, plan: plan.clone() }
     }
 
-    /// Whether frames have been decoded.
-    pub(super) fn has_frames(&self) -> bool {
-        self.lock().n_frames > 0
+    /// Frames that have been decoded.
+    pub(super) fn n_frames(&self) -> u64 {
+        self.lock().n_frames
     }
 
     /// The end of the last frame, in the time of the input.

@@ -74,10 +74,15 @@ impl Gate {
                 }
             }
             passed.n_frames += 1;
-            if n_frames == Some(passed.n_frames) {
-                reach(pad, &of_probe);
+            if n_frames != Some(passed.n_frames) {
+                return gst::PadProbeReturn::Ok;
             }
-            gst::PadProbeReturn::Ok
+            // Pushed here, so that the end of the stream can't overtake it.
+            if let (Some(peer), Some(gst::PadProbeData::Buffer(buffer))) = (pad.peer(), info.data.take()) {
+                info.flow_res = peer.chain(buffer);
+            }
+            reach(pad, &of_probe);
+            gst::PadProbeReturn::Handled
         });
         Some(Self { pad, is_reached })
     }
@@ -99,12 +104,13 @@ fn keeps_all_frames(plan: &Plan) -> bool {
     are_ours && properties.all(|property| property != "drop-frames")
 }
 
-/// Pushes the end of the stream on a thread of GStreamer's: a push waits until downstream has taken the frame in front of it.
+/// Ends the stream behind a pad, on a thread of GStreamer's: the event waits until downstream has taken the frame in front of it.
+///
+/// It goes to the pad's peer, for a source that was lost may have left the pad itself flushing.
 pub(super) fn push_end(pad: &gst::Pad) {
-    let pad = pad.clone();
-    let Some(element) = pad.parent_element() else { return };
+    let Some((element, peer)) = pad.parent_element().zip(pad.peer()) else { return };
     element.call_async(move |_| {
-        pad.push_event(gst::event::Eos::new());
+        peer.send_event(gst::event::Eos::new());
     });
 }
 

@@ -1,17 +1,17 @@
 //! Names that the user gives to streams, instead of those made from the inputs.
 
-use super::{Error, Result};
+use super::{Error, Result, streams};
 
 /// Longer names can't be file names everywhere.
 const MAX_LENGTH: usize = 100;
 
-/// The names of all streams: the given ones in the order of the inputs, then those made from the inputs.
+/// The names of the streams of these inputs: the given ones in the order of the inputs, then those made from the other inputs.
 ///
 /// # Errors
 /// `Usage` if there are more names than inputs, two are equal, or one has characters that are no part of a plain file name.
-pub fn names(made: Vec<String>, given: &[String]) -> Result<Vec<String>> {
-    if given.len() > made.len() {
-        return Err(Error::usage(format!("--name: expected at most one for each of {} inputs, got {}", made.len(), given.len())));
+pub fn names(inputs: &[String], given: &[String]) -> Result<Vec<String>> {
+    if given.len() > inputs.len() {
+        return Err(Error::usage(format!("--name: expected at most one for each of {} inputs, got {}", inputs.len(), given.len())));
     }
     for (place, name) in given.iter().enumerate() {
         check(name)?;
@@ -20,7 +20,7 @@ pub fn names(made: Vec<String>, given: &[String]) -> Result<Vec<String>> {
         }
     }
     let mut names = given.to_vec();
-    for name in made.into_iter().skip(given.len()) {
+    for name in streams::names(&inputs[given.len()..]) {
         let numbered = (2..).map(|n| format!("{name}-{n}"));
         let free = std::iter::once(name.clone()).chain(numbered).find(|name| !names.contains(name));
         names.extend(free);
@@ -43,16 +43,17 @@ fn check(name: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn names_of(made: &[&str], given: &[&str]) -> Result<Vec<String>> {
+    fn names_of(inputs: &[&str], given: &[&str]) -> Result<Vec<String>> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        names(owned(made), &owned(given))
+        names(&owned(inputs), &owned(given))
     }
 
     #[test]
     fn given_names_come_first_and_made_ones_give_way() {
         assert_eq!(names_of(&["a", "b"], &[]).unwrap(), ["a", "b"]);
         assert_eq!(names_of(&["a", "b"], &["door", "gate"]).unwrap(), ["door", "gate"]);
-        assert_eq!(names_of(&["a", "b", "b-2"], &["b"]).unwrap(), ["b", "b-2", "b-2-2"]);
+        assert_eq!(names_of(&["test:1", "test:2"], &["door"]).unwrap(), ["door", "test"]);
+        assert_eq!(names_of(&["a", "b", "c/b"], &["b"]).unwrap(), ["b", "b-2", "b-2-2"]);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use crate::redaction::Secrets;
 const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 /// How long a stream may take to end after an interrupt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a source that fails may take to end the stream by itself, so that what it delivered is completed.
-const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(1);
+/// How long a source that failed may deliver nothing more until the stream is ended for it.
+const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(2);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -178,7 +178,13 @@ impl Supervision {
 
     /// Whether data of the input has come.
     fn has_played(&self) -> bool {
-        self.decoded.has_frames() || self.watch.as_ref().is_some_and(Watch::has_arrived)
+        self.decoded.n_frames() > 0 || self.watch.as_ref().is_some_and(Watch::has_arrived)
+    }
+
+    /// Whether results may come of what arrived before this error of the source.
+    fn has_something(&self, error: &gst::message::Error) -> bool {
+        let is_reading = error.error().is::<gst::ResourceError>();
+        self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
     /// What is wrong with an end of the stream that came from the input.
@@ -202,13 +208,24 @@ enum Cause {
 struct Closing {
     cause: Cause,
     since: Instant,
+    /// How many frames had been decoded when that number last changed, and when.
+    progress: (u64, Instant),
     /// The end of the stream was pushed behind the source.
     is_pushed: bool,
 }
 
 impl Closing {
     fn new(cause: Cause) -> Self {
-        Self { cause, since: Instant::now(), is_pushed: false }
+        let now = Instant::now();
+        Self { cause, since: now, progress: (0, now), is_pushed: false }
+    }
+
+    /// Whether a source that failed delivers neither frames nor the end of the stream.
+    fn is_stuck(&mut self, n_frames: u64) -> bool {
+        if self.progress.0 != n_frames {
+            self.progress = (n_frames, Instant::now());
+        }
+        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
     }
 
     /// Whether the user ended it, or the error.
@@ -261,9 +278,7 @@ fn play(
             warnings.push(damage);
         }
         if let Some(closing) = &mut closing
-            && matches!(closing.cause, Cause::Lost(_))
-            && !closing.is_pushed
-            && closing.since.elapsed() > PATIENCE_WITH_SOURCE
+            && closing.is_stuck(supervision.decoded.n_frames())
         {
             closing.is_pushed = true;
             entry_pad(pipeline).iter().for_each(limits::push_end);
@@ -293,7 +308,7 @@ fn play(
             gst::MessageView::Error(error) if closing.is_some() && reasons::is_from_source(error) => {}
             gst::MessageView::Error(error) => {
                 let told = reasons::told(plan, error, supervision.has_played());
-                if !(reasons::is_from_source(error) && supervision.decoded.has_frames()) {
+                if !reasons::is_from_source(error) || !supervision.has_something(error) {
                     return Err(told);
                 }
                 // The source pushes the end of the stream behind its error, so that what it delivered is completed.

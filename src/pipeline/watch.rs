@@ -11,7 +11,7 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::SOURCE;
+use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
 
 /// Segments of HLS and DASH may be ten seconds long, and come at once.
@@ -67,6 +67,10 @@ impl Watch {
                 false,
                 glib::closure!(move |_decoder: &gst::Element, source: &gst::Element| set_up(source, timeout)),
             );
+        }
+        if let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) {
+            // An RTSP source that is lost flushes, and frames that encoders and muxers still hold would be lost with it.
+            pad.add_probe(gst::PadProbeType::EVENT_FLUSH, |_, _| gst::PadProbeReturn::Drop);
         }
         let seen = arrivals.clone();
         pipeline.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));

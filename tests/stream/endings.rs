@@ -316,7 +316,7 @@ fn a_slow_reader_is_no_lost_source() {
         "videotestsrc pattern=snow num-buffers=600 ! video/x-raw,width=320,height=240,framerate=25/1 \
          ! x264enc speed-preset=ultrafast bitrate=20000 ! h264parse ! matroskamux ! filesink location={clip}"
     ));
-    assert_eq!(crate::harness::run(&make).error, None);
+    assert_eq!(run(&make).error, None);
     let bytes = std::fs::read(&clip).unwrap();
     let (port, _sender) = serve(answer(&format!("200 OK\r\nContent-Length: {}", bytes.len()), &bytes), false);
     let input = format!("http://127.0.0.1:{port}/clip.mkv");

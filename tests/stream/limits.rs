@@ -124,8 +124,8 @@ fn parameters_out_of_range_name_property_range_and_value() {
         let path = description(&folder, "it.toml", graph);
         check_fails(&["run", &path, "--input", "test:2", "--set", value], 2, says);
     };
-    set(&graph("threshold={threshold}"), "threshold=2", &["`threshold` of `roidetect`", "from 0 to 1", "got `2`"]);
-    set(&graph("threshold={threshold}"), "threshold=-0.1", &["from 0 to 1", "got `-0.1`"]);
+    set(&graph("threshold={threshold}"), "threshold=2", &["`threshold` of `roidetect`", "from -1 to 1", "got `2`"]);
+    set(&graph("threshold={threshold}"), "threshold=-7", &["from -1 to 1", "got `-7`"]);
     set(&graph("threshold={threshold}"), "threshold=NaN", &["threshold", "NaN"]);
     set(&graph("threshold={text}"), "text=NaN", &["threshold", "NaN"]);
     set(&graph("nireq={count}"), "count=-1", &["`nireq`", "from 0 to", "got `-1`"]);
@@ -149,7 +149,7 @@ fn values_in_the_graph_are_checked_like_parameters() {
     let folder = Folder::new("literals");
     for (rest, code, says) in [
         ("inference-interval=0", 2, &["`inference-interval`", "from 1 to", "got `0`"][..]),
-        ("threshold=2", 2, &["`threshold`", "from 0 to 1", "got `2`"]),
+        ("threshold=2", 2, &["`threshold`", "from -1 to 1", "got `2`"]),
         ("threshold=\"nan\"", 2, &["`threshold`", "got `nan`"]),
         ("treshold=0.5", 2, &["no property `treshold`", "did you mean `threshold`"]),
         ("queue-policy=never", 2, &["`queue-policy`", "`wait`"]),
