@@ -17,7 +17,17 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("runtime", &["tensor", "sync"]),
     (
         "devices/*",
-        &["runtime", "tensor", "devices::find", "devices::engine", "devices::exit", "devices::denormals", "devices::onnx", "devices::kept", "devices::quiet"],
+        &[
+            "runtime",
+            "tensor",
+            "devices::find",
+            "devices::engine",
+            "devices::exit",
+            "devices::denormals",
+            "devices::onnx",
+            "devices::kept",
+            "devices::quiet",
+        ],
     ),
     ("devices", &["runtime"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),

@@ -146,7 +146,10 @@ fn with_schema(text: &str, out: Option<&Path>) -> String {
 /// The model for pictures of this size, if it takes them.
 fn with_size(model: &Model, [width, height]: [usize; 2]) -> anyhow::Result<Model> {
     let [port] = &*model.info().inputs else {
-        bail!(pipeline::Error::usage(format!("--size: expected a model with one input, the picture; it has {}", model.info().inputs.len())));
+        bail!(pipeline::Error::usage(format!(
+            "--size: expected a model with one input, the picture; it has {}",
+            model.info().inputs.len()
+        )));
     };
     let dims = port.shape.dims();
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));

@@ -144,7 +144,12 @@ fn pipeline(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     out.flush()?;
     let missing = pipeline::check(&spec, &args.set)?;
     if !missing.is_empty() {
-        writeln!(out, "\nnot checked: what depends on {}, which {} no value yet", OneLine(&missing.join(", ")), if missing.len() == 1 { "has" } else { "have" })?;
+        writeln!(
+            out,
+            "\nnot checked: what depends on {}, which {} no value yet",
+            OneLine(&missing.join(", ")),
+            if missing.len() == 1 { "has" } else { "have" }
+        )?;
     }
     Ok(())
 }

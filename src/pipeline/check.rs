@@ -29,7 +29,8 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let named = |error: Error| error.context(format!("`{}`", spec.path.display()));
     let pipeline = build::build(&plan).map_err(named)?;
     check_slots(&spec, &pipeline).map_err(named)?;
-    let slots = Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
+    let slots =
+        Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
     for element in &plan.elements {
         // What a parameter without a value would say may be anything.
         if slots.iter().any(|slot| slot.element == element.name && missing.contains(&slot.parameter)) {
@@ -46,6 +47,9 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
 fn check_defaults(spec: &Spec) -> Result<()> {
     let mut alone = spec.clone();
     alone.file.pipeline.graph = "{source} ! {video}".to_owned();
+    for parameter in alone.file.parameters.values_mut().filter(|parameter| parameter.default.is_none()) {
+        (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
+    }
     Plan::resolve(&alone, &[], Input::Test(1), Outputs::default()).map(drop)
 }
 

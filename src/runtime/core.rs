@@ -46,9 +46,9 @@ impl Core {
     pub fn read_model(&self, path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
         // Not opened before it is known to be a file: a pipe without a writer would hold the caller for ever.
-        if let Err(error) = std::fs::metadata(path)
-            .and_then(|metadata| if metadata.is_file() { std::fs::File::open(path).map(drop) } else { Err(std::io::Error::other("it is not a file")) })
-        {
+        if let Err(error) = std::fs::metadata(path).and_then(|metadata| {
+            if metadata.is_file() { std::fs::File::open(path).map(drop) } else { Err(std::io::Error::other("it is not a file")) }
+        }) {
             let message = format!("cannot read model `{}`: {error}; check the path", path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }

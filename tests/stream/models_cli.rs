@@ -243,7 +243,10 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
     let text = succeeds(&["inspect", &model]);
     assert!(text.contains("decoder tf-ssd") && text.contains("the names of its outputs"), "{text}");
     let described = succeeds(&["describe", &model, "--decoder", "tf-ssd"]);
-    assert!(described.contains("decoder = \"tf-ssd\"") && !described.contains("left to say") && !described.contains("# task"), "{described}");
+    assert!(
+        described.contains("decoder = \"tf-ssd\"") && !described.contains("left to say") && !described.contains("# task"),
+        "{described}"
+    );
     std::fs::write(folder.file("suppressed.toml"), described).unwrap();
     assert!(succeeds(&["inspect", &model]).contains("beside the model"));
     let input = picture(&folder, "white.png", [32, 16, 48, 32], [64, 64]);
@@ -256,8 +259,8 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
 
 #[test]
 fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
-    let parts = ["unknown decoder `yolov9x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
-    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov9x"], 1, &parts);
+    let parts = ["unknown decoder `yolov8x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
+    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov8x"], 1, &parts);
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "nosuchthing"], 1, &["unknown decoder `nosuchthing`", "ultraface"]);
     let output = roiflow(&["describe", &tiny("color.onnx")]);
     assert!(said(&output).contains("--decoder NAME"), "{}", said(&output));
@@ -312,7 +315,13 @@ fn inspect_refuses_what_run_would_refuse() {
         ("an unknown property with a placeholder", detector.clone(), graph.replace("model=", "modle="), 2, "modle"),
         ("an unknown placeholder", detector.clone(), graph.replace("{detector}", "{detektor}"), 2, "did you mean `detector`"),
         ("no source", detector.clone(), graph.replace("{source}", "videotestsrc"), 2, "{source}"),
-        ("a default of another type", format!("{detector}[parameters.n]\ntype = \"integer\"\ndefault = \"x\"\n"), graph.to_owned(), 2, "integer"),
+        (
+            "a default of another type",
+            format!("{detector}[parameters.n]\ntype = \"integer\"\ndefault = \"x\"\n"),
+            graph.to_owned(),
+            2,
+            "integer",
+        ),
         ("a device that there is not", detector.clone(), graph.replace("CPU", "TPU"), 1, "no device `TPU`"),
         ("a classifier as a detector", detector.replace("rectangle", "color"), graph.to_owned(), 1, "a detector needs"),
         ("a detector as a classifier", detector.clone(), graph.replace("roidetect", "roiclassify"), 1, "a classifier needs"),

@@ -111,7 +111,10 @@ impl Device for AutoDevice {
                     return Err(unusable.unwrap_or(error));
                 }
                 if let Some(next) = next {
-                    self.say_once(format!("device {NAME} goes on to {next}: what {name} reports of `{}` cannot be used: {error}", model.name()));
+                    self.say_once(format!(
+                        "device {NAME} goes on to {next}: what {name} reports of `{}` cannot be used: {error}",
+                        model.name()
+                    ));
                 }
                 unusable.get_or_insert(error);
                 continue;

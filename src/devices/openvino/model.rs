@@ -167,7 +167,8 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
 fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<CompiledFile> {
     let uncached = || CompiledFile::of_file(api, path, device, properties);
     let Some(folder) = folder else { return uncached() };
-    let not_cached = |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
+    let not_cached =
+        |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
     let prepare = || -> std::io::Result<(Kept, Option<PathBuf>)> {
         let kept = cache_entry(api, folder, path, device, properties)?;
         let found = kept.found();
@@ -224,7 +225,8 @@ fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: 
     let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
     // The library names what it caches by the path as it is given.
     let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
-    let weights = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
+    let weights =
+        path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
     let hardware = api.property(device, c"FULL_DEVICE_NAME").unwrap_or_default();
     Kept::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
 }
@@ -237,15 +239,25 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, P
     let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
     let file = std::fs::metadata(path).ok()?;
     let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
-    let kept = Kept::of(folder, "reshaped", made_from).ok()?;
-    let found = kept.found().or_else(|| {
-        let model = std::fs::read(path).ok().filter(|model| onnx::may_have_other_files(&model[..]).is_ok_and(|may| !may))?;
-        let draft = kept.draft().ok()?;
-        std::fs::write(draft.path().join(NAME), onnx::with_input_shapes(&model, inputs).ok()??).ok()?;
+    let make = || -> std::io::Result<Option<(Kept, PathBuf)>> {
+        let kept = Kept::of(folder, "reshaped", made_from)?;
+        if let Some(entry) = kept.found() {
+            return Ok(Some((kept, entry.join(NAME))));
+        }
+        let model = std::fs::read(path)?;
+        if onnx::may_have_other_files(&model[..])? {
+            return Ok(None);
+        }
+        let Ok(Some(reshaped)) = onnx::with_input_shapes(&model, inputs) else { return Ok(None) };
+        let draft = kept.draft()?;
+        std::fs::write(draft.path().join(NAME), reshaped)?;
         draft.keep();
-        kept.found()
-    });
-    found.map(|entry| (kept, entry.join(NAME)))
+        Ok(kept.found().map(|entry| (kept, entry.join(NAME))))
+    };
+    make().unwrap_or_else(|error| {
+        tracing::info!("the compiled model of `{}` is not cached in `{}`: {error}", path.display(), folder.display());
+        None
+    })
 }
 
 /// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.

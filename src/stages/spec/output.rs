@@ -526,9 +526,7 @@ pub(super) fn check_decoder_name(name: &str) -> Result<()> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     match names.contains(&name) {
         true => Ok(()),
-        false => {
-            Err(config(format!("unknown decoder `{name}`: expected one of {}{}", names.join(", "), nearest(name, &names))))
-        }
+        false => Err(config(format!("unknown decoder `{name}`: expected one of {}{}", names.join(", "), nearest(name, &names)))),
     }
 }
 

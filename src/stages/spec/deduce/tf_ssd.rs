@@ -45,7 +45,9 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
         }
     }
     if leaves_size_open(port, layout) {
-        open.push(format!("its outputs are those that decoder `{NAME}` reads; its input {port} leaves its size open, so `size` in [input] must say it"));
+        open.push(format!(
+            "its outputs are those that decoder `{NAME}` reads; its input {port} leaves its size open, so `size` in [input] must say it"
+        ));
         input.leave("size", Value::Wholes(vec![300, 300]), "The model takes any size: width and height of what it gets.");
     }
     if is_said {
