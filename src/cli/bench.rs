@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
+use super::terminal::OneLine;
 use crate::devices;
 use crate::runtime::{CompiledModel, Config, Dim, InferRequest, MAX_BATCH_SIZE, Model, PartialShape, Performance, Port, Precision};
 use crate::stages;
@@ -163,7 +164,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         line("batch", format!("up to {} runs in a call, which wait {} ms at most", args.batch_size, args.batch_timeout));
     }
     for (port, shape) in &shapes {
-        line("input", format!("`{}` {shape:?} {}", port.name(), port.element));
+        line("input", format!("`{}` {shape:?} {}", OneLine(port.name()), port.element));
     }
     line("load", format!("{:.1} ms, the first run {:.2} ms", milliseconds(load), milliseconds(first)));
     line("runs", format!("{} in {:.2} s", latencies.len(), elapsed.as_secs_f64()));

@@ -47,6 +47,9 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
 fn check_defaults(spec: &Spec) -> Result<()> {
     let mut alone = spec.clone();
     alone.file.pipeline.graph = "{source} ! {video}".to_owned();
+    for parameter in alone.file.parameters.values_mut().filter(|parameter| parameter.default.is_none()) {
+        (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
+    }
     Plan::resolve(&alone, &[], Input::Test(1), Outputs::default()).map(drop)
 }
 

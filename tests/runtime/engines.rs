@@ -10,7 +10,7 @@ use roiflow::devices::onnxruntime::OnnxRuntime;
 use roiflow::devices::openvino::OpenVino;
 use roiflow::devices::{self};
 use roiflow::runtime::device::DeviceFamily;
-use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, PartialShape, Performance, Precision, Result};
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, ModelInfo, PartialShape, Performance, Precision, Result};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
 use crate::support::{Scratch, alone, compile_on, is_here, real, resident_bytes, row, tiny, values};
@@ -741,12 +741,10 @@ fn auto_takes_the_first_device_that_runs_the_model() {
 fn auto_goes_on_where_ports_cannot_be_used() {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use roiflow::devices::auto::AutoDevice;
     let mut core = core_of([Arc::new(OnnxRuntime::default()) as Arc<dyn DeviceFamily>]);
     if !is_here("ORT.CPU") {
         return;
     }
-    core.register(Arc::new(roiflow::devices::cpu::CpuDevice));
     core.register(Arc::new(AutoDevice::with_order(core.clone(), "ORT.CPU,CPU")));
     let model = core.read_model(tiny("double.onnx")).unwrap(); // y [?, 4]
     let refusing = |n_refused: usize| {

@@ -259,8 +259,8 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
 
 #[test]
 fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
-    let parts = ["unknown decoder `yolov9x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
-    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov9x"], 1, &parts);
+    let parts = ["unknown decoder `yolov8x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
+    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov8x"], 1, &parts);
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "nosuchthing"], 1, &["unknown decoder `nosuchthing`", "ultraface"]);
     let output = roiflow(&["describe", &tiny("color.onnx")]);
     assert!(said(&output).contains("--decoder NAME"), "{}", said(&output));

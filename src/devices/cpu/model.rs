@@ -11,7 +11,7 @@ use tract_onnx::tract_core::plan::SimplePlan;
 
 use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
-use crate::devices::{onnx, quiet};
+use crate::devices::{engine, onnx, quiet};
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
@@ -127,7 +127,7 @@ fn chain(error: &TractError) -> String {
             said.push(text);
         }
     }
-    said.join(": ")
+    engine::one_line(&said.join(": "))
 }
 
 fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {

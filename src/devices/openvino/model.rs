@@ -239,15 +239,25 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, P
     let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
     let file = std::fs::metadata(path).ok()?;
     let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
-    let kept = Kept::of(folder, "reshaped", made_from).ok()?;
-    let found = kept.found().or_else(|| {
-        let model = std::fs::read(path).ok().filter(|model| onnx::may_have_other_files(&model[..]).is_ok_and(|may| !may))?;
-        let draft = kept.draft().ok()?;
-        std::fs::write(draft.path().join(NAME), onnx::with_input_shapes(&model, inputs).ok()??).ok()?;
+    let make = || -> std::io::Result<Option<(Kept, PathBuf)>> {
+        let kept = Kept::of(folder, "reshaped", made_from)?;
+        if let Some(entry) = kept.found() {
+            return Ok(Some((kept, entry.join(NAME))));
+        }
+        let model = std::fs::read(path)?;
+        if onnx::may_have_other_files(&model[..])? {
+            return Ok(None);
+        }
+        let Ok(Some(reshaped)) = onnx::with_input_shapes(&model, inputs) else { return Ok(None) };
+        let draft = kept.draft()?;
+        std::fs::write(draft.path().join(NAME), reshaped)?;
         draft.keep();
-        kept.found()
-    });
-    found.map(|entry| (kept, entry.join(NAME)))
+        Ok(kept.found().map(|entry| (kept, entry.join(NAME))))
+    };
+    make().unwrap_or_else(|error| {
+        tracing::info!("the compiled model of `{}` is not cached in `{}`: {error}", path.display(), folder.display());
+        None
+    })
 }
 
 /// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.
