@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use super::inspect::compiled_info;
 use super::terminal::{self, OneLine, Terminal};
 use crate::devices;
-use crate::pipeline;
+use crate::pipeline::{self, outputs};
 use crate::runtime::{Dim, Model, PartialShape};
 use crate::stages::{Description, ModelSpec, StageOptions};
 
@@ -67,6 +67,11 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     let is_there = |out: &Path| format!("`{}` is there already: give --force to write over it, or --out to write elsewhere", out.display());
     if let Some(out) = out.filter(|out| !args.force && out.symlink_metadata().is_ok()) {
         bail!(is_there(out));
+    }
+    let given = [("model", Some(model)), ("model-proc", args.model_proc.as_ref()), ("labels-file", args.labels_file.as_ref())];
+    let given: Vec<(&str, &Path)> = given.into_iter().filter_map(|(role, path)| Some((role, path?.as_path()))).collect();
+    if let Some(out) = out {
+        outputs::check_file("--out", out, &given)?;
     }
     let options = StageOptions { model: model.clone(), model_proc: args.model_proc.clone(), ..StageOptions::default() };
     let read = devices::core().read_model(model)?;

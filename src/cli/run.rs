@@ -6,17 +6,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::signals;
 use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming, pictures_out,
-    streams,
+    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming, outputs,
+    pictures_out, streams,
 };
 use crate::redaction::percent_encoded;
 use crate::{folders, stages};
@@ -70,6 +71,12 @@ pub(super) struct Args {
     /// Write when each step ran, and where, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Refuse to run if a file of --json, --video or --trace exists
+    #[arg(long, conflicts_with = "append")]
+    no_overwrite: bool,
+    /// Write the lines of --json behind those that the file has
+    #[arg(long, requires = "json", conflicts_with_all = ["video", "trace"])]
+    append: bool,
     /// No progress and no summary
     #[arg(long, short)]
     quiet: bool,
@@ -113,9 +120,17 @@ fn number_of_seconds(text: &str) -> Option<f64> {
 
 impl Args {
     /// Begins the trace, if one is wanted: before anything that could be traced.
-    pub(super) fn create_trace(&self) -> anyhow::Result<Option<Trace>> {
-        let create = |path: &PathBuf| Trace::create(path).with_context(|| format!("cannot write the trace `{}`", path.display()));
-        self.trace.as_ref().map(create).transpose()
+    pub(super) fn create_trace(&self) -> Option<Trace> {
+        self.trace.as_ref().map(|path| Trace::new(path, self.if_exists()))
+    }
+
+    /// What happens to files that exist.
+    fn if_exists(&self) -> IfExists {
+        match (self.no_overwrite, self.append) {
+            (true, _) => IfExists::Fail,
+            (false, true) => IfExists::Append,
+            (false, false) => IfExists::Replace,
+        }
     }
 }
 
@@ -153,11 +168,14 @@ impl std::fmt::Display for PicturesSkipped {
 
 impl std::error::Error for PicturesSkipped {}
 
-pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
-    let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    if stdout(&args.json) && stdout(&args.video) {
-        bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
+fn check_skipped(n_pictures: u64) -> anyhow::Result<()> {
+    match n_pictures {
+        0 => Ok(()),
+        n_skipped => bail!(PicturesSkipped(n_skipped)),
     }
+}
+
+pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
     let credentials = Credentials::read(args.input_credentials.as_deref())?;
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
@@ -170,15 +188,21 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         bail!(error.clone());
     }
     pictures_out::check_streams(plans.iter().flatten())?;
+    if let Some(trace) = &args.trace {
+        outputs::check_destination("--trace", trace, args.if_exists())?;
+    }
+    outputs::check(plans.iter().flatten(), args.trace.as_deref())?;
 
     stages::keep_compiled_models_in(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
     let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
     let interrupt = Interrupt::default();
-    handle_signals(&interrupt, terminal)?;
+    signals::handle(&interrupt, trace.as_ref(), terminal)?;
     let begin = Instant::now();
-    let ended = play(&plans, &names, &interrupt, args.quiet, terminal);
-    let traced = trace.map_or(Ok(()), |trace| trace.finish());
+    let ended = play(&plans, &names, &interrupt, trace.as_ref(), args.quiet, terminal);
+    // A trace of a start that failed is not written: it would take the place of an earlier one.
+    let is_traced = |trace: &Trace| ended.iter().any(Result::is_ok) || trace.is_open();
+    let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
     let all: Vec<Stream> =
         names.into_iter().zip(&args.input).zip(ended).map(|((name, input), ended)| Stream { name, input: input.clone(), ended }).collect();
     if let [one] = &*all {
@@ -187,10 +211,8 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         if !args.quiet {
             terminal.print(summary(&args, &all, &ending.stats, begin.elapsed()).trim_end());
         }
-        return match ending.n_skipped_pictures {
-            0 => Ok(()),
-            n_skipped => bail!(PicturesSkipped(n_skipped)),
-        };
+        signals::check_forced(ending.forced)?;
+        return check_skipped(ending.n_skipped_pictures);
     }
     traced?;
     let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
@@ -198,11 +220,15 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         let stats = Stats::sum(endings().map(|ending| &ending.stats));
         terminal.print(summary(&args, &all, &stats, begin.elapsed()).trim_end());
     }
+    let is_closed = |stream: &Stream| stream.ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed);
+    if let Some(Stream { ended: Err(error), .. }) = all.iter().find(|stream| is_closed(stream)) {
+        bail!(error.clone());
+    }
     match all.iter().filter(|stream| stream.ended.is_err()).count() {
-        0 => match endings().map(|ending| ending.n_skipped_pictures).sum() {
-            0 => Ok(()),
-            n_skipped => bail!(PicturesSkipped(n_skipped)),
-        },
+        0 => {
+            signals::check_forced(endings().any(|ending| ending.forced))?;
+            check_skipped(endings().map(|ending| ending.n_skipped_pictures).sum())
+        }
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
@@ -223,7 +249,8 @@ fn plan(args: &Args, spec: &Spec, credentials: &Credentials, input: &str, name: 
         (None, pictures) => pictures,
         (Some(_), Some(_)) => return Err(pipeline::Error::usage("--images and --video with pictures: expected one of them, got both")),
     };
-    let outputs = Outputs { json: args.json.clone(), video, pictures, show: args.show, repeat: args.repeat, ..Outputs::default() };
+    let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
+    let outputs = Outputs { json, video, pictures, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
@@ -234,6 +261,7 @@ fn play(
     plans: &[Result<Plan, pipeline::Error>],
     names: &[String],
     interrupt: &Interrupt,
+    trace: Option<&Trace>,
     quiet: bool,
     terminal: &Terminal,
 ) -> Vec<Result<Ending, pipeline::Error>> {
@@ -250,18 +278,22 @@ fn play(
             Err(error) => fail(name, error),
         }
     }
+    let is_traced = AtomicBool::new(false);
     let bar = Mutex::new((Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]));
     let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
         StreamEvent::Running(Event::Progress(progress)) => {
             let (bar, all) = &mut *bar.lock().unwrap();
             all[plan_idx] = Some(progress);
+            if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !is_traced.swap(true, Ordering::AcqRel)) {
+                trace.open();
+            }
             bar.show(Progress::of_all(all.iter().flatten()));
         }
         StreamEvent::Running(Event::Warning(warning)) if is_many => {
             terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx]));
         }
         StreamEvent::Running(Event::Warning(warning)) => terminal.warn(warning),
-        StreamEvent::Ended(Err(error)) if is_many => fail(playable_names[plan_idx], error),
+        StreamEvent::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
         StreamEvent::Ended(_) => {}
     });
     bar.into_inner().unwrap().0.finish();
@@ -271,20 +303,6 @@ fn play(
         Err(error) => Err(error.clone()),
     };
     plans.iter().map(of_plan).collect()
-}
-
-/// The first signal ends the stream properly, the second one ends the process at once.
-fn handle_signals(interrupt: &Interrupt, terminal: &Terminal) -> anyhow::Result<()> {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    let (interrupt, terminal) = (interrupt.clone(), terminal.clone());
-    ctrlc::set_handler(move || {
-        if ASKED.swap(true, Ordering::AcqRel) {
-            std::process::exit(130);
-        }
-        terminal.print("\nending (once more to end at once)");
-        interrupt.interrupt();
-    })
-    .context("cannot handle Ctrl-C")
 }
 
 /// The progress bar: frames, fps, time left.

@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, SOURCE, WINDOW};
-use super::{Error, Input, Plan, Result, decoders, parse, properties, upright};
+use super::{Error, Input, Plan, Result, decoders, display, outputs, parse, properties, upright};
 use crate::elements;
 
 /// Builds the pipeline; nothing runs.
@@ -14,8 +14,8 @@ use crate::elements;
 /// If an element is not installed, or an element, property or value is unknown.
 pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::register_static().map_err(|error| Error::failed(error.to_string()))?;
-    if plan.outputs.show && std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
-        return Err(Error::failed("--show needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; use --video FILE instead"));
+    if plan.outputs.show {
+        display::check()?;
     }
     let pipeline = parse::launch(plan)?;
     plan.assignments.iter().try_for_each(|assignment| assign(&pipeline, assignment))?;
@@ -41,7 +41,15 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A file is shown at its own pace.
         window.set_property("sync", true);
+        // A window that is late asks upstream for fewer frames. Those would be missing in the results, too: only the window may lack them.
+        if let Some(pad) = window.static_pad("sink") {
+            pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, |_, info| match info.event().map(|event| event.type_()) {
+                Some(gst::EventType::Qos) => gst::PadProbeReturn::Drop,
+                _ => gst::PadProbeReturn::Ok,
+            });
+        }
     }
+    outputs::keep_size_even(&pipeline);
     Ok(pipeline)
 }
 

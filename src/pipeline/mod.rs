@@ -2,9 +2,11 @@
 //!
 //! [`spec`] is the file as written, [`graph`] its gst-launch line taken apart, [`plan`] the file as understood: parameters
 //! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@check`] finds what would be refused without
-//! playing it, [`mod@run`] plays it to its end, [`stats`] measures it meanwhile; `decoders` opens what a decoder needs. `parse` and `properties` check a line before GStreamer's parser takes it.
+//! playing it, [`mod@run`] plays it to its end, [`stats`] measures it meanwhile; `decoders` opens what a decoder needs, [`outputs`] guards the
+//! files that are written. `parse` and `properties` check a line before GStreamer's parser takes it.
 //! Of a running pipeline, `watch` supervises the source, `decoded` compares the frames that came with what the file declares, `upright`
-//! rotates frames, [`limits`] ends a run early, [`naming`] names streams as the user wants, and `reasons` turns errors of elements into sentences. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
+//! rotates frames, [`limits`] ends a run early, [`naming`] names streams as the user wants, and `reasons` turns errors of elements into
+//! sentences. [`streams`] plays several at once. [`stream`] is the same for an application: push frames in, iterate over frames with their results.
 //!
 //! [`input`] says what an input is: [`uri`] of addresses, with [`credentials`]; `picture` and `images` of pictures. [`pictures_out`] writes pictures.
 //!
@@ -16,6 +18,7 @@ mod container;
 pub mod credentials;
 mod decoded;
 mod decoders;
+mod display;
 pub mod error;
 pub mod graph;
 mod images;
@@ -25,6 +28,7 @@ pub mod naming;
 mod parse;
 mod picture;
 pub mod pictures_out;
+pub mod outputs;
 pub mod plan;
 mod properties;
 mod reasons;
@@ -39,6 +43,7 @@ mod watch;
 
 pub use check::check;
 pub use credentials::Credentials;
+pub use crate::elements::destination::{Deadline, Destination, IfExists};
 pub use error::{Error, ErrorKind, Result};
 pub use input::Input;
 pub use limits::Limits;

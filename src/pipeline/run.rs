@@ -12,13 +12,20 @@ use super::decoded::Decoded;
 use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
 use super::watch::Watch;
-use super::{Error, Input, Plan, Result, build, images, limits, pictures_out, reasons};
+use super::{Error, ErrorKind, Input, Plan, Result, build, display, images, limits, outputs, pictures_out, reasons};
+use crate::elements::destination;
+use crate::elements::publish::{self, RoiPublish};
+use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
 
 /// How often progress is told.
 const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
-/// How long a stream may take to end after an interrupt.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long results may wait for a reader after an interrupt.
+const WRITE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a stream may take to end after an interrupt. Its stop may take some seconds more, and all has ten.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same if no frame has come: a model is being compiled, or a source opened, and nothing is lost.
+const PATIENCE_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
 /// How long a source that failed may deliver nothing more until the stream is ended for it.
 const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(2);
 
@@ -29,6 +36,8 @@ pub struct Ending {
     pub stats: Stats,
     /// Whether the user ended it.
     pub interrupted: bool,
+    /// Whether it did not end in time after an interrupt and was stopped: what was in flight is lost.
+    pub forced: bool,
     /// What elements warned of, each once.
     pub warnings: Vec<String>,
     /// Pictures that could not be read and were skipped.
@@ -110,24 +119,36 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)
 
 fn play_to_end(plan: &Plan, interrupt: &Interrupt, secrets: &Secrets, report: &mut impl FnMut(Event<'_>)) -> Result<Ending> {
     let pipeline = build::build(plan)?;
+    outputs::check_built(&pipeline, plan)?;
     let meter = Meter::new(&pipeline, plan);
     let supervision = Supervision::new(&pipeline, plan);
     pictures_out::write_from(&pipeline, plan)?;
-    let images = feed_images(&pipeline, plan)?;
     let stopper = Stopper(pipeline.clone());
+    display::open(&pipeline)?;
+    let images = feed_images(&pipeline, plan)?;
     let played = play(&pipeline, plan, interrupt, &meter, &supervision, secrets, report);
-    let stats = meter.stats(played.is_ok());
+    let mut stats = meter.stats(played.is_ok());
     drop(stopper);
+    // A stop writes what waits, or loses it.
+    stats.n_lines_lost = meter.n_lines_lost();
     if let Some(error) = images.nothing_read() {
         return Err(error);
     }
-    let (interrupted, warnings) = played?;
+    let Played { interrupted, forced, warnings } = played?;
     if stats.n_lines_lost > 0 {
         // The stream went on, but lost results are a failure.
         let path = plan.outputs.json.clone().unwrap_or_default();
         return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
     }
-    Ok(Ending { stats, interrupted, warnings, n_skipped_pictures: images.n_skipped() })
+    Ok(Ending { stats, interrupted, forced, warnings, n_skipped_pictures: images.n_skipped() })
+}
+
+/// How the bus loop ended.
+#[derive(Default)]
+struct Played {
+    interrupted: bool,
+    forced: bool,
+    warnings: Vec<String>,
 }
 
 /// Stops the pipeline however `run` is left.
@@ -145,12 +166,10 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
     let Input::Images(paths) = &plan.input else { return Ok(images::Feed::default()) };
     if let Some(filter) = pipeline.by_name("roiflow-size") {
         let (width, height) = images::size(paths)?;
-        // Encoders of half-resolution chroma want even sizes.
-        let even = |extent: u32| (extent.max(16) / 2 * 2) as i32;
         let square = gst::Fraction::new(1, 1);
         let caps = gst::Caps::builder("video/x-raw")
-            .field("width", even(width))
-            .field("height", even(height))
+            .field("width", width as i32)
+            .field("height", height as i32)
             .field("pixel-aspect-ratio", square)
             .build();
         filter.set_property("caps", caps);
@@ -201,7 +220,8 @@ impl Supervision {
 enum Cause {
     Interrupt,
     Limit,
-    Lost(Error),
+    /// The source is lost, or results can't be written.
+    Failed(Error),
 }
 
 /// A stream that is ending: everything in flight comes out, and files are completed.
@@ -225,15 +245,26 @@ impl Closing {
         if self.progress.0 != n_frames {
             self.progress = (n_frames, Instant::now());
         }
-        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
+        !self.is_pushed && matches!(self.cause, Cause::Failed(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
     }
 
-    /// Whether the user ended it, or the error.
-    fn result(self) -> Result<bool> {
+    /// Something failed while the stream was ending. The first failure is the reason.
+    fn fail(&mut self, error: Error) {
+        if !matches!(self.cause, Cause::Failed(_)) {
+            self.cause = Cause::Failed(error);
+        }
+    }
+
+    /// Whether it ends because the reader of standard output closed it, which is not reported.
+    fn is_of_closed_reader(&self) -> bool {
+        matches!(&self.cause, Cause::Failed(error) if error.kind() == ErrorKind::Closed)
+    }
+
+    /// The error, if one was the reason.
+    fn result(self) -> Result<()> {
         match self.cause {
-            Cause::Interrupt => Ok(true),
-            Cause::Limit => Ok(false),
-            Cause::Lost(error) => Err(error),
+            Cause::Interrupt | Cause::Limit => Ok(()),
+            Cause::Failed(error) => Err(error),
         }
     }
 }
@@ -246,18 +277,26 @@ fn play(
     supervision: &Supervision,
     secrets: &Secrets,
     report: &mut impl FnMut(Event<'_>),
-) -> Result<(bool, Vec<String>)> {
+) -> Result<Played> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
-    let mut warnings: Vec<String> = Vec::new();
+    let mut played = Played::default();
     let mut closing: Option<Closing> = None;
     let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
     let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
     // A failure to change state is on the bus as an error, with its reason.
     let started = pipeline.set_state(gst::State::Playing);
     loop {
-        if interrupt.is_asked() && closing.is_none() {
-            closing = Some(Closing::new(Cause::Interrupt));
+        if interrupt.is_asked() && !played.interrupted {
+            played.interrupted = true;
             repeats = false;
+            write_until(pipeline, Instant::now() + WRITE_PATIENCE);
+            if closing.is_none() {
+                closing = Some(Closing::new(Cause::Interrupt));
+                end(pipeline, plan);
+            }
+        }
+            repeats = false;
+            write_until(pipeline, Instant::now() + WRITE_PATIENCE);
             end(pipeline, plan);
         }
         if closing.is_none() {
@@ -266,7 +305,7 @@ fn play(
                 repeats = false;
                 limit.end();
             } else if let Some(error) = supervision.watch.as_ref().and_then(Watch::overdue) {
-                closing = Some(Closing::new(Cause::Lost(error)));
+                closing = Some(Closing::new(Cause::Failed(error)));
                 // Not on this thread: a source that hangs may hold it.
                 pipeline.call_async(|pipeline| {
                     pipeline.send_event(gst::event::Eos::new());
@@ -275,7 +314,7 @@ fn play(
         }
         if let Some(damage) = supervision.decoded.news() {
             report(Event::Warning(&damage));
-            warnings.push(damage);
+            played.warnings.push(damage);
         }
         if let Some(closing) = &mut closing
             && closing.is_stuck(supervision.decoded.n_frames())
@@ -283,11 +322,15 @@ fn play(
             closing.is_pushed = true;
             entry_pad(pipeline).iter().for_each(limits::push_end);
         }
-        if let Some(closing) = closing.take_if(|closing| closing.since.elapsed() > PATIENCE) {
-            let warning = format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete");
+        let patience = if meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
+        if let Some(closing) = closing.take_if(|closing| closing.since.elapsed() > patience) {
+            let n_lost = meter.n_in_flight();
+            let warning = format!("the stream did not end within {patience:?} and was stopped; {n_lost} frames in flight are lost");
             report(Event::Warning(&warning));
-            warnings.push(warning);
-            return Ok((closing.result()?, warnings));
+            played.warnings.push(warning);
+            played.forced = true;
+            return closing.result().map(|()| played);
+        }
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -300,22 +343,45 @@ fn play(
             gst::MessageView::Eos(_) => {
                 report(Event::Progress(where_it_is(pipeline, meter)));
                 return match closing {
-                    Some(closing) => Ok((closing.result()?, warnings)),
-                    None => supervision.broken_end().map_or(Ok((false, warnings)), Err),
+                    Some(closing) => closing.result().map(|()| played),
+                    None => supervision.broken_end().map_or(Ok(played), Err),
                 };
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
             gst::MessageView::Error(error) if closing.is_some() && reasons::is_from_source(error) => {}
             gst::MessageView::Error(error) => {
+                if write_failure(error.details(), error.src()) == Some(true) {
+                    return Err(Error::closed());
+                }
+                // An error that follows results that can't be written is not the reason of the end.
+                if let Some(Closing { cause: Cause::Failed(first), .. }) = closing {
+                    return Err(first);
+                }
                 let told = reasons::told(plan, error, supervision.has_played());
                 if !reasons::is_from_source(error) || !supervision.has_something(error) {
                     return Err(told);
                 }
                 // The source pushes the end of the stream behind its error, so that what it delivered is completed.
-                closing = Some(Closing::new(Cause::Lost(told)));
+                closing = Some(Closing::new(Cause::Failed(told)));
                 repeats = false;
             }
             gst::MessageView::Warning(warning) => {
+                if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
+                    // Nothing of what follows could be written either. Ended properly, so that the other files are complete.
+                    let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
+                    match &mut closing {
+                        Some(closing) => closing.fail(failure),
+                        None => {
+                            closing = Some(Closing::new(Cause::Failed(failure)));
+                            repeats = false;
+                            write_until(pipeline, Instant::now() + WRITE_PATIENCE);
+                            end(pipeline, plan);
+                        }
+                    }
+                    if is_closed {
+                        continue;
+                    }
+                }
                 let name = reasons::name(plan);
                 // The source has no pad that fits, now or later.
                 if warning.error().kind::<gst::ParseError>() == Some(gst::ParseError::DelayedLink) {
@@ -327,9 +393,10 @@ fn play(
                 let text = warning.error().message().to_owned();
                 let text = if is_from_source { format!("`{name}`: {text}") } else { text };
                 tracing::debug!(element = %source_name(&message), "{}", secrets.scrub(&text));
-                if !warnings.contains(&text) {
+                let is_closed = closing.as_ref().is_some_and(Closing::is_of_closed_reader);
+                if !played.warnings.contains(&text) && !is_closed {
                     report(Event::Warning(&text));
-                    warnings.push(text);
+                    played.warnings.push(text);
                 }
             }
             gst::MessageView::Application(application)
@@ -352,6 +419,30 @@ fn play(
 
 /// The name of the application message that says that the first frame of a loop is there.
 const FIRST_FRAME: &str = "roiflow-first-frame";
+/// The elements that write results give up waiting for readers at this time.
+fn write_until(pipeline: &gst::Pipeline, deadline: Instant) {
+    for element in pipeline.iterate_recurse().into_iter().flatten() {
+        if let Some(publish) = element.downcast_ref::<RoiPublish>() {
+            publish.write_until(deadline);
+        }
+        if let Some(file) = element.downcast_ref::<VideoFile>() {
+            file.write_until(deadline);
+        }
+    }
+}
+
+/// Whether a message says that results could not be written; true in it if the reader of standard output closed it.
+fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
+    let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
+    let is_closed = details.get::<bool>("closed").unwrap_or(false);
+    let to_stdout = |source: &gst::Object| {
+        let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());
+        let path = path.and_then(|name| source.property::<Option<String>>(name));
+        let is_method = source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
+        is_method || path.is_some_and(|path| destination::is_stdout(path.as_ref()))
+    };
+    Some(is_closed && source.is_some_and(to_stdout))
+}
 
 /// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
 /// seek would be seen twice.

@@ -30,6 +30,8 @@ mod meta;
 #[cfg(feature = "cli")]
 mod models_cli;
 mod motion;
+#[cfg(feature = "cli")]
+mod outputs;
 mod overlay;
 mod pipelines;
 #[cfg(feature = "cli")]
