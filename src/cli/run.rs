@@ -16,8 +16,8 @@ use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming, outputs,
-    pictures_out, streams,
+    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming,
+    outputs, pictures_out, streams,
 };
 use crate::redaction::percent_encoded;
 use crate::{folders, stages};
@@ -191,7 +191,9 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     if let Some(trace) = &args.trace {
         outputs::check_destination("--trace", trace, args.if_exists())?;
     }
-    outputs::check(plans.iter().flatten(), args.trace.as_deref())?;
+    let password_file = std::env::var_os(pipeline::credentials::PASSWORD_FILE).map(PathBuf::from);
+    let secret_files = args.input_credentials.iter().chain(&password_file).map(|path| ("credentials", path.as_path()));
+    outputs::check(plans.iter().flatten(), args.trace.as_deref(), &secret_files.collect::<Vec<_>>())?;
 
     stages::keep_compiled_models_in(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();

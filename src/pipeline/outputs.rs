@@ -16,6 +16,7 @@ use super::plan::{PUBLISH, SINK};
 use super::{Error, Input, Outputs, Plan, Result, build};
 use crate::elements::destination::{self, Deadline, Destination, IfExists};
 use crate::elements::video_file;
+use crate::stages::files;
 
 /// The element that makes the size of the video even, for encoders of half-resolution chroma.
 pub(super) const EVEN: &str = "roiflow-even";
@@ -42,12 +43,13 @@ enum Identity {
 }
 
 /// Refuses outputs that are files which the runs read, and outputs that share a file. Opens and changes nothing. `trace` is the file of
-/// `--trace`.
+/// `--trace`; `also_read` are files that no plan knows, each with what it is for.
 ///
 /// # Errors
 /// `Usage`, naming both.
-pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>) -> Result<()> {
+pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>, also_read: &[(&str, &Path)]) -> Result<()> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    also_read.iter().for_each(|(role, path)| add_read(&mut reads, role, path));
     if let Some(trace) = trace {
         writes.push(File { role: "--trace".to_owned(), path: trace.to_owned(), is_json: false });
     }
@@ -90,7 +92,9 @@ pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Resu
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let path = path.display();
     Err(match error.kind() {
-        AlreadyExists => Error::usage(format!("{option} `{path}`: expected a new file, because of --no-overwrite; it exists. Remove it, or name another file")),
+        AlreadyExists => Error::usage(format!(
+            "{option} `{path}`: expected a new file, because of --no-overwrite; it exists. Remove it, or name another file"
+        )),
         InvalidInput => Error::usage(format!("{option}: expected the name of a file, got `{path}`")),
         IsADirectory => Error::failed(format!("cannot write `{path}`: it is a folder; name a file in it")),
         NotFound | NotADirectory => {
@@ -105,12 +109,7 @@ fn collect(pipeline: &gst::Pipeline, plan: &Plan, reads: &mut Vec<File>, writes:
     match &plan.input {
         Input::File(path) => add_read(reads, "input", path),
         Input::Images(paths) => paths.iter().for_each(|path| add_read(reads, "input picture", path)),
-        Input::Uri(uri) => {
-            if let Ok((path, _)) = glib::filename_from_uri(uri) {
-                add_read(reads, "input", &path);
-            }
-        }
-        Input::Test(_) | Input::Application => {}
+        Input::Uri(_) | Input::Test(_) | Input::Application => {}
     }
     for element in pipeline.iterate_recurse().into_iter().flatten() {
         collect_of_element(&element, reads, writes);
@@ -219,7 +218,8 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
                 write.role
             )));
         }
-        if let Some(other) = written[..idx].iter().find(|(other, other_id)| other_id == id && !(other.is_json && both_stdout(other, write))) {
+        if let Some(other) = written[..idx].iter().find(|(other, other_id)| other_id == id && !(other.is_json && both_stdout(other, write)))
+        {
             return Err(Error::usage(format!(
                 "{} `{path}` and {} `{}` are one file; expected a file for each. Name another one",
                 write.role,
@@ -259,7 +259,7 @@ fn is_beside(picture: &Path, file: &Path) -> bool {
             Some((folder.dev(), folder.ino()))
         }
     };
-    super::input::is_image(file) && folder(picture).is_some_and(|of_picture| folder(file) == Some(of_picture))
+    super::input::has_picture_ending(file) && folder(picture).is_some_and(|of_picture| folder(file) == Some(of_picture))
 }
 
 fn metadata(path: &Path) -> Option<Metadata> {
@@ -292,7 +292,7 @@ fn has_weights_in(model: &Path, file: &Path) -> bool {
     let Some(name) = lies_below().filter(|name| name.len() < 128) else { return false };
     // Such a file is a pair of `location` and its name, as protocol buffers write it.
     let pair = [b"\x0a\x08location\x12".as_slice(), &[name.len() as u8], name.as_bytes()].concat();
-    std::fs::read(model).is_ok_and(|bytes| bytes.windows(pair.len()).any(|window| window == pair))
+    files::read_limited(model, files::MAX_MODEL_BYTES, "model").is_ok_and(|bytes| bytes.windows(pair.len()).any(|window| window == pair))
 }
 
 impl Outputs {

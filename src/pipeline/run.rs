@@ -295,10 +295,6 @@ fn play(
                 end(pipeline, plan);
             }
         }
-            repeats = false;
-            write_until(pipeline, Instant::now() + WRITE_PATIENCE);
-            end(pipeline, plan);
-        }
         if closing.is_none() {
             if let Some(limit) = supervision.limit.as_ref().filter(|limit| limit.is_reached()) {
                 closing = Some(Closing::new(Cause::Limit));
@@ -330,7 +326,6 @@ fn play(
             played.warnings.push(warning);
             played.forced = true;
             return closing.result().map(|()| played);
-        }
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -438,7 +433,8 @@ fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Objec
     let to_stdout = |source: &gst::Object| {
         let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());
         let path = path.and_then(|name| source.property::<Option<String>>(name));
-        let is_method = source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
+        let is_method =
+            source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
         is_method || path.is_some_and(|path| destination::is_stdout(path.as_ref()))
     };
     Some(is_closed && source.is_some_and(to_stdout))

@@ -116,10 +116,9 @@ fn output_that_the_run_reads_otherwise_is_refused() {
     for name in ["pictures/a.png", "pictures/b.png"] {
         picture(&file(name), 32, 32);
     }
-    let colors = std::fs::read_to_string(file("colors.toml")).unwrap().replace(
-        "model={detector}",
-        &format!("model={{detector}} labels-file={}", file("labels.txt")),
-    );
+    let colors = std::fs::read_to_string(file("colors.toml"))
+        .unwrap()
+        .replace("model={detector}", &format!("model={{detector}} labels-file={}", file("labels.txt")));
     std::fs::write(file("colors.toml"), colors).unwrap();
     let detector = format!("detector={}", file("rectangle.onnx"));
     let run = |output: &str| {
@@ -127,9 +126,7 @@ fn output_that_the_run_reads_otherwise_is_refused() {
         let arguments = ["run", &file("colors.toml"), "--set", &detector, "--input", &file("pictures"), "--json", &path];
         check_refused(&arguments, &[&path]);
     };
-    for output in
-        ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"]
-    {
+    for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
     // Not read yet, but by the next run.

@@ -430,10 +430,7 @@ impl State {
         if std::mem::replace(&mut self.has_warned, true) {
             return None;
         }
-        Some(format!(
-            "cannot write results to {}: {error}; results that can't be written are counted as lost",
-            self.destination
-        ))
+        Some(format!("cannot write results to {}: {error}; results that can't be written are counted as lost", self.destination))
     }
 }
 
