@@ -105,7 +105,7 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
             next.push(outside.upcast());
             continue;
         }
-        let Some(upstream) = peer.parent_element() else { return None };
+        let upstream = peer.parent_element()?;
         if let Some(detector) = upstream.downcast_ref::<RoiDetect>() {
             let labels = detector.labels()?;
             if labels.is_empty() {

@@ -134,9 +134,12 @@ impl WrittenInput {
             WrittenColor::Gray => ChannelOrder::Gray,
         };
         let scale = per_channel("scale", self.scale.as_ref().map(Numbers::as_slice), color, defaults.scale)?;
+        if scale.contains(&0.0) {
+            return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
+        }
         if let Some(divisor) = scale.iter().find(|divisor| !(MIN_DIVISOR..=MAX_NUMBER).contains(&divisor.abs())) {
             return Err(config(format!(
-                "[input] `scale`: expected divisors other than 0, of {MIN_DIVISOR} to {MAX_NUMBER} in magnitude, got {divisor}"
+                "[input] `scale`: expected divisors from {MIN_DIVISOR} to {MAX_NUMBER} or the same below 0, got {divisor:e}"
             )));
         }
         let rotation = match self.rotate {

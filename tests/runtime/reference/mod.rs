@@ -139,10 +139,12 @@ fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Boun
     let model = real(&format!("models/{model}"))?;
     let mut path = description(toml);
     if let Some(line) = bounds.rounding {
-        let folder = path.parent().unwrap().display().to_string();
+        // The labels that a description names lie alongside it.
+        for labels in ["coco.txt", "imagenet_1000.txt"] {
+            scratch.file(labels, std::fs::read(description(labels)).unwrap());
+        }
         let text = std::fs::read_to_string(&path).unwrap();
-        let text = text.replace("[input]\n", &format!("[input]\n{line}\n"));
-        path = scratch.file(toml, text.replace("labels-file = \"", &format!("labels-file = \"{folder}/")));
+        path = scratch.file(toml, text.replace("[input]\n", &format!("[input]\n{line}\n")));
     }
     Some(StageOptions { model, device: Some(device.to_owned()), description: Some(path), ..StageOptions::default() })
 }
