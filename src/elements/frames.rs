@@ -346,10 +346,11 @@ impl Driver {
         let Some(lateness) = lateness else { return admitted };
         let item = match admitted {
             Err(Refused::Full(item)) => item,
-            admitted => {
+            Ok(_) => {
                 self.stream.lock().unwrap().backlog.found_slot(lateness);
                 return admitted;
             }
+            Err(Refused::Flushing(_)) => return admitted,
         };
         let patience = {
             let mut stream = self.stream.lock().unwrap();

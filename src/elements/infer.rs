@@ -4,7 +4,8 @@
 //!
 //! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the run, and goes
 //!   on; it blocks only while the window is full, or, where a policy says what else to do then, while too many frames that
-//!   pass without inference wait for their turn. That is the backpressure.
+//!   pass without inference wait for their turn. That is the backpressure. Behind a live source it blocks only while the stream
+//!   keeps up ([`super::backlog`]).
 //! - *Workers* of the stage end runs and put the result into its place in the window. They never block, push, or touch a pad.
 //! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
 //!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.

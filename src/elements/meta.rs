@@ -12,8 +12,6 @@
 //!
 //! Where an element drops the ROI metas (videocrop does), our rectangles are all there is: see [`has_lost_rois`].
 
-mod roi;
-
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,8 +22,8 @@ use gst::buffer::BufferMetaForeachAction;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use self::roi::pixel_rect;
 use super::analytics::{self, Foreign, Written};
+use super::roi::{self, pixel_rect};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
 
 /// As [`attach_to`], with analytics metas where GStreamer has them.

@@ -30,6 +30,7 @@ mod policy;
 mod pool;
 pub mod publish;
 mod regions;
+mod roi;
 mod settings;
 mod stage;
 mod stats;

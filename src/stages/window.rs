@@ -449,6 +449,28 @@ mod tests {
     }
 
     #[test]
+    fn a_bounded_wait_for_a_slot_ends_with_one_or_with_its_time() {
+        let window = window(1);
+        let soon = || Instant::now() + Duration::from_millis(5);
+        let far = || Instant::now() + Duration::from_secs(3600);
+        let first = window.admit_by("a", soon()).unwrap();
+        assert_eq!(window.admit_by("b", soon()), Err(Refused::Full("b")));
+        let waiting = std::thread::spawn({
+            let window = window.clone();
+            move || window.admit_by("c", far())
+        });
+        assert!(window.complete(first, |_| {}));
+        assert_eq!(take(&window), Ok("a"));
+        assert!(waiting.join().unwrap().is_ok(), "the slot of the first");
+        let waiting = std::thread::spawn({
+            let window = window.clone();
+            move || window.admit_by("d", far())
+        });
+        window.flush();
+        assert_eq!(waiting.join().unwrap(), Err(Refused::Flushing("d")));
+    }
+
+    #[test]
     fn items_leave_in_arrival_order_whatever_ends_first() {
         let window = window(3);
         let (first, second) = (window.admit("1").unwrap(), window.admit("2").unwrap());

@@ -5,7 +5,7 @@
 //! `attribute_name` if the structure's own name can't say what is classified. Its `type` tells classifications from tensors and keypoints,
 //! which are not read.
 //!
-//! Knows one region. Which region belongs to which detection is [`super`]'s.
+//! Knows one region. Which region belongs to which detection is [`super::meta`]'s.
 
 use std::borrow::Cow;
 
