@@ -87,6 +87,13 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.is_some_and(|demuxer| duration(&demuxer).is_some())
     }
 
+    /// Whether bytes at the end of a file are missing, as a warning. Known before anything is played.
+    pub(super) fn is_truncated(&self) -> Option<String> {
+        let Input::File(path) = &self.plan.input else { return None };
+        let (expected, got) = container::missing_bytes(path)?;
+        Some(format!("`{}` is cut short: expected {expected} bytes, got {got}; what is there is played", reasons::name(&self.plan)))
+    }
+
     /// A damage that was found since the last call, as a warning.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;

@@ -231,6 +231,7 @@ fn play(
 ) -> Result<(bool, Vec<String>)> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut warnings: Vec<String> = Vec::new();
+    let mut damage = supervision.decoded.is_truncated();
     let mut closing: Option<Closing> = None;
     let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
     let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
@@ -256,7 +257,7 @@ fn play(
                 });
             }
         }
-        if let Some(damage) = supervision.decoded.news() {
+        if let Some(damage) = damage.take().or_else(|| supervision.decoded.news()) {
             report(Event::Warning(&damage));
             warnings.push(damage);
         }
