@@ -440,7 +440,7 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
         let mut child = command().args(arguments).args(inputs).args(options).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
-        while !seen.contains("stream cut:") {
+        while !seen.contains("error: stream cut:") {
             assert_ne!(said.read_line(&mut seen).unwrap(), 0, "it ended: {seen}");
         }
         check(&seen, &["is cut short"]);
