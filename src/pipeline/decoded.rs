@@ -81,6 +81,19 @@ impl Decoded {
         self.lock().end
     }
 
+    /// Whether the container says how long the video is.
+    pub(super) fn declares_duration(&self) -> bool {
+        let seen = self.lock().clone();
+        seen.declared_end.is_some() || seen.demuxer.is_some_and(|demuxer| duration(&demuxer).is_some())
+    }
+
+    /// Whether bytes at the end of a file are missing, as a warning. Known before anything is played.
+    pub(super) fn is_truncated(&self) -> Option<String> {
+        let Input::File(path) = &self.plan.input else { return None };
+        let (expected, got) = container::missing_bytes(path)?;
+        Some(format!("`{}` is cut short: expected {expected} bytes, got {got}; what is there is played", reasons::name(&self.plan)))
+    }
+
     /// A damage that was found since the last call, as a warning.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;
@@ -92,7 +105,7 @@ impl Decoded {
         let mut seen = self.lock().clone();
         let demuxer = seen.demuxer.take()?;
         if seen.declared_end.is_none() {
-            let duration = demuxer.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO);
+            let duration = duration(&demuxer);
             // The longest stream of the file makes the duration, which may be sound.
             let others = seen.last_end.unwrap_or_default().saturating_sub(seen.end.unwrap_or_default());
             seen.declared_end = duration.map(|duration| duration.saturating_sub(others));
@@ -239,6 +252,10 @@ fn watch_decoder(decoder: &gst::Element, seen: &Arc<Mutex<Seen>>) {
         }
         gst::PadProbeReturn::Ok
     });
+}
+
+fn duration(demuxer: &gst::Element) -> Option<gst::ClockTime> {
+    demuxer.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
 }
 
 fn is_in_source(element: &gst::Element) -> bool {

@@ -64,7 +64,9 @@ impl Graph {
     pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
         let mut graph = Self::default();
         let mut words: Vec<String> = Vec::new();
-        for group in groups(&tokens(text)?) {
+        let tokens = tokens(text)?;
+        check_links(&tokens)?;
+        for group in groups(&tokens) {
             match group {
                 Group::Other(token) => match placeholder(token) {
                     Some("source") => graph.add_place("source", &structure.source, &mut words)?,
@@ -166,6 +168,21 @@ fn check_plain(token: &str) -> Result<()> {
     Err(Error::usage(format!("`{token}`: a placeholder stands for the whole value of a property, as in `model={{detector}}`")))
 }
 
+/// GStreamer's parser prints criticals where a link leads nowhere.
+fn check_links(tokens: &[&str]) -> Result<()> {
+    let is_link = |token: Option<&&str>| token.is_none_or(|token| *token == "!");
+    for (place, _) in tokens.iter().enumerate().filter(|(_, token)| **token == "!") {
+        let before = place.checked_sub(1).and_then(|before| tokens.get(before));
+        if is_link(before) || is_link(tokens.get(place + 1)) {
+            let example = "{source} ! roidetect model={model} ! {json} ! {video}";
+            return Err(Error::usage(format!(
+                "the graph has a `!` with no element on one side: expected elements joined by `!`, as in `{example}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Words, with quoted parts kept whole.
 fn tokens(text: &str) -> Result<Vec<&str>> {
     if text.contains('\0') {
@@ -238,6 +255,10 @@ mod tests {
             ("videotestsrc ! fakesink", "no `{source}`"),
             ("{source} ! roidetect model=\"a ! fakesink", "not closed"),
             ("{source} ! tee name=t t. ! {video} t. ! {video}", "`{video}` twice"),
+            ("{source} ! ! {video}", "elements joined by `!`"),
+            ("! {source} ! {video}", "elements joined by `!`"),
+            ("{source} ! {video} !", "elements joined by `!`"),
+            ("{source} ! {video}\0", "NUL"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");

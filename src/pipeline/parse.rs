@@ -120,7 +120,7 @@ fn refused(name: &str, error: &gst::glib::Error) -> Error {
 
 fn missing(name: &str, factory: &str) -> Error {
     let package = PACKAGES.iter().filter(|(begin, _)| factory.starts_with(begin)).max_by_key(|(begin, _)| begin.len());
-    let factories = gst::ElementFactory::factories_with_type(gst::ElementFactoryType::ANY, gst::Rank::NONE);
+    let factories = gst::Registry::get().features(gst::ElementFactory::static_type());
     let names: Vec<String> = factories.iter().map(|factory| factory.name().to_string()).collect();
     let near = did_you_mean(factory, names.iter().map(String::as_str));
     let install = match package {

@@ -41,7 +41,8 @@ pub(super) fn told(plan: &Plan, error: &gst::message::Error, has_played: bool) -
     // Network elements fail without a word of their own where no connection came about.
     let origin = error.src().and_then(|source| source.downcast_ref::<gst::Element>()).filter(|element| is_network(element));
     if let Some(origin) = origin {
-        let cause = unreachable(origin).unwrap_or_else(|| format!("{text}; the connection broke off"));
+        let broke_off = || if has_played { "the connection broke off".to_owned() } else { text.clone() };
+        let cause = unreachable(origin).unwrap_or_else(broke_off);
         return Error::failed(format!("{what} `{name}`: {cause}"));
     }
     // GStreamer's own words for a stream of audio alone say nothing of video.

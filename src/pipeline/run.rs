@@ -156,6 +156,9 @@ struct Stopper(gst::Pipeline);
 
 impl Drop for Stopper {
     fn drop(&mut self) {
+        if let Some(source) = self.0.by_name(SOURCE) {
+            source.set_locked_state(false);
+        }
         if let Err(error) = self.0.set_state(gst::State::Null) {
             tracing::warn!("the pipeline did not stop: {error}");
         }
@@ -211,7 +214,8 @@ impl Supervision {
         if self.is_at_limit() {
             return None;
         }
-        let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached()));
+        let declares = self.decoded.declares_duration();
+        let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
         lost.or_else(|| self.decoded.missing())
     }
 }
@@ -280,6 +284,7 @@ fn play(
 ) -> Result<Played> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut played = Played::default();
+    let mut damage = supervision.decoded.is_truncated();
     let mut closing: Option<Closing> = None;
     let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
     let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
@@ -302,13 +307,14 @@ fn play(
                 limit.end();
             } else if let Some(error) = supervision.watch.as_ref().and_then(Watch::overdue) {
                 closing = Some(Closing::new(Cause::Failed(error)));
+                go_on_without_source(pipeline);
                 // Not on this thread: a source that hangs may hold it.
                 pipeline.call_async(|pipeline| {
                     pipeline.send_event(gst::event::Eos::new());
                 });
             }
         }
-        if let Some(damage) = supervision.decoded.news() {
+        if let Some(damage) = damage.take().or_else(|| supervision.decoded.news()) {
             report(Event::Warning(&damage));
             played.warnings.push(damage);
         }
@@ -359,6 +365,7 @@ fn play(
                 // The source pushes the end of the stream behind its error, so that what it delivered is completed.
                 closing = Some(Closing::new(Cause::Failed(told)));
                 repeats = false;
+                go_on_without_source(pipeline);
             }
             gst::MessageView::Warning(warning) => {
                 if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
@@ -492,6 +499,18 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
             pipeline.send_event(gst::event::Eos::new());
         }
     }
+}
+
+/// A source that failed refuses to play, and sinks that have not seen a frame yet would wait for it. Without it, they go on.
+fn go_on_without_source(pipeline: &gst::Pipeline) {
+    if let Some(source) = pipeline.by_name(SOURCE) {
+        source.set_locked_state(true);
+    }
+    pipeline.call_async(|pipeline| {
+        if let Err(error) = pipeline.set_state(gst::State::Playing) {
+            tracing::debug!("the pipeline does not go on without its source: {error}");
+        }
+    });
 }
 
 /// Where decoded frames come in.

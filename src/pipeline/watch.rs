@@ -114,17 +114,19 @@ impl Watch {
     }
 
     /// The error of an end of stream that the source was not expected to reach: a camera has no end.
-    pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>) -> Option<Error> {
+    ///
+    /// `reached` is the end of the last frame. `declares_duration`: the container says how long it is, which is checked elsewhere.
+    pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
         let duration = self.duration();
         let origin = self.source.property::<Option<gst::Element>>("source");
         let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());
         let is_live = origin.as_ref().is_some_and(is_live);
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
             // Durations of network streams without an end are made up from what has arrived.
-            _ if is_live && duration.is_none() => false,
+            _ if is_live && duration.is_none() && !declares_duration => false,
             (Some(n_bytes), _) => self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes,
             (None, Some(duration)) => reached.is_some_and(|reached| reached + TOLERANCE >= duration),
-            (None, None) => false,
+            (None, None) => declares_duration,
         };
         if is_whole {
             return None;

@@ -371,6 +371,8 @@ fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
             let (code, n, said) = play(&folder, &cut);
             assert_eq!(code, Some(1), "{name}, {percent} %: {said}");
             check(&said, &["is cut short: got", &format!("{n} ")]);
+            let (warned, failed) = (said.find("warning: "), said.find("error: "));
+            assert!(warned.is_some() && warned < failed, "{name}, {percent} %: said at once: {said}");
             assert!((20..200).contains(&n), "{name}, {percent} %: {n} lines");
             if name == "a.mp4" || name == "a.mkv" {
                 check(&said, &["of about", "8.0 s"]);
@@ -438,7 +440,7 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
         let mut child = command().args(arguments).args(inputs).args(options).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
-        while !seen.contains("stream cut:") {
+        while !seen.contains("error: stream cut:") {
             assert_ne!(said.read_line(&mut seen).unwrap(), 0, "it ended: {seen}");
         }
         check(&seen, &["is cut short"]);
@@ -450,4 +452,29 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
         check(&rest, &["1 of 2 inputs failed"]);
         assert!(n_lines(&folder.file("cut.jsonl")) > 20 && n_lines(&folder.file("goes-on.jsonl")) > 0);
     }
+}
+
+#[test]
+fn a_file_that_is_cut_short_ends_well_where_a_limit_comes_first() {
+    let folder = Folder::new("cut-limit");
+    let clip = folder.file("cut.mkv");
+    make_clip(&clip, 100, "matroskamux");
+    let bytes = std::fs::read(&clip).unwrap();
+    std::fs::write(&clip, &bytes[..bytes.len() / 2]).unwrap();
+    for options in [&["--frames", "10"][..], &["--frames", "10", "--loop"]] {
+        let running = Running::start(&folder, &clip, options);
+        let json = running.json.clone();
+        let (code, said, _) = running.end();
+        assert_eq!((code, n_lines(&json)), (Some(0), 10), "{said}");
+        check(&said, &["warning: ", "is cut short"]);
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let folder = Folder::new("no-device");
+    let colors = folder.file("colors.toml");
+    let (code, said) = read(&roiflow(&["run", &colors, "--input", "v4l2:///dev/video4095"]));
+    assert_eq!(code, Some(1), "{said}");
+    check(&said, &["cannot play `v4l2:///dev/video4095`"]);
 }

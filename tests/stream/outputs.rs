@@ -352,8 +352,8 @@ fn reader_that_closes_ends_the_run_quietly() {
 fn fifo_whose_reader_closes_is_an_error() {
     let folder = Folder::new("outputs-fifo");
     let path = fifo(&folder, "fifo.jsonl");
-    let child = command().args(["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path]).stderr(Stdio::piped());
-    let child = child.spawn().unwrap();
+    let arguments = ["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path];
+    let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(std::fs::File::open(&path).unwrap()), &mut line).unwrap();
     assert!(line.starts_with('{'), "{line}");
