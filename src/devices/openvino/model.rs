@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> Said<ModelInfo> {
+        check_is_ir(path)?;
         let model = ReadModel::new(api, path)?;
         // SAFETY: the model lives, in these four.
         ports_of(
@@ -47,6 +49,23 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
         ports
     };
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
+}
+
+/// A file that ends in .xml begins as the library's own format does. With others the library tries formats of other programs, which print to
+/// standard error what they find wrong.
+fn check_is_ir(path: &Path) -> Said<()> {
+    const HEAD: u64 = 64 << 10;
+    if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.map_err(|error| error.to_string())?;
+    let has = |word: &str| head.windows(word.len()).any(|window| window == word.as_bytes());
+    match has("<net ") && has("version=") {
+        true => Ok(()),
+        false => Err("it is no OpenVINO IR: expected a file that begins with `<net name=... version=...>`".to_owned()),
+    }
 }
 
 /// Where a model is to run, and how.
