@@ -124,7 +124,15 @@ impl Plan {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
         }
-        Ok(Self { name: spec.file.name.clone(), path: spec.path.clone(), line: graph.line, assignments, elements: graph.elements, input, outputs })
+        Ok(Self {
+            name: spec.file.name.clone(),
+            path: spec.path.clone(),
+            line: graph.line,
+            assignments,
+            elements: graph.elements,
+            input,
+            outputs,
+        })
     }
 }
 

@@ -108,11 +108,13 @@ pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)
     drop(stopper);
     // A stop writes what waits, or loses it.
     stats.n_lines_lost = meter.n_lines_lost();
-    let Played { interrupted, forced, warnings } = played?;
+    let Played { interrupted, forced, warnings, failure } = played?;
     if stats.n_lines_lost > 0 {
-        // The stream went on, but lost results are a failure.
         let path = plan.outputs.json.clone().unwrap_or_default();
         return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
     }
     Ok(Ending { stats, interrupted, forced, warnings })
 }
@@ -123,6 +125,17 @@ struct Played {
     interrupted: bool,
     forced: bool,
     warnings: Vec<String>,
+    /// Results could not be written, and so the stream was ended.
+    failure: Option<Error>,
+}
+
+impl Played {
+    fn ended(self, failure: Option<Error>) -> Result<Self> {
+        match failure {
+            Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
+            failure => Ok(Self { failure, ..self }),
+        }
+    }
 }
 
 /// Stops the pipeline however `run` is left.
@@ -153,13 +166,7 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
-fn play(
-    pipeline: &gst::Pipeline,
-    plan: &Plan,
-    interrupt: &Interrupt,
-    meter: &Meter,
-    report: &mut impl FnMut(Event<'_>),
-) -> Result<Played> {
+fn play(pipeline: &gst::Pipeline, plan: &Plan, interrupt: &Interrupt, meter: &Meter, report: &mut impl FnMut(Event<'_>)) -> Result<Played> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
     let mut played = Played::default();
     let mut ending_since: Option<Instant> = None;
@@ -185,7 +192,7 @@ fn play(
             report(Event::Warning(&warning));
             played.warnings.push(warning);
             played.forced = true;
-            return failure.map_or(Ok(played), Err);
+            return played.ended(failure);
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -197,7 +204,11 @@ fn play(
         match message.view() {
             gst::MessageView::Eos(_) => {
                 report(Event::Progress(where_it_is(pipeline, meter)));
-                return failure.map_or(Ok(played), Err);
+                if failure.is_none() && !played.interrupted {
+                    let elements = pipeline.iterate_recurse().into_iter().flatten();
+                    elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
+                }
+                return played.ended(failure);
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
             gst::MessageView::Error(error) if ending_since.is_some() && is_from_source(error) => {}
@@ -260,7 +271,8 @@ fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Objec
     let to_stdout = |source: &gst::Object| {
         let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());
         let path = path.and_then(|name| source.property::<Option<String>>(name));
-        let is_method = source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
+        let is_method =
+            source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
         is_method || path.is_some_and(|path| destination::is_stdout(path.as_ref()))
     };
     Some(is_closed && source.is_some_and(to_stdout))
@@ -316,7 +328,16 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
             });
         }
         _ => {
-            pipeline.send_event(gst::event::Eos::new());
+            // To each source, and not to the pipeline: that would hold its lock while a source waits for the first frame to be shown,
+            // which waits for the lock. On threads of their own, because a source that hangs does not return.
+            for source in pipeline.iterate_sources().into_iter().flatten() {
+                let send = move || {
+                    let _sent = source.send_event(gst::event::Eos::new());
+                };
+                if let Err(error) = std::thread::Builder::new().name("roiflow-end".to_owned()).spawn(send) {
+                    tracing::warn!("cannot start the thread that ends the stream: {error}");
+                }
+            }
         }
     }
 }

@@ -269,7 +269,7 @@ impl BaseTransformImpl for RoiPublish {
 
     fn sink_event(&self, event: gst::Event) -> bool {
         if event.type_() == gst::EventType::Eos {
-            self.finish();
+            self.flush();
             self.warn_of_losses();
         }
         self.parent_sink_event(event)
@@ -309,8 +309,8 @@ impl RoiPublish {
         self.hand_on(|_| Ok(()));
     }
 
-    /// Writes what waits; an input without frames has an empty file of results.
-    fn finish(&self) {
+    /// Opens the destination if no frame has: the stream ended well without one.
+    pub(super) fn open(&self) {
         self.hand_on(State::open);
     }
 
@@ -413,10 +413,7 @@ impl State {
         if std::mem::replace(&mut self.has_warned, true) {
             return None;
         }
-        Some(format!(
-            "cannot write results to {}: {error}; results that can't be written are counted as lost",
-            self.destination
-        ))
+        Some(format!("cannot write results to {}: {error}; results that can't be written are counted as lost", self.destination))
     }
 }
 
