@@ -203,7 +203,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let begin = Instant::now();
     let ended = play(&plans, &names, &interrupt, trace.as_ref(), args.quiet, terminal);
     // A trace of a start that failed is not written: it would take the place of an earlier one.
-    let is_traced = |trace: &Trace| ended.iter().any(Result::is_ok) || trace.is_open();
+    let is_traced = |trace: &Trace| ended.iter().flatten().any(|ending| !ending.forced) || trace.is_open();
     let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
     let all: Vec<Stream> =
         names.into_iter().zip(&args.input).zip(ended).map(|((name, input), ended)| Stream { name, input: input.clone(), ended }).collect();

@@ -18,7 +18,7 @@ use super::trace::Trace;
 use crate::pipeline::Interrupt;
 
 /// From the first signal to the end of the process; with what is printed it stays below ten seconds.
-const PATIENCE: Duration = Duration::from_secs(9);
+const PATIENCE: Duration = Duration::from_secs(8);
 /// How long the trace may wait for its reader after the first signal.
 const WRITE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a line on standard error may take that is the last one.

@@ -1,6 +1,7 @@
 //! `roiflow-video-file`: where `roiflow run` writes encoded video. Not part of the plugin.
 //!
-//! As `filesink`, but the file is opened, and one that exists replaced, when the first bytes come; FIFOs and standard output that
+//! As `filesink`, but the file is opened, and one that exists replaced, when the first bytes come, or with `hold-until-moov` when what
+//! has come can be played; FIFOs and standard output that
 //! nothing reads hold up neither a start nor a stop; and errors say what happened and what is left.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
@@ -42,11 +43,17 @@ mod imp {
     struct Settings {
         location: String,
         if_exists: IfExists,
+        hold_until_moov: bool,
     }
+
+    /// The most that is held back: some seconds of video.
+    const MAX_HELD_BYTES: usize = 64 << 20;
 
     /// Exists between start and stop.
     struct State {
         destination: Destination,
+        /// The begin of the file, until it is written.
+        held: Option<Vec<u8>>,
         /// Where the next bytes go.
         position: u64,
         /// Where the file is.
@@ -82,6 +89,11 @@ mod imp {
                         .blurb("What happens to a file that exists; may change while stopped")
                         .mutable_ready()
                         .build(),
+                    glib::ParamSpecBoolean::builder("hold-until-moov")
+                        .nick("Hold until moov")
+                        .blurb("Write nothing until the box `moov` of an MP4 file is there, without which it can't be played")
+                        .mutable_ready()
+                        .build(),
                 ]
             });
             PROPERTIES.as_ref()
@@ -91,6 +103,7 @@ mod imp {
             let mut settings = self.settings.lock().unwrap();
             match pspec.name() {
                 "location" => settings.location = value.get::<Option<String>>().expect("GObject checked the type").unwrap_or_default(),
+                "hold-until-moov" => settings.hold_until_moov = value.get().expect("GObject checked the type"),
                 "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
                 name => unreachable!("property {name} is not in the list above"),
             }
@@ -100,6 +113,7 @@ mod imp {
             let settings = self.settings.lock().unwrap();
             match pspec.name() {
                 "location" => settings.location.to_value(),
+                "hold-until-moov" => settings.hold_until_moov.to_value(),
                 "if-exists" => settings.if_exists.to_value(),
                 name => unreachable!("property {name} is not in the list above"),
             }
@@ -153,7 +167,8 @@ mod imp {
             let destination = Destination::new(&*settings.location, settings.if_exists, self.deadline.clone());
             let cannot = |error| gst::error_msg!(gst::ResourceError::OpenWrite, ("cannot write video `{}`: {error}", settings.location));
             destination.check().map_err(cannot)?;
-            *self.state.lock().unwrap() = Some(State { destination, position: 0, at: 0, n_written: 0 });
+            let held = settings.hold_until_moov.then(Vec::new);
+            *self.state.lock().unwrap() = Some(State { destination, held, position: 0, at: 0, n_written: 0 });
             Ok(())
         }
 
@@ -208,6 +223,26 @@ mod imp {
 
     impl State {
         fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+            let Some(mut held) = self.held.take() else { return self.write_now(bytes) };
+            let begin = usize::try_from(self.position).unwrap_or(usize::MAX);
+            let end = begin.saturating_add(bytes.len());
+            if end <= MAX_HELD_BYTES {
+                held.resize(held.len().max(end), 0);
+                held[begin..end].copy_from_slice(bytes);
+                self.position = end as u64;
+            }
+            // A box begins with its length and its type, and a muxer writes this one whole.
+            if end <= MAX_HELD_BYTES && bytes.get(4..8) != Some(b"moov") {
+                self.held = Some(held);
+                return Ok(());
+            }
+            let position = std::mem::replace(&mut self.position, 0);
+            self.write_now(&held)?;
+            self.position = position;
+            if end <= MAX_HELD_BYTES { Ok(()) } else { self.write_now(bytes) }
+        }
+
+        fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
             if self.at != self.position && self.destination.is_seekable() {
                 self.at = self.destination.seek(SeekFrom::Start(self.position))?;
             }

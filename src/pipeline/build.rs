@@ -42,12 +42,12 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
         // A file is shown at its own pace.
         window.set_property("sync", true);
         // A window that is late asks upstream for fewer frames. Those would be missing in the results, too: only the window may lack them.
-        if let Some(pad) = window.static_pad("sink") {
-            pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, |_, info| match info.event().map(|event| event.type_()) {
-                Some(gst::EventType::Qos) => gst::PadProbeReturn::Drop,
-                _ => gst::PadProbeReturn::Ok,
-            });
-        }
+        let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
+        sinks.connect_deep_element_added(|_, _, element| {
+            if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {
+                element.set_property("qos", false);
+            }
+        });
     }
     outputs::keep_size_even(&pipeline);
     Ok(pipeline)

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,12 @@ use super::{Error, Result};
 
 /// How long a display on another machine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Asks for a connection of version 11 without saying who asks: one that is refused is an answer, too.
+const X_GREETING: [u8; 12] = [b'l', 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// Display 0 of X has this port.
 const X_PORT: u16 = 6000;
 
-/// Connects to each display that the environment names.
+/// Greets each display that the environment names.
 ///
 /// # Errors
 /// If it names none, or one does not answer.
@@ -60,10 +62,32 @@ pub(super) fn open(pipeline: &gst::Pipeline) -> Result<()> {
 fn connect_wayland(display: &OsStr) -> io::Result<()> {
     let path = PathBuf::from(display);
     if path.is_absolute() {
-        return UnixStream::connect(path).map(drop);
+        return greet_wayland(UnixStream::connect(path)?);
     }
     let folder = env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| io::Error::other("XDG_RUNTIME_DIR is not set"))?;
-    UnixStream::connect(Path::new(&folder).join(path)).map(drop)
+    greet_wayland(UnixStream::connect(Path::new(&folder).join(path))?)
+}
+
+/// Asks for the list of what the compositor has.
+fn greet_wayland(stream: UnixStream) -> io::Result<()> {
+    const DISPLAY: u32 = 1;
+    const REGISTRY: u32 = 2;
+    // `wl_display.get_registry`: the object, the size of the message and the number of the request, the name of what it makes.
+    let message = [DISPLAY, (12 << 16) | 1, REGISTRY].map(u32::to_ne_bytes).concat();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    greet(stream, &message)
+}
+
+/// Whether something comes back.
+fn greet(mut stream: impl Read + Write, message: &[u8]) -> io::Result<()> {
+    stream.write_all(message)?;
+    match stream.read(&mut [0; 8]) {
+        Ok(0) => Err(io::Error::other("it closed the connection")),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::other("it does not answer")),
+        Err(error) => Err(error),
+    }
 }
 
 /// `host:display.screen`; without a host on this machine.
@@ -79,7 +103,10 @@ fn connect_x(display: &OsStr) -> io::Result<()> {
     let mut failure = io::Error::other("the host has no address");
     for address in (host, X_PORT.checked_add(number).ok_or_else(wrong)?).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(_) => return Ok(()),
+            Ok(stream) => {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                return greet(stream, &X_GREETING);
+            }
             Err(error) => failure = error,
         }
     }
@@ -91,9 +118,15 @@ fn connect_local_x(path: &str) -> io::Result<()> {
     {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(path)?;
-        if UnixStream::connect_addr(&address).is_ok() {
-            return Ok(());
+        if let Ok(stream) = UnixStream::connect_addr(&address) {
+            return greet_x(stream);
         }
     }
-    UnixStream::connect(path).map(drop)
+    greet_x(UnixStream::connect(path)?)
+}
+
+fn greet_x(stream: UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    greet(stream, &X_GREETING)
 }

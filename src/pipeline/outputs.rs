@@ -285,6 +285,9 @@ fn is_shared(path: &Path) -> bool {
 
 /// Whether an ONNX model says that some of its weights lie in this file.
 fn has_weights_in(model: &Path, file: &Path) -> bool {
+    if model.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("onnx")) || !model.is_file() {
+        return false;
+    }
     let lies_below = || {
         let (model, file) = (model.canonicalize().ok()?, file.canonicalize().ok()?);
         Some(file.strip_prefix(model.parent()?).ok()?.to_str()?.to_owned())
@@ -311,11 +314,11 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     // Pictures of several sizes become one video; mp4 has no other way.
     let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
     let encode = format!(
-        "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
+        "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
     );
-    let sink = format!("{} name={SINK}", video_file::NAME);
+    let sink = |more: &str| format!("{} name={SINK}{more}", video_file::NAME);
     if destination::is_stdout(path) {
-        return Ok((format!("{encode} ! matroskamux streamable=true ! {sink}"), "-".into()));
+        return Ok((format!("{encode} ! matroskamux streamable=true ! {}", sink("")), "-".into()));
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let goes_back = Destination::new(path, outputs.if_exists, Deadline::default()).is_seekable();
@@ -331,10 +334,12 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
         _ => return Err(Error::usage(format!("video `{}`: expected a file that ends in .mp4, .mov or .mkv, or `-`", path.display()))),
     };
     check_destination("--video", path, outputs.if_exists)?;
+    let sink = sink(if muxer.contains("first-moov") { " hold-until-moov=true" } else { "" });
     Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
 }
 
-/// Crops by one pixel, or pads, as the size of the frames says when it is known: the encoder takes even sizes from 16 x 16 on.
+/// Crops by one pixel, or pads, as the size of the frames says when it is known: the encoder takes even sizes from 16 x 16 on. The
+/// `videoscale` behind has nothing to do then; it is there because the encoder's limits are asked for before.
 pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
     let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };

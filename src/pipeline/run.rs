@@ -134,11 +134,13 @@ fn play_to_end(plan: &Plan, interrupt: &Interrupt, secrets: &Secrets, report: &m
     if let Some(error) = images.nothing_read() {
         return Err(error);
     }
-    let Played { interrupted, forced, warnings } = played?;
+    let Played { interrupted, forced, warnings, failure } = played?;
     if stats.n_lines_lost > 0 {
-        // The stream went on, but lost results are a failure.
         let path = plan.outputs.json.clone().unwrap_or_default();
         return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
     }
     Ok(Ending { stats, interrupted, forced, warnings, n_skipped_pictures: images.n_skipped() })
 }
@@ -149,6 +151,8 @@ struct Played {
     interrupted: bool,
     forced: bool,
     warnings: Vec<String>,
+    /// Results could not be written, and so the stream was ended.
+    failure: Option<Error>,
 }
 
 /// Stops the pipeline however `run` is left.
@@ -224,8 +228,10 @@ impl Supervision {
 enum Cause {
     Interrupt,
     Limit,
-    /// The source is lost, or results can't be written.
-    Failed(Error),
+    /// The source failed.
+    Lost(Error),
+    /// Results can't be written.
+    Unwritable(Error),
 }
 
 /// A stream that is ending: everything in flight comes out, and files are completed.
@@ -249,26 +255,27 @@ impl Closing {
         if self.progress.0 != n_frames {
             self.progress = (n_frames, Instant::now());
         }
-        !self.is_pushed && matches!(self.cause, Cause::Failed(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
+        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
     }
 
-    /// Something failed while the stream was ending. The first failure is the reason.
-    fn fail(&mut self, error: Error) {
-        if !matches!(self.cause, Cause::Failed(_)) {
-            self.cause = Cause::Failed(error);
+    /// Results could not be written while the stream was ending. The first failure is the reason.
+    fn give_up_writing(&mut self, error: Error) {
+        if matches!(self.cause, Cause::Interrupt | Cause::Limit) {
+            self.cause = Cause::Unwritable(error);
         }
     }
 
     /// Whether it ends because the reader of standard output closed it, which is not reported.
     fn is_of_closed_reader(&self) -> bool {
-        matches!(&self.cause, Cause::Failed(error) if error.kind() == ErrorKind::Closed)
+        matches!(&self.cause, Cause::Unwritable(error) if error.kind() == ErrorKind::Closed)
     }
 
-    /// The error, if one was the reason.
-    fn result(self) -> Result<()> {
+    /// How the stream ended, or the error that was the reason.
+    fn result(self, played: Played) -> Result<Played> {
         match self.cause {
-            Cause::Interrupt | Cause::Limit => Ok(()),
-            Cause::Failed(error) => Err(error),
+            Cause::Interrupt | Cause::Limit => Ok(played),
+            Cause::Unwritable(error) if error.kind() != ErrorKind::Closed => Ok(Played { failure: Some(error), ..played }),
+            Cause::Lost(error) | Cause::Unwritable(error) => Err(error),
         }
     }
 }
@@ -306,7 +313,7 @@ fn play(
                 repeats = false;
                 limit.end();
             } else if let Some(error) = supervision.watch.as_ref().and_then(Watch::overdue) {
-                closing = Some(Closing::new(Cause::Failed(error)));
+                closing = Some(Closing::new(Cause::Lost(error)));
                 go_on_without_source(pipeline);
                 // Not on this thread: a source that hangs may hold it.
                 pipeline.call_async(|pipeline| {
@@ -331,7 +338,7 @@ fn play(
             report(Event::Warning(&warning));
             played.warnings.push(warning);
             played.forced = true;
-            return closing.result().map(|()| played);
+            return closing.result(played);
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -343,9 +350,15 @@ fn play(
         match message.view() {
             gst::MessageView::Eos(_) => {
                 report(Event::Progress(where_it_is(pipeline, meter)));
+                let broken = if closing.is_none() { supervision.broken_end() } else { None };
+                if broken.is_none() && closing.as_ref().is_none_or(|closing| matches!(closing.cause, Cause::Limit)) {
+                    // An input without frames has a file without results.
+                    let elements = pipeline.iterate_recurse().into_iter().flatten();
+                    elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
+                }
                 return match closing {
-                    Some(closing) => closing.result().map(|()| played),
-                    None => supervision.broken_end().map_or(Ok(played), Err),
+                    Some(closing) => closing.result(played),
+                    None => broken.map_or(Ok(played), Err),
                 };
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
@@ -355,7 +368,7 @@ fn play(
                     return Err(Error::closed());
                 }
                 // An error that follows results that can't be written is not the reason of the end.
-                if let Some(Closing { cause: Cause::Failed(first), .. }) = closing {
+                if let Some(Closing { cause: Cause::Lost(first) | Cause::Unwritable(first), .. }) = closing {
                     return Err(first);
                 }
                 let told = reasons::told(plan, error, supervision.has_played());
@@ -363,7 +376,7 @@ fn play(
                     return Err(told);
                 }
                 // The source pushes the end of the stream behind its error, so that what it delivered is completed.
-                closing = Some(Closing::new(Cause::Failed(told)));
+                closing = Some(Closing::new(Cause::Lost(told)));
                 repeats = false;
                 go_on_without_source(pipeline);
             }
@@ -372,9 +385,9 @@ fn play(
                     // Nothing of what follows could be written either. Ended properly, so that the other files are complete.
                     let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
                     match &mut closing {
-                        Some(closing) => closing.fail(failure),
+                        Some(closing) => closing.give_up_writing(failure),
                         None => {
-                            closing = Some(Closing::new(Cause::Failed(failure)));
+                            closing = Some(Closing::new(Cause::Unwritable(failure)));
                             repeats = false;
                             write_until(pipeline, Instant::now() + WRITE_PATIENCE);
                             end(pipeline, plan);
@@ -496,7 +509,16 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
             });
         }
         _ => {
-            pipeline.send_event(gst::event::Eos::new());
+            // To each source, and not to the pipeline: that would hold its lock while a source waits for the first frame to be shown,
+            // which waits for the lock. On threads of their own, because a source that hangs does not return.
+            for source in pipeline.iterate_sources().into_iter().flatten() {
+                let send = move || {
+                    let _sent = source.send_event(gst::event::Eos::new());
+                };
+                if let Err(error) = std::thread::Builder::new().name("roiflow-end".to_owned()).spawn(send) {
+                    tracing::warn!("cannot start the thread that ends the stream: {error}");
+                }
+            }
         }
     }
 }

@@ -271,7 +271,7 @@ impl BaseTransformImpl for RoiPublish {
 
     fn sink_event(&self, event: gst::Event) -> bool {
         if event.type_() == gst::EventType::Eos {
-            self.finish();
+            self.flush();
             self.warn_of_losses();
         }
         self.parent_sink_event(event)
@@ -316,8 +316,8 @@ impl RoiPublish {
         self.hand_on(|_| Ok(()));
     }
 
-    /// Writes what waits; an input without frames has an empty file of results.
-    fn finish(&self) {
+    /// Opens the destination if no frame has: the stream ended well without one.
+    pub(super) fn open(&self) {
         self.hand_on(State::open);
     }
 

@@ -28,6 +28,13 @@ glib::wrapper! {
 pub const WRITE_FAILED: &str = "roipublish-write-failed";
 
 impl RoiPublish {
+    /// Makes the file of results of a stream that ended well without a frame, which is empty. The end of a stream alone does not: a start
+    /// that fails ends it, too.
+    pub fn open(&self) {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        self.imp().open();
+    }
+
     /// Until when lines may wait for a reader of the destination; later ones are counted as lost.
     pub fn write_until(&self, deadline: std::time::Instant) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
