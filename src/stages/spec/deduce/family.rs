@@ -236,7 +236,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
         }
         match decoder {
             Some(decoder) => draft.output.set("decoder", decoder),
-            None => draft.output.assume("decoder", family.decoder, "its outputs are those of this family alone"),
+            None => draft.output.assume("decoder", family.decoder, "its ports are those of this family; its first outputs have to show it"),
         }
         if !family.labels.is_empty() {
             draft.output.assume(
