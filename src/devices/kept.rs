@@ -311,6 +311,12 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     for file in list.flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str() else { continue };
+        // Earlier versions let OpenVINO name its files. In a folder that the user named they may be another program's.
+        if folder.ends_with("roiflow/models")
+            && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
+        {
+            remove(&path);
+        }
         match item_of(name) {
             Some(Item::Entry) => {
                 let last_use = fs::metadata(path.join(SUMS)).and_then(|sums| sums.modified());

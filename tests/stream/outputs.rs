@@ -412,7 +412,9 @@ fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
         let mut run = command();
         run.args(["run", &folder.file("colors.toml"), "--input", "test:1000000", option, &path]);
         let output = check_ends(run, option, || true);
-        assert_ne!(output.status.code(), Some(0), "{option}: {}", said(&output));
+        // Without an error only if the signal came before the first frame.
+        let has_no_frames = said(&output).contains("frames  0 in");
+        assert!(output.status.code() != Some(0) || has_no_frames, "{option}: {}", said(&output));
     }
 }
 
@@ -438,18 +440,20 @@ fn start_that_hangs_does_not_hold_up_the_end() {
 #[test]
 fn second_signal_ends_the_process_at_once() {
     let folder = Folder::new("outputs-second");
-    let path = fifo(&folder, "fifo.jsonl");
-    let child = command().args(["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path]).spawn();
-    let mut child = child.unwrap();
+    // A start that hangs.
+    let detector = format!("detector={}", fifo(&folder, "fifo.onnx"));
+    let mut child = command().args(["run", &folder.file("colors.toml"), "--input", "test:3", "--set", &detector]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));
     let begin = Instant::now();
-    signal(&child, "TERM");
     // Signals that come together are one.
-    std::thread::sleep(Duration::from_millis(300));
+    let together = format!("kill -TERM {0}; kill -INT {0}", child.id());
+    assert!(Command::new("sh").args(["-c", &together]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none());
     signal(&child, "INT");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(128 + 2));
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -483,7 +487,9 @@ fn show(folder: &Folder, more: &[&str]) -> Output {
     // Greeted once for each time that the pipeline is built.
     std::thread::spawn(move || {
         for stream in display.incoming() {
-            let _unread = stream.and_then(|mut stream| std::io::Write::write_all(&mut stream, b"an answer"));
+            let mut stream = stream.unwrap();
+            std::io::Read::read_exact(&mut stream, &mut [0; 12]).unwrap();
+            std::io::Write::write_all(&mut stream, b"an answer").unwrap();
         }
     });
     command()
