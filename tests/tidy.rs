@@ -17,7 +17,17 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("runtime", &["tensor", "sync"]),
     (
         "devices/*",
-        &["runtime", "tensor", "devices::find", "devices::engine", "devices::exit", "devices::denormals", "devices::onnx", "devices::kept"],
+        &[
+            "runtime",
+            "tensor",
+            "devices::find",
+            "devices::engine",
+            "devices::exit",
+            "devices::denormals",
+            "devices::onnx",
+            "devices::kept",
+            "devices::quiet",
+        ],
     ),
     ("devices", &["runtime"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
@@ -709,7 +719,7 @@ mod scanner {
             "src/devices/cpu/model.rs",
             "use crate::devices::null::Script;",
             &[
-                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept may be used here",
+                "src/devices/cpu/model.rs:1: crate::devices::null::Script: only devices::cpu, runtime, tensor, devices::find, devices::engine, devices::exit, devices::denormals, devices::onnx, devices::kept, devices::quiet may be used here",
             ],
         );
         errors("src/cli/mod.rs", "use crate::Tensor;", &["src/cli/mod.rs:1: crate::Tensor: name the folder it lives in"]);

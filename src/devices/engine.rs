@@ -23,6 +23,16 @@ pub fn c_string(text: &str) -> Said<CString> {
     CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
 }
 
+/// What an engine says, on one line and not without end: some print the model.
+pub fn one_line(said: &str) -> String {
+    const MAX_CHARACTERS: usize = 1000;
+    let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_CHARACTERS) {
+        Some((end, _)) => format!("{} ...", &line[..end]),
+        None => line,
+    }
+}
+
 /// What an engine says of a run, as an error.
 pub fn device_error(device: &str) -> impl Fn(String) -> Error {
     move |said| Error::new(ErrorKind::Device, format!("device {device}: {said}"))

@@ -1,80 +1,497 @@
-//! Files that devices keep in the cache folder, so that the next process need not make them again.
+//! The cache of compiled models: what devices keep in the cache folder for the next process, and its cleaning.
 //!
-//! The name of a kept file says what it was made from: what changed has another name, so nothing is ever out of date; old files are for
-//! the user to remove. A file is written under another name and then renamed, so that no process reads half of one.
+//! - An entry is a folder whose name says what it was made from: what changed has another name, so nothing is ever out of date.
+//! - A new entry is written to a draft, a folder of this process alone, and gets its name by one rename when it is complete. Nothing
+//!   is ever written to an entry, because other processes may have mapped its files: such a process would die of SIGBUS.
+//! - A list of checksums in each entry tells damaged files apart. They are found before an engine sees them, and made anew.
+//! - The process that writes a draft holds a lock on it (`flock`), which ends with the process: drafts without one are removed.
+//! - Entries that were not used for 90 days are removed, and the least recently used ones beyond 2 GiB. `ROIFLOW_CACHE_DAYS` and
+//!   `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. Files that are in use stay readable after their removal.
 
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, FileTimes, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
-/// Changes where files of earlier versions of this program must not be used.
-const FORMAT: u32 = 1;
+/// Changes where entries of earlier versions of this program must not be used.
+const FORMAT: u32 = 2;
+/// What the names of entries begin with.
+const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
+/// The file of an entry with the checksums of the others.
+const SUMS: &str = "sums";
+/// The ending of a draft.
+const DRAFT: &str = "tmp";
+/// Where the file system has no locks, a draft of this age has no writer.
+const DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Where something that was made of a model is kept.
+/// The name of an entry in the cache folder, whether it is there or not.
 #[derive(Debug)]
 pub struct Kept {
-    path: PathBuf,
+    folder: PathBuf,
+    name: String,
 }
 
 impl Kept {
-    /// The place in `folder`, which is made, of what is made from this and nothing else; `what` begins the file's name.
+    /// The entry in `folder`, which is made, of what is made from this and nothing else; `kind` is one of the devices' own.
     ///
     /// # Errors
     /// The system's.
-    pub fn of(folder: &Path, what: &str, made_from: impl Hash) -> std::io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
+    pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
+        debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
+        create_private(folder, true)?;
         // Two hashes of 64 bits: one could meet another model's by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
             hasher.finish()
         });
-        Ok(Self { path: folder.join(format!("{what}-{a:016x}{b:016x}.onnx")) })
+        Ok(Self { folder: folder.to_owned(), name: format!("{kind}-{a:016x}{b:016x}") })
     }
 
-    /// The file, if there is one.
-    pub fn found(&self) -> Option<&Path> {
-        self.path.is_file().then_some(&*self.path)
+    fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
     }
 
-    /// Removes a file that turned out to be unusable.
-    pub fn remove(&self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!("`{}` stays: {error}", self.path.display());
+    /// The entry's folder, if it is there and its files are whole. A damaged entry is removed.
+    pub fn found(&self) -> Option<PathBuf> {
+        let path = self.path();
+        let listed = match File::open(path.join(SUMS)) {
+            Ok(mut file) => {
+                // The time of the last use, by which the cache is cleaned; of an entry of another user it stays.
+                let _touched = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
+                let mut text = String::new();
+                file.read_to_string(&mut text).map(|_| text)
+            }
+            Err(_) if !path.exists() => return None,
+            Err(error) => Err(error),
+        };
+        match listed.and_then(|listed| Ok(listed == sums(&path)? && !listed.is_empty())) {
+            Ok(true) => {
+                if is_first_use(&self.folder) {
+                    clean(&self.folder, &Limits::of_environment(), &self.name);
+                }
+                Some(path)
+            }
+            damaged => {
+                let why = damaged.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                tracing::warn!("the cached model `{}` is damaged{why} and is made anew", path.display());
+                self.remove();
+                None
+            }
         }
     }
 
-    /// A name that nobody else writes to, beside the file.
-    pub fn draft(&self) -> Draft<'_> {
+    /// Removes an entry that turned out to be unusable.
+    pub fn remove(&self) {
+        let away = self.draft_path();
+        // Under its name it is either whole or not there.
+        let removed = fs::rename(self.path(), &away).and_then(|()| fs::remove_dir_all(&away));
+        if let Err(error) = removed {
+            tracing::debug!("`{}` stays: {error}", self.path().display());
+        }
+    }
+
+    /// A new folder that no other process writes to or removes.
+    ///
+    /// # Errors
+    /// The system's: the cache folder can't be written, or the disk is full.
+    pub fn draft(&self) -> io::Result<Draft<'_>> {
+        loop {
+            let path = self.draft_path();
+            create_private(&path, false)?;
+            let lock = File::open(&path)?;
+            // A process that cleans meanwhile may have taken the folder for one that was left behind.
+            let is_ours = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) && path.is_dir();
+            if is_ours {
+                return Ok(Draft { kept: self, path, _lock: lock });
+            }
+        }
+    }
+
+    fn draft_path(&self) -> PathBuf {
         static N_DRAFTS: AtomicU64 = AtomicU64::new(0);
         let number = N_DRAFTS.fetch_add(1, Ordering::Relaxed);
-        Draft { kept: self, path: self.path.with_extension(format!("{}-{number}.tmp", std::process::id())) }
+        self.folder.join(format!("{}.{}-{number}.{DRAFT}", self.name, std::process::id()))
     }
 }
 
-/// A file that is being written; gone when dropped.
+/// An entry that is being written; gone when dropped.
 pub struct Draft<'a> {
     kept: &'a Kept,
     path: PathBuf,
+    /// Held until the draft is an entry or gone.
+    _lock: File,
 }
 
 impl Draft<'_> {
-    /// Where to write.
+    /// The folder to write to.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the file its name.
+    /// Puts the files of an entry into the draft, for an engine that writes to the folder it reads from.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn link(&self, entry: &Path) -> io::Result<()> {
+        for file in fs::read_dir(entry)? {
+            let (from, name) = file.map(|file| (file.path(), file.file_name()))?;
+            if name != SUMS {
+                let to = self.path.join(name);
+                fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the draft the entry, unless another process was faster. An empty draft is no entry.
     pub fn keep(self) {
-        if let Err(error) = std::fs::rename(&self.path, &self.kept.path) {
-            tracing::warn!("nothing is kept in `{}`: {error}", self.kept.path.display());
+        let Self { kept, path, .. } = &self;
+        let kept_it = sums(path).and_then(|sums| {
+            if sums.is_empty() {
+                return Ok(());
+            }
+            // On a full disk the engine may not have noticed that its file was cut off; this file does not fit either then.
+            let mut file = File::create_new(path.join(SUMS))?;
+            io::Write::write_all(&mut file, sums.as_bytes())?;
+            match fs::rename(path, kept.path()) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => Ok(()),
+                renamed => renamed,
+            }
+        });
+        match kept_it {
+            Ok(()) => clean(&kept.folder, &Limits::of_environment(), &kept.name),
+            Err(error) => tracing::info!("the compiled model is not cached in `{}`: {error}", kept.folder.display()),
         }
     }
 }
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // It has another name by now, or was not written.
-        let _removed = std::fs::remove_file(&self.path);
+        // It has another name by now, or is not wanted.
+        let _removed = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Makes a folder that other users can't look into: who can write to it can make this program run what they like.
+fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(with_parents).create(folder)
+}
+
+/// A line for each file of an entry, sorted: checksum, length, name.
+fn sums(entry: &Path) -> io::Result<String> {
+    let mut lines = Vec::new();
+    for file in fs::read_dir(entry)? {
+        let file = file?;
+        if file.file_name() != SUMS {
+            let (sum, n_bytes) = checksum(File::open(file.path())?)?;
+            lines.push(format!("{sum:016x} {n_bytes} {}\n", file.file_name().to_string_lossy()));
+        }
+    }
+    lines.sort_unstable();
+    Ok(lines.concat())
+}
+
+/// Tells accidents apart, not forgeries: a multiplication for each eight bytes, in four lanes, at the speed of memory.
+fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
+    const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
+    let mut lanes = [1_u64, 2, 3, 4];
+    let (mut buffer, mut n_bytes) = (vec![0_u8; 1 << 18], 0_u64);
+    loop {
+        let mut n_read = 0;
+        // Whole buffers, so that the sum does not depend on how the system cuts the file into pieces.
+        while n_read < buffer.len() {
+            match file.read(&mut buffer[n_read..])? {
+                0 => break,
+                n => n_read += n,
+            }
+        }
+        let n_words = n_read.div_ceil(32) * 4;
+        buffer[n_read..].iter_mut().take(n_words * 8 - n_read).for_each(|byte| *byte = 0);
+        for block in buffer[..n_words * 8].chunks_exact(32) {
+            for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+                let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+                *lane = (*lane ^ word).wrapping_mul(PRIME).rotate_left(29);
+            }
+        }
+        n_bytes += n_read as u64;
+        if n_read < buffer.len() {
+            let sum = lanes.iter().fold(n_bytes, |sum, lane| (sum ^ lane).wrapping_mul(PRIME).rotate_left(31));
+            return Ok((sum, n_bytes));
+        }
+    }
+}
+
+/// Whether this process has not asked for this folder yet.
+fn is_first_use(folder: &Path) -> bool {
+    static USED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+    let mut used = USED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    used.get_or_insert_default().insert(folder.to_owned())
+}
+
+/// How much a cache folder may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limits {
+    n_bytes: u64,
+    age: Duration,
+}
+
+impl Limits {
+    const DEFAULT: Self = Self { n_bytes: 2 << 30, age: Duration::from_secs(90 * 24 * 3600) };
+
+    fn of_environment() -> Self {
+        let mut limits = Self::DEFAULT;
+        let text = |variable: &str| std::env::var(variable).ok().filter(|text| !text.trim().is_empty());
+        if let Some(text) = text("ROIFLOW_CACHE_SIZE") {
+            match parse_size(&text) {
+                Some(n_bytes) => limits.n_bytes = n_bytes,
+                None => tracing::warn!("ROIFLOW_CACHE_SIZE: expected a size such as 500M or 2G, got `{text}`; 2G is used"),
+            }
+        }
+        if let Some(text) = text("ROIFLOW_CACHE_DAYS") {
+            match text.trim().parse::<u32>() {
+                Ok(days) => limits.age = Duration::from_secs(u64::from(days) * 24 * 3600),
+                Err(_) => tracing::warn!("ROIFLOW_CACHE_DAYS: expected a number of days, got `{text}`; 90 is used"),
+            }
+        }
+        limits
+    }
+}
+
+/// A number of bytes, or of K, M, G or T of 1024 each.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim().trim_end_matches(['b', 'B']).trim_end_matches('i');
+    let (number, shift) = match text.chars().next_back()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 10),
+        'M' => (&text[..text.len() - 1], 20),
+        'G' => (&text[..text.len() - 1], 30),
+        'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number = number.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
+    // Saturating.
+    Some((number * (1_u64 << shift) as f64) as u64)
+}
+
+/// What lies in a cache folder, by its name.
+#[derive(Debug, PartialEq, Eq)]
+enum Item {
+    Entry,
+    Draft,
+    /// Of an earlier version of this program.
+    Outdated,
+}
+
+fn item_of(name: &str) -> Option<Item> {
+    let (kind, rest) = name.split_once('-')?;
+    let is_key = |key: &str| key.len() == 32 && key.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !KINDS.contains(&kind) {
+        return None;
+    }
+    match rest.split_once('.') {
+        None => is_key(rest).then_some(Item::Entry),
+        Some((key, "onnx")) => is_key(key).then_some(Item::Outdated),
+        Some((key, rest)) => (is_key(key) && rest.ends_with(DRAFT)).then_some(Item::Draft),
+    }
+}
+
+/// Removes from a cache folder what nobody writes any more, and what lies beyond the limits; not the entry with this name.
+fn clean(folder: &Path, limits: &Limits, just_used: &str) {
+    let Ok(list) = fs::read_dir(folder) else { return };
+    let now = SystemTime::now();
+    let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
+    let mut entries = Vec::new();
+    for file in list.flatten() {
+        let (path, name) = (file.path(), file.file_name());
+        let Some(name) = name.to_str() else { continue };
+        // Earlier versions let OpenVINO name its files. In a folder that the user named they may be another program's.
+        if folder.ends_with("roiflow/models")
+            && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
+        {
+            remove(&path);
+        }
+        match item_of(name) {
+            Some(Item::Entry) => {
+                let last_use = fs::metadata(path.join(SUMS)).and_then(|sums| sums.modified());
+                entries.push((last_use.map_or(Duration::MAX, age), name != just_used, path));
+            }
+            Some(Item::Draft) if is_left_behind(&path, &age) => remove(&path),
+            Some(Item::Outdated) => remove(&path),
+            Some(Item::Draft) | None => {}
+        }
+    }
+    // The entry that was just used first, then by the time of the last use.
+    entries.sort_by_key(|(age, is_other, _)| (*is_other, *age));
+    let mut n_bytes = 0_u64;
+    for (age, is_other, path) in entries {
+        n_bytes = n_bytes.saturating_add(size_of(&path));
+        if is_other && (age > limits.age || n_bytes > limits.n_bytes) {
+            n_bytes = n_bytes.saturating_sub(size_of(&path));
+            tracing::debug!("the cached model `{}` is removed: it was not used for {} days", path.display(), age.as_secs() / 86_400);
+            remove(&path);
+        }
+    }
+}
+
+/// Whether the process that wrote a draft is gone.
+fn is_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) -> bool {
+    let Ok(file) = File::open(draft) else { return false };
+    match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => file.metadata().and_then(|draft| draft.modified()).is_ok_and(|time| age(time) > DRAFT_AGE),
+    }
+}
+
+fn size_of(entry: &Path) -> u64 {
+    fs::read_dir(entry).into_iter().flatten().flatten().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
+
+fn remove(path: &Path) {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    if let Err(error) = removed {
+        tracing::debug!("`{}` stays: {error}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache folder of one test, gone when dropped.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("roiflow-kept-{}-{name}", std::process::id()));
+            let _old = fs::remove_dir_all(&path);
+            Self(path)
+        }
+
+        /// Keeps a file of so many bytes.
+        fn keep(&self, model: u32, n_bytes: usize) -> Kept {
+            let kept = Kept::of(&self.0, "openvino", model).unwrap();
+            let draft = kept.draft().unwrap();
+            fs::write(draft.path().join("model.blob"), vec![7; n_bytes]).unwrap();
+            draft.keep();
+            kept
+        }
+
+        /// Says that an entry was used last so many days ago.
+        fn age(&self, kept: &Kept, days: u64) {
+            let time = SystemTime::now() - Duration::from_secs(days * 86_400);
+            File::open(kept.path().join(SUMS)).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
+        }
+
+        fn n_files(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _removed = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_found_until_its_files_are_damaged() {
+        let folder = Folder::new("damaged");
+        let kept = folder.keep(1, 1000);
+        let file = kept.found().unwrap().join("model.blob");
+        assert!(Kept::of(&folder.0, "openvino", 2).unwrap().found().is_none());
+        type Damage = fn(&Path);
+        let damages: [Damage; 4] = [
+            |file| fs::write(file, [7; 999]).unwrap(),
+            |file| fs::write(file, [&[7; 500][..], &[8], &[7; 499]].concat()).unwrap(),
+            |file| fs::remove_file(file).unwrap(),
+            |file| fs::write(file.with_file_name(SUMS), b"\xff").unwrap(),
+        ];
+        for damage in damages {
+            folder.keep(1, 1000);
+            assert!(kept.found().is_some());
+            damage(&file);
+            assert!(kept.found().is_none());
+            assert_eq!(folder.n_files(), 0, "what is damaged is removed");
+        }
+    }
+
+    #[test]
+    fn the_first_of_two_drafts_stays_and_nothing_is_left_of_the_other() {
+        let folder = Folder::new("drafts");
+        let kept = Kept::of(&folder.0, "openvino", 1).unwrap();
+        let (first, second, unused) = (kept.draft().unwrap(), kept.draft().unwrap(), kept.draft().unwrap());
+        fs::write(first.path().join("a"), "first").unwrap();
+        fs::write(second.path().join("a"), "second").unwrap();
+        first.keep();
+        second.keep();
+        unused.keep();
+        assert_eq!(fs::read_to_string(kept.found().unwrap().join("a")).unwrap(), "first");
+        assert_eq!(folder.n_files(), 1);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn other_users_cannot_look_into_the_folder() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new("private");
+        let entry = folder.keep(1, 10).path();
+        for path in [&folder.0, &entry] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_entries_go_first() {
+        let folder = Folder::new("limits");
+        let entries: Vec<Kept> = (0..4).map(|model| folder.keep(model, 1000)).collect();
+        for (entry, days) in entries.iter().zip([4, 100, 1, 3]) {
+            folder.age(entry, days);
+        }
+        let is_there = || entries.iter().map(|entry| entry.path().exists()).collect::<Vec<_>>();
+        clean(&folder.0, &Limits::DEFAULT, "");
+        assert_eq!(is_there(), [true, false, true, true], "one is too old");
+        clean(&folder.0, &Limits { n_bytes: 2500, ..Limits::DEFAULT }, "");
+        assert_eq!(is_there(), [false, false, true, true]);
+        clean(&folder.0, &Limits { n_bytes: 0, ..Limits::DEFAULT }, &entries[3].name);
+        assert_eq!(is_there(), [false, false, false, true], "what was just used stays");
+    }
+
+    #[test]
+    fn only_files_of_ours_are_removed_and_no_draft_with_a_writer() {
+        let folder = Folder::new("foreign");
+        let kept = folder.keep(1, 10);
+        let (writing, key) = (kept.draft().unwrap(), "0".repeat(32));
+        let ours = [format!("openvino-{key}"), format!("openvino-{key}.1-0.tmp"), format!("reshaped-{key}.onnx")];
+        let foreign = ["notes".to_owned(), "openvino-notes".to_owned(), format!("other-{key}"), format!("openvino-{key}.txt")];
+        for name in ours.iter().chain(&foreign) {
+            fs::create_dir(folder.0.join(name)).unwrap();
+        }
+        clean(&folder.0, &Limits { n_bytes: 0, ..Limits::DEFAULT }, &kept.name);
+        for name in &ours {
+            assert!(!folder.0.join(name).exists(), "{name}");
+        }
+        for name in &foreign {
+            assert!(folder.0.join(name).exists(), "{name}");
+        }
+        assert!(writing.path().exists() && kept.found().is_some());
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        let cases = [("0", 0), ("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("2G", 2 << 30), ("2 GiB", 2 << 30), ("1TB", 1 << 40)];
+        for (text, n_bytes) in cases {
+            assert_eq!(parse_size(text), Some(n_bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "nan", "much", "é"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
 //! (a compiled model), `request.rs` (the device's part of one request).
 //!
-//! A device knows `runtime` and `tensor`, and nothing of the other devices. Six helpers are shared: [`find`] looks for
+//! A device knows `runtime` and `tensor`, and nothing of the other devices. Seven helpers are shared: [`find`] looks for
 //! libraries that are loaded at run time, [`engine`] puts a run's tensors before them, [`exit`] keeps their calls and the end of the
 //! process apart, [`denormals`] keeps engines from computing with numbers that are next to nothing, [`onnx`] changes the shapes in a
-//! file, [`kept`] names what is kept for the next process; and [`heaps`] is for programs that use them.
+//! file, [`quiet`] makes an engine's panics errors, [`kept`] names what is kept for the next process; and [`heaps`] is for programs that use them.
 
 pub mod auto;
 pub mod cpu;
@@ -18,6 +18,7 @@ pub mod null;
 pub mod onnx;
 pub mod onnxruntime;
 pub mod openvino;
+pub mod quiet;
 
 use std::sync::{Arc, OnceLock};
 

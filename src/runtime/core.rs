@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, ContextParams, Error, ErrorKind, Model, RemoteContext, Result, batching};
+use super::{CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result, batching};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -45,15 +45,15 @@ impl Core {
     /// `Io` if the file can't be read, `Model` if no device knows what it is.
     pub fn read_model(&self, path: impl AsRef<Path>) -> Result<Model> {
         let path = path.as_ref();
-        if let Err(error) = std::fs::File::open(path)
-            .and_then(|file| file.metadata())
-            .and_then(|metadata| if metadata.is_file() { Ok(()) } else { Err(std::io::Error::other("it is not a file")) })
-        {
+        // Not opened before it is known to be a file: a pipe without a writer would hold the caller for ever.
+        if let Err(error) = std::fs::metadata(path).and_then(|metadata| {
+            if metadata.is_file() { std::fs::File::open(path).map(drop) } else { Err(std::io::Error::other("it is not a file")) }
+        }) {
             let message = format!("cannot read model `{}`: {error}; check the path", path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
         let mut refused = None;
-        let mut read = |result: Result<_>| match result {
+        let mut read = |result: Result<ModelInfo>| match result.and_then(|info| check_inputs(path, &info).map(|()| info)) {
             Ok(info) => Some(Model::from_file(path, info)),
             Err(error) if error.kind() == ErrorKind::Unsupported => None,
             Err(error) => {
@@ -71,7 +71,7 @@ impl Core {
         let mut unsupported = None;
         for family in &self.families {
             match family.read_model(path) {
-                Ok(info) => return Ok(Model::from_file(path, info)),
+                Ok(info) => return check_inputs(path, &info).map(|()| Model::from_file(path, info)),
                 Err(error) if error.kind() == ErrorKind::Unsupported => unsupported = unsupported.or(Some(error)),
                 Err(error) => return Err(error),
             }
@@ -92,7 +92,24 @@ impl Core {
     /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine, or the model can't be gathered;
     /// `Config` for options out of their range; what the device says if it can't run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
-        let compiled = self.compile_device_model(model, device, config)?;
+        self.compile_accepted(model, device, config, &|_| Ok(()))
+    }
+
+    /// As [`Core::compile_model`], for a caller that can use the compiled model only if `accept` finds nothing wrong with its ports.
+    /// `AUTO` goes on to the next device where it does: engines tell more or less of the shapes of outputs.
+    ///
+    /// # Errors
+    /// As there, and those of `accept`.
+    pub fn compile_accepted(
+        &self,
+        model: &Model,
+        device: &str,
+        config: &Config,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<CompiledModel> {
+        // As the caller will see it: metadata are the file's, and not all engines tell them of a compiled model.
+        let accept = |info: &ModelInfo| accept(&ModelInfo { metadata: model.info().metadata.clone(), ..info.clone() });
+        let compiled = self.compile_device_model(model, device, config, &accept)?;
         let device = compiled.device().unwrap_or(device).to_owned();
         for ignored in compiled.ignored() {
             tracing::info!("device {device} does not use the option `{}`: {}", ignored.option, ignored.why);
@@ -143,12 +160,18 @@ impl Core {
         self.device(device)?.create_context(params)
     }
 
-    /// As [`Core::compile_model`], for a device that stands for others.
-    pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
+    /// As [`Core::compile_accepted`], for a device that stands for others.
+    pub(crate) fn compile_device_model(
+        &self,
+        model: &Model,
+        device: &str,
+        config: &Config,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
-        let alone = device.compile(model, config, &self.executors)?;
+        let alone = device.compile_accepted(model, config, &self.executors, accept)?;
         // A device that stands for others gathers already.
         if config.batch_size == 1 || alone.batch_size() > 1 {
             return Ok(alone);
@@ -176,6 +199,23 @@ impl Core {
     pub fn executors(&self) -> &Executors {
         &self.executors
     }
+}
+
+/// The most memory that an input may take: more than any picture, and little enough to be there.
+const MAX_INPUT_BYTES: usize = 1 << 30;
+
+/// # Errors
+/// `Model` if a file asks for an input that no machine should make room for.
+fn check_inputs(path: &Path, info: &ModelInfo) -> Result<()> {
+    for port in &info.inputs {
+        let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });
+        let n_bytes = fixed.fold(port.element.size(), usize::saturating_mul);
+        if n_bytes > MAX_INPUT_BYTES {
+            let message = format!("cannot read model `{}`: its input {port} is too large: expected at most 1 GiB", path.display());
+            return Err(Error::new(ErrorKind::Model, message));
+        }
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Core {

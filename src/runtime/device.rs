@@ -62,6 +62,23 @@ pub trait Device: Send + Sync {
     /// `Model` if the device can't run it; the message names the operator or port.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
 
+    /// As [`Device::compile`], for a caller that can use a compiled model only if `accept` finds nothing wrong with its ports. A device
+    /// that chooses among others goes on to the next one where it does.
+    ///
+    /// # Errors
+    /// As there, and those of `accept`.
+    fn compile_accepted(
+        &self,
+        model: &Model,
+        config: &Config,
+        executors: &Executors,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<Arc<dyn DeviceModel>> {
+        let compiled = self.compile(model, config, executors)?;
+        accept(compiled.info())?;
+        Ok(compiled)
+    }
+
     /// Loads what every model needs, where that takes time; whether the device can be used. What is wrong is told by who compiles.
     fn prepare(&self) -> bool {
         self.info().missing.is_none()

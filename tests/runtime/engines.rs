@@ -10,7 +10,7 @@ use roiflow::devices::onnxruntime::OnnxRuntime;
 use roiflow::devices::openvino::OpenVino;
 use roiflow::devices::{self};
 use roiflow::runtime::device::DeviceFamily;
-use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, PartialShape, Performance, Precision, Result};
+use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, ModelInfo, PartialShape, Performance, Precision, Result};
 use roiflow::tensor::{Element, ElementType, Tensor};
 
 use crate::support::{Scratch, alone, compile_on, is_here, real, resident_bytes, row, tiny, values};
@@ -462,7 +462,8 @@ fn a_real_model_is_compiled_for_pictures_of_another_size() {
 }
 
 fn kept_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let in_folder = |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = in_folder(folder.to_owned()).flat_map(in_folder).filter(|file| !file.ends_with("sums")).collect();
     files.sort();
     files
 }
@@ -493,11 +494,9 @@ fn a_model_that_was_kept_is_used_until_anything_changes() {
     let (bytes, written) = (std::fs::read(first).unwrap(), std::fs::metadata(first).unwrap().modified().unwrap());
     assert_eq!(infer(None), doubled);
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (1, written), "written again");
-    // What the kept file says is what runs: another model in its place, with the same ports, is believed.
-    std::fs::copy(tiny("center.onnx"), first).unwrap();
-    assert_eq!(infer(None), [0.0; 4]);
-    // One that was cut off or damaged is made anew.
-    for damaged in [&bytes[..bytes.len() / 2], b"", b"no model at all"] {
+    // One that was cut off or damaged is made anew, and so is another model in its place.
+    let other = std::fs::read(tiny("center.onnx")).unwrap();
+    for damaged in [&bytes[..bytes.len() / 2], b"", b"no model at all", &other] {
         std::fs::write(first, damaged).unwrap();
         assert_eq!(infer(None), doubled);
         assert_eq!(std::fs::read(first).unwrap(), bytes);
@@ -540,10 +539,10 @@ fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (n_files, written), "made again");
     assert_eq!(infer(2), twice(2));
     assert_eq!(reshaped().len(), 2, "another shape");
-    // What is no model is passed over, and made anew the next time.
+    // What is no model is made anew.
     std::fs::write(first, b"no model at all").unwrap();
     assert_eq!(infer(3), twice(3));
-    assert_eq!(reshaped().len(), 1, "{:?}", kept_in(&folder));
+    assert_eq!(reshaped().len(), 2, "{:?}", kept_in(&folder));
     assert_eq!(infer(3), twice(3));
     std::fs::copy(tiny("identity.onnx"), &path).unwrap();
     assert_eq!(infer(3), (0..12).map(|n| n as f32).collect::<Vec<_>>());
@@ -735,4 +734,39 @@ fn auto_takes_the_first_device_that_runs_the_model() {
         let compiled = core.compile_model(&core.read_model(path).unwrap(), "AUTO", &Config::default()).unwrap();
         assert_eq!((compiled.device(), compiled.inputs()[0].element), ("ORT.CPU", u8::TYPE));
     }
+}
+
+/// Engines tell more or less of the shapes of outputs: AUTO goes on to one whose ports the caller can use.
+#[test]
+fn auto_goes_on_where_ports_cannot_be_used() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let mut core = core_of([Arc::new(OnnxRuntime::default()) as Arc<dyn DeviceFamily>]);
+    if !is_here("ORT.CPU") {
+        return;
+    }
+    core.register(Arc::new(AutoDevice::with_order(core.clone(), "ORT.CPU,CPU")));
+    let model = core.read_model(tiny("double.onnx")).unwrap(); // y [?, 4]
+    let refusing = |n_refused: usize| {
+        let n_asked = AtomicUsize::new(0);
+        let accept = |_: &ModelInfo| match n_asked.fetch_add(1, Ordering::Relaxed) {
+            n if n < n_refused => Err(Error::new(ErrorKind::Config, format!("refusal {n}"))),
+            _ => Ok(()),
+        };
+        let compiled = core.compile_accepted(&model, "AUTO", &Config::default(), &accept).map(|compiled| compiled.device().to_owned());
+        (compiled.map_err(|error| error.to_string()), n_asked.into_inner())
+    };
+    assert_eq!(refusing(0), (Ok("ORT.CPU".to_owned()), 1));
+    assert_eq!(refusing(1), (Ok("CPU".to_owned()), 2));
+    assert_eq!(refusing(2), (Err("refusal 0".to_owned()), 2), "the first device's reason is told");
+    // Where all shapes are known the next device reports the same.
+    let model = model.reshape([("x", PartialShape::from([1, 4]))]).unwrap();
+    let refuse = |_: &ModelInfo| Err(Error::new(ErrorKind::Config, "never"));
+    let n_asked = AtomicUsize::new(0);
+    let counting = |info: &ModelInfo| {
+        n_asked.fetch_add(1, Ordering::Relaxed);
+        refuse(info)
+    };
+    assert_eq!(core.compile_accepted(&model, "AUTO", &Config::default(), &counting).unwrap_err().to_string(), "never");
+    assert_eq!(n_asked.into_inner(), 1);
 }

@@ -3,9 +3,11 @@
 //!
 //! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`; the variable `ROIFLOW_DEVICE` puts another device, or a list of devices
 //!   with commas between, in its place.
+//! - A device that compiles a model is passed over, too, if the caller can't use the ports that it reports.
 //! - What is passed over is said with its reason, and so is what was taken, at info level. A library that is there but can't
 //!   be used was warned of by the search, see `devices::find`.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -79,11 +81,45 @@ impl Device for AutoDevice {
         self.core.copy_bytes(model, self.order().first()?)
     }
 
-    fn compile(&self, model: &Model, config: &Config, _executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        self.compile_accepted(model, config, executors, &|_| Ok(()))
+    }
+
+    fn compile_accepted(
+        &self,
+        model: &Model,
+        config: &Config,
+        _executors: &Executors,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<Arc<dyn DeviceModel>> {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
+        // Why the caller can't use what the first such device reports: it is about the model, and says more than what others refuse.
+        let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
-            match self.core.compile_device_model(model, name, config) {
+            let not_accepted = Cell::new(None);
+            let accept = |info: &ModelInfo| {
+                accept(info).inspect_err(|error| {
+                    let leaves_open = info.outputs.iter().any(|port| port.shape.to_static().is_none());
+                    not_accepted.set(Some((error.clone(), leaves_open)));
+                })
+            };
+            let compiled = self.core.compile_device_model(model, name, config, &accept);
+            if let Some((error, leaves_open)) = not_accepted.take() {
+                // Where a device knows all shapes, the others know the same.
+                if !leaves_open {
+                    return Err(unusable.unwrap_or(error));
+                }
+                if let Some(next) = next {
+                    self.say_once(format!(
+                        "device {NAME} goes on to {next}: what {name} reports of `{}` cannot be used: {error}",
+                        model.name()
+                    ));
+                }
+                unusable.get_or_insert(error);
+                continue;
+            }
+            match compiled {
                 Ok(compiled) => {
                     self.say_once(format!("device {NAME}: {name} runs `{}`", model.name()));
                     return Ok(compiled);
@@ -95,6 +131,9 @@ impl Device for AutoDevice {
                     refused.push(error);
                 }
             }
+        }
+        if let Some(error) = unusable {
+            return Err(error);
         }
         // Of one device alone its own words are best.
         if let [error] = &*refused {

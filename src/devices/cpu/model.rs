@@ -11,7 +11,7 @@ use tract_onnx::tract_core::plan::SimplePlan;
 
 use super::request::CpuRequest;
 use crate::devices::denormals::FlushDenormals;
-use crate::devices::onnx;
+use crate::devices::{engine, onnx, quiet};
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
@@ -35,7 +35,7 @@ fn not_onnx(path: &Path, why: &str) -> Error {
 
 impl OnnxFile {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let proto = onnx().proto_model_for_path(path).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+        let proto = calm(|| onnx().proto_model_for_path(path)).map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
             None => not_onnx(path, "its bytes are no protocol buffer of a model"),
         })?;
@@ -46,7 +46,7 @@ impl OnnxFile {
     pub(super) fn read_info(path: &Path) -> Result<ModelInfo> {
         let outline = || {
             let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
-            Self::of_proto(onnx().proto_model_for_read(&mut &bytes[..]).ok()?, path).ok()
+            Self::of_proto(calm(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, path).ok()
         };
         // What is wrong with a file is said by who reads all of it.
         outline().map_or_else(|| Self::read(path), Ok).map(|file| file.info)
@@ -114,9 +114,8 @@ fn name_nodes(graph: &mut pb::GraphProto) {
 }
 
 /// What the engine does with a file that it did not expect may be a panic: here it is an error like the others.
-fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(action))
-        .unwrap_or_else(|panic| Err(TractError::msg(Error::of_panic("the engine", &*panic).to_string())))
+pub(super) fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    quiet::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
 }
 
 /// An error with its causes, outermost first, each said once.
@@ -128,7 +127,7 @@ fn chain(error: &TractError) -> String {
             said.push(text);
         }
     }
-    said.join(": ")
+    engine::one_line(&said.join(": "))
 }
 
 fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {

@@ -11,6 +11,7 @@ use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use super::profile::Profile;
 use super::scratch::Life;
 use crate::devices::denormals::FlushDenormals;
+use crate::devices::quiet;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
@@ -221,7 +222,7 @@ impl CpuRequest {
         let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
         // Two closures, so that a run that nobody times does not even ask.
-        let ran = match &mut self.profile {
+        let ran = quiet::catch(|| match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 go_on()?;
                 session = Some(context.session);
@@ -235,8 +236,9 @@ impl CpuRequest {
                     profile.time(node.id, || plan::eval(context, op_state, node, inputs))
                 })
             }
-        };
+        });
         drop(flushed);
+        let ran = ran.map_err(|why| Error::new(ErrorKind::Panic, format!("device CPU: {why}")))?;
         if let Some(session) = session {
             life.ran(session, state.plan());
         }

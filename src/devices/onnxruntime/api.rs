@@ -10,7 +10,7 @@ use ort_sys::{
     OrtValue,
 };
 
-use crate::devices::engine::{Extent, Said, c_string};
+use crate::devices::engine::{Extent, Said, c_string, one_line};
 use crate::devices::exit;
 use crate::devices::find;
 use crate::runtime::{Dim, Interrupt, PartialShape};
@@ -198,7 +198,7 @@ fn check(table: &OrtApi, status: OrtStatusPtr) -> Said<()> {
     let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
     // SAFETY: as above.
     unsafe { (table.ReleaseStatus)(status.as_ptr()) };
-    Err(said)
+    Err(one_line(&said))
 }
 
 fn providers(table: &OrtApi) -> Said<Vec<String>> {

@@ -21,6 +21,9 @@ use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, R
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
 const N_WAITERS: usize = 2;
 
+/// The file of a cache entry.
+const CACHED_NAME: &str = "model.onnx";
+
 /// Ports and metadata of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
@@ -106,7 +109,7 @@ impl Prepared {
                 let model = prepared.changed.as_deref().unwrap_or(&bytes);
                 match Kept::of(folder, "onnxruntime", (options, processor(), model)) {
                     Ok(kept) => prepared.kept = Some(kept),
-                    Err(error) => tracing::warn!("no compiled models are kept in `{}`: {error}", folder.display()),
+                    Err(error) => tracing::info!("no compiled models are cached in `{}`: {error}", folder.display()),
                 }
             }
         }
@@ -120,20 +123,29 @@ impl Prepared {
             None => options.session(path),
         };
         let Some(kept) = &self.kept else { return compile(options()?) };
-        if let Some(file) = kept.found() {
+        if let Some(entry) = kept.found() {
             let options = options()?;
             options.no_optimization()?;
-            match options.session(file) {
-                Ok(session) => return Ok(session),
+            match options.session(&entry.join(CACHED_NAME)) {
+                Ok(session) => {
+                    tracing::debug!("`{}` was loaded from the cache", path.display());
+                    return Ok(session);
+                }
                 Err(why) => {
-                    tracing::warn!("the kept model `{}` is not usable and is made anew: {why}", file.display());
+                    tracing::warn!("the cached model `{}` is not usable and is made anew: {why}", entry.display());
                     kept.remove();
                 }
             }
         }
-        let draft = kept.draft();
+        let draft = match kept.draft() {
+            Ok(draft) => draft,
+            Err(error) => {
+                tracing::info!("the compiled model of `{}` is not cached: {error}", path.display());
+                return compile(options()?);
+            }
+        };
         let writing = options()?;
-        writing.write_optimized(draft.path())?;
+        writing.write_optimized(&draft.path().join(CACHED_NAME))?;
         match compile(writing) {
             Ok(session) => {
                 draft.keep();
@@ -142,7 +154,7 @@ impl Prepared {
             // The model may be at fault, or the folder: without it is known which.
             Err(why) => {
                 let session = compile(options()?)?;
-                tracing::warn!("the compiled model of `{}` is not kept: {why}", path.display());
+                tracing::info!("the compiled model of `{}` is not cached: {why}", path.display());
                 Ok(session)
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completion::Completion;
-use crate::devices::engine::{Extent, Said, c_string};
+use crate::devices::engine::{Extent, Said, c_string, one_line};
 use crate::devices::exit;
 use crate::devices::find::{self, Library};
 use crate::runtime::{Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
@@ -322,7 +322,7 @@ impl Functions {
                 let said = unsafe { self.take_string((self.ov_get_last_err_msg)().cast_mut()) };
                 // SAFETY: gives a static C string.
                 let kind = unsafe { text((self.ov_get_error_info)(status)) };
-                let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+                let said = one_line(&said);
                 Err(if said.is_empty() { format!("{kind} ({status})") } else { said })
             }
         }

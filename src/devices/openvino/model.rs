@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> Said<ModelInfo> {
+        check_is_ir(path)?;
         let model = ReadModel::new(api, path)?;
         // SAFETY: the model lives, in these four.
         ports_of(
@@ -47,6 +49,23 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
         ports
     };
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
+}
+
+/// A file that ends in .xml begins as the library's own format does. With others the library tries formats of other programs, which print to
+/// standard error what they find wrong.
+fn check_is_ir(path: &Path) -> Said<()> {
+    const HEAD: u64 = 64 << 10;
+    if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.map_err(|error| error.to_string())?;
+    let has = |word: &str| head.windows(word.len()).any(|window| window == word.as_bytes());
+    match has("<net ") && has("version=") {
+        true => Ok(()),
+        false => Err("it is no OpenVINO IR: expected a file that begins with `<net name=... version=...>`".to_owned()),
+    }
 }
 
 /// Where a model is to run, and how.
@@ -93,9 +112,6 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
         // Accelerators have no default of ours: some compute in f16 alone.
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
     }
-    if let Some(folder) = config.cache_folder.as_ref().and_then(|folder| folder.to_str()) {
-        properties.push(("CACHE_DIR", folder.to_owned()));
-    }
     // Runs are gathered by the runtime, and to ask whether the library would takes another library of its own.
     properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
     if config.profiling {
@@ -105,20 +121,22 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
         properties.retain(|(known, _)| *known != key);
         properties.push((key, value.to_owned()));
     }
-    // From a file, because a kept model is then found without reading it.
+    // A folder that the caller names to the engine itself is the engine's alone.
+    let cache_folder = config.cache_folder.as_deref().filter(|_| properties.iter().all(|(key, _)| *key != "CACHE_DIR"));
+    // From a file, because a cached model is then found without reading it.
     let of_file = |path: &Path| -> Said<Option<(CompiledFile, ModelInfo)>> {
-        let compiled = CompiledFile::of_file(api, path, own_name, &properties)?;
+        let compiled = compile_file(api, cache_folder, path, own_name, &properties)?;
         let info = compiled.info()?;
         check_unchanged(&info, read)?;
         let is_as_wanted = info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape);
         Ok(is_as_wanted.then_some((compiled, info)))
     };
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
-        let compiled = match &config.cache_folder {
+        let compiled = match cache_folder {
             _ if !model.is_reshaped() => of_file(path)?,
             // What is wrong is told of the user's own file.
-            Some(folder) => reshaped_file(folder, path, &read.inputs).and_then(|kept| {
-                of_file(kept.found()?).unwrap_or_else(|_| {
+            Some(folder) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
+                of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
                     None
                 })
@@ -161,21 +179,104 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
-/// A file like this one, of a model in ONNX, with these input shapes; made unless it is kept already. To read a model, to reshape it and to
-/// see whether it is kept takes the library longer than to load it then.
-fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<Kept> {
+/// Compiles a file, or loads what a process compiled of it before.
+///
+/// The library writes a cached model where it lies, while other processes may have mapped it. So each process gives it a folder of its
+/// own, in which the files of the cache entry are linked, and a model that was compiled anew becomes the entry.
+fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<CompiledFile> {
+    let uncached = || CompiledFile::of_file(api, path, device, properties);
+    let Some(folder) = folder else { return uncached() };
+    let not_cached =
+        |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
+    let prepare = || -> std::io::Result<(Kept, Option<PathBuf>)> {
+        let kept = cache_entry(api, folder, path, device, properties)?;
+        let found = kept.found();
+        Ok((kept, found))
+    };
+    let (kept, mut found) = match prepare() {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            not_cached(&error.to_string());
+            return uncached();
+        }
+    };
+    let draft = match kept.draft() {
+        Ok(draft) => draft,
+        Err(error) => {
+            not_cached(&error.to_string());
+            return uncached();
+        }
+    };
+    // Another process may have removed it by now.
+    found = found.filter(|entry| draft.link(entry).is_ok());
+    let Some(draft_folder) = draft.path().to_str() else {
+        not_cached("its path is not UTF-8");
+        return uncached();
+    };
+    let with_cache: Vec<_> = properties.iter().cloned().chain([("CACHE_DIR", draft_folder.to_owned())]).collect();
+    match CompiledFile::of_file(api, path, device, &with_cache) {
+        Ok(compiled) => {
+            let is_yes = |text: String| ["YES", "TRUE", "1"].iter().any(|yes| text.eq_ignore_ascii_case(yes));
+            let is_loaded = found.is_some() && compiled.property(c"LOADED_FROM_CACHE").is_none_or(is_yes);
+            tracing::debug!("`{}` was {}", path.display(), if is_loaded { "loaded from the cache" } else { "compiled" });
+            if !is_loaded {
+                if found.is_some() {
+                    kept.remove();
+                }
+                draft.keep();
+            }
+            Ok(compiled)
+        }
+        // The model may be at fault, or the cache: without it is known which.
+        Err(why) => {
+            if found.is_some() {
+                kept.remove();
+            }
+            let compiled = uncached()?;
+            not_cached(&why);
+            Ok(compiled)
+        }
+    }
+}
+
+/// Where a compiled model is cached: of this file, made by this library for this device.
+fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<Kept> {
+    let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
+    // The library names what it caches by the path as it is given.
+    let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
+    let weights =
+        path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
+    let hardware = api.property(device, c"FULL_DEVICE_NAME").unwrap_or_default();
+    Kept::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
+}
+
+/// A file like this one, of a model in ONNX, with these input shapes; made unless it is cached already. To read a model, to reshape it and to
+/// see whether it is cached takes the library longer than to load it then.
+fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, PathBuf)> {
+    const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
     let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
     let file = std::fs::metadata(path).ok()?;
     let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
-    let kept = Kept::of(folder, "reshaped", made_from).ok()?;
-    if kept.found().is_none() {
-        let model = std::fs::read(path).ok().filter(|model| onnx::may_have_other_files(&model[..]).is_ok_and(|may| !may))?;
-        let draft = kept.draft();
-        std::fs::write(draft.path(), onnx::with_input_shapes(&model, inputs).ok()??).ok()?;
+    let make = || -> std::io::Result<Option<(Kept, PathBuf)>> {
+        let kept = Kept::of(folder, "reshaped", made_from)?;
+        if let Some(entry) = kept.found() {
+            return Ok(Some((kept, entry.join(NAME))));
+        }
+        let model = std::fs::read(path)?;
+        if onnx::may_have_other_files(&model[..])? {
+            return Ok(None);
+        }
+        let Ok(Some(reshaped)) = onnx::with_input_shapes(&model, inputs) else { return Ok(None) };
+        let draft = kept.draft()?;
+        std::fs::write(draft.path().join(NAME), reshaped)?;
         draft.keep();
-    }
-    Some(kept)
+        Ok(kept.found().map(|entry| (kept, entry.join(NAME))))
+    };
+    make().unwrap_or_else(|error| {
+        tracing::info!("the compiled model of `{}` is not cached in `{}`: {error}", path.display(), folder.display());
+        None
+    })
 }
 
 /// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.
