@@ -34,11 +34,11 @@ class Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [out], name=out, **attributes))
         return out
 
-    def save(self, stem, inputs, outputs, check=True):
+    def save(self, stem, inputs, outputs, check=True, element=FLOAT):
         def ports(shapes, element=FLOAT):
             return [helper.make_tensor_value_info(name, element, shape) for name, shape in shapes.items()]
 
-        graph = helper.make_graph(self.nodes, stem, ports(inputs), ports(outputs), self.constants)
+        graph = helper.make_graph(self.nodes, stem, ports(inputs, element), ports(outputs), self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="roiflow")
         if check:
             onnx.checker.check_model(model, full_check=True)
@@ -173,6 +173,58 @@ def center():
     g.save("center", {"x": ["N", 4]}, {"y": ["N", 4]})
 
 
+def open_faces(stem, batch, height, width):
+    """A face detector as SCRFD writes its outputs, of pictures of any size: two anchors per cell of grids of 8, 16 and 32 pixels. The
+    first one's score is the mean brightness of its cell, the second one's is 0; boxes reach 1 cell to all sides of the cell's corner."""
+    g = Graph()
+    gray = g.op("ReduceMean", "image", axes=[1], keepdims=1)  # [N, 1, H, W]
+    outputs = {}
+    for stride in (8, 16, 32):
+        cells = g.op("AveragePool", gray, kernel_shape=[stride, stride], strides=[stride, stride])
+        score = g.op("Mul", cells, g.constant(f"inverse_{stride}", [1.0 / 255.0]))
+        zero = g.op("Mul", cells, g.constant(f"zero_{stride}", [0.0]))
+        one = g.op("Add", zero, g.constant(f"one_{stride}", [1.0]))
+        for name, parts in (("score", [score, zero]), ("bbox", [one] * 8)):
+            columns = len(parts) // 2
+            table = g.op("Transpose", g.op("Concat", *parts, axis=1), perm=[0, 2, 3, 1])
+            shape = g.constant(f"shape_{name}_{stride}", [0, -1, columns], np.int64)
+            g.op("Reshape", table, shape, out=f"{name}_{stride}")
+            outputs[f"{name}_{stride}"] = [batch, f"{name}_rows_{stride}", columns]
+    g.save(stem, {"image": [batch, 3, height, width]}, outputs)
+
+
+def suppressed():
+    """A detector whose boxes are suppressed in the model, as TensorFlow's detection API exports them: a box for each cell of a grid of
+    4 by 4, and the score is the mean brightness of the cell. How many boxes it gives depends on the picture, and the last operation's
+    shape is computed, so that an engine may not know it before."""
+    cells, size, g = 4, 64, Graph()
+    image = g.op("Transpose", g.op("Cast", "image_tensor", to=FLOAT), perm=[0, 3, 1, 2])
+    gray = g.op("ReduceMean", image, axes=[1], keepdims=1)
+    means = g.op("AveragePool", gray, kernel_shape=[size // cells] * 2, strides=[size // cells] * 2)
+    scores = g.op("Reshape", g.op("Mul", means, g.constant("inverse", [1.0 / 255.0])), g.constant("list", [1, 1, -1], np.int64))
+    corners = [[y / cells, x / cells, (y + 1) / cells, (x + 1) / cells] for y in range(cells) for x in range(cells)]
+    boxes = g.constant("corners", [corners])
+    most = g.constant("most", [10], np.int64)
+    found = g.op("NonMaxSuppression", boxes, scores, most, g.constant("overlap", [0.5]), g.constant("least", [0.3]))
+    # Batch, class and cell of each box.
+    rows = g.op("Gather", found, g.constant("cell", 2, np.int64), axis=1)
+    # The number of boxes, through numbers with a fraction, by which no engine follows shapes.
+    count = g.op("Cast", g.op("Shape", rows), to=FLOAT)
+    number = g.op("Cast", g.op("Floor", g.op("Add", count, g.constant("half", [0.5]))), to=TensorProto.INT64)
+    unit = g.constant("unit", [1], np.int64)
+    table = g.op("Concat", unit, number, g.constant("four", [4], np.int64), axis=0)
+    row = g.op("Concat", unit, number, axis=0)
+    flat = g.op("Squeeze", boxes, g.constant("first", [0], np.int64))
+    g.op("Reshape", g.op("Gather", flat, rows, axis=0), table, out="detection_boxes")
+    score = g.op("Gather", g.op("Reshape", scores, g.constant("flat", [-1], np.int64)), rows, axis=0)
+    g.op("Reshape", score, row, out="detection_scores")
+    zeros = g.op("Mul", score, g.constant("nothing", [0.0]))
+    g.op("Reshape", g.op("Add", zeros, g.constant("class_one", [1.0])), row, out="detection_classes")
+    g.op("Identity", count, out="num_detections")
+    outputs = {"detection_boxes": [1, "n", 4], "detection_scores": [1, "n"], "detection_classes": [1, "n"], "num_detections": [1]}
+    g.save("suppressed", {"image_tensor": [1, size, size, 3]}, outputs, element=TensorProto.UINT8)
+
+
 def unsupported():
     g = Graph()
     g.op("FancyOp", "x", out="y")
@@ -187,7 +239,7 @@ def check():
     def run(stem, **inputs):
         session = onnxruntime.InferenceSession(FOLDER / f"{stem}.onnx", providers=["CPUExecutionProvider"])
         names = [port.name for port in session.get_outputs()]
-        values = {name: np.asarray(value, np.float32) for name, value in inputs.items()}
+        values = {name: value if getattr(value, "dtype", None) == np.uint8 else np.asarray(value, np.float32) for name, value in inputs.items()}
         return dict(zip(names, session.run(None, values)))
 
     def same(got, expected, tolerance=1e-6):
@@ -240,6 +292,20 @@ def check():
     both = run("add", a=x, b=[[10.0, 20.0, 30.0, 40.0]])
     same(both["sum"], [[11, 18, 33.5, 40]])
     same(both["difference"], [[-9, -22, -26.5, -40]])
+    picture = np.zeros((1, 3, 64, 96))
+    picture[0, :, 8:16, 16:24] = 255  # cell (2, 1) of the finest grid, the third of its row
+    for stem in ("open_size", "open_all", "open_width"):
+        found = run(stem, image=picture)
+        assert [found[f"score_{stride}"].shape for stride in (8, 16, 32)] == [(1, 192, 1), (1, 48, 1), (1, 12, 1)]
+        same(found["score_8"][0, :, 0].nonzero()[0], [2 * (12 + 2)])
+        same(found["bbox_8"], np.ones((1, 192, 4)))
+    picture = np.zeros((1, 64, 64, 3), np.uint8)
+    picture[0, 16:32, 32:48] = 255  # cell (2, 1)
+    found = run("suppressed", image_tensor=picture)
+    same(found["detection_boxes"], [[[0.25, 0.5, 0.5, 0.75]]])
+    same(found["detection_scores"], [[1.0]])
+    same(found["detection_classes"], [[1.0]])
+    same(found["num_detections"], [1.0])
     try:
         run("unsupported", x=x)
     except Exception as error:
@@ -249,7 +315,9 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, unsupported):
+for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, suppressed, unsupported):
     make()
+for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
+    open_faces(*shape)
 if "--check" in sys.argv:
     check()

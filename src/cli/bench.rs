@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
+use super::terminal::OneLine;
 use crate::devices;
 use crate::runtime::{CompiledModel, Config, Dim, InferRequest, MAX_BATCH_SIZE, Model, PartialShape, Performance, Port, Precision};
 use crate::stages;
@@ -103,7 +104,11 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     args.config.iter().try_for_each(|list| config.set_all(list)).context("--config")?;
     let begin = Instant::now();
     let core = devices::core();
-    let model = core.read_model(&args.model)?;
+    let mut model = core.read_model(&args.model)?;
+    if args.shape.is_empty() {
+        let options = stages::StageOptions { model: args.model.clone(), ..stages::StageOptions::default() };
+        model = stages::spec::with_described_size(&model, &options)?;
+    }
     let compile = |model: &Model| core.compile_model(model, &args.device, &config);
     // For the shapes that will run, as elements do: engines compute faster at shapes that they know.
     let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {
@@ -159,7 +164,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         line("batch", format!("up to {} runs in a call, which wait {} ms at most", args.batch_size, args.batch_timeout));
     }
     for (port, shape) in &shapes {
-        line("input", format!("`{}` {shape:?} {}", port.name(), port.element));
+        line("input", format!("`{}` {shape:?} {}", OneLine(port.name()), port.element));
     }
     line("load", format!("{:.1} ms, the first run {:.2} ms", milliseconds(load), milliseconds(first)));
     line("runs", format!("{} in {:.2} s", latencies.len(), elapsed.as_secs_f64()));

@@ -1,24 +1,28 @@
-//! `roiflow describe`: writes the description of a model, of all that can be known without one.
+//! `roiflow describe`: prints the description of a model, of all that can be known without one, or writes it to a file.
 
-use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::inspect::true_info;
-use super::terminal::Terminal;
+use super::inspect::compiled_info;
+use super::terminal::{self, OneLine, Terminal};
 use crate::devices;
+use crate::pipeline;
+use crate::runtime::{Dim, Model, PartialShape};
 use crate::stages::{Description, ModelSpec, StageOptions};
 
 /// The schema of descriptions.
 const SCHEMA: &str = include_str!("../../assets/model-description.schema.json");
+/// The name of its file.
+const SCHEMA_FILE: &str = "model-description.schema.json";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The model (.onnx, or .xml of OpenVINO)
     #[arg(value_name = "MODEL", required_unless_present = "schema")]
     model: Option<PathBuf>,
-    /// Where to write it; `-` is standard output; default: beside the model, with its name and the ending .toml
+    /// Write it to this file instead of standard output; a file beside the model with its name and the ending .toml is found by itself
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Made from a model-proc file of DL Streamer
@@ -27,15 +31,31 @@ pub(super) struct Args {
     /// How its outputs are read, for models that do not say: then what pictures must look like is as the authors of such models have it
     #[arg(long, value_name = "NAME", conflicts_with = "model_proc")]
     decoder: Option<String>,
+    /// Width and height of the picture, for models that leave them open
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = parse_size)]
+    size: Option<[usize; 2]>,
     /// With the names of classes from a text file, one per line
     #[arg(long, value_name = "FILE")]
     labels_file: Option<PathBuf>,
-    /// Writes over a file that is there
-    #[arg(long)]
+    /// Write over a file that is there
+    #[arg(long, requires = "out")]
     force: bool,
     /// Prints the JSON schema of descriptions instead
-    #[arg(long, conflicts_with_all = ["model", "out", "model_proc", "decoder", "labels_file", "force"])]
+    #[arg(long, conflicts_with_all = ["model", "out", "model_proc", "decoder", "size", "labels_file", "force"])]
     schema: bool,
+}
+
+fn parse_size(text: &str) -> Result<[usize; 2], String> {
+    let parse = |extent: &str| extent.trim().parse::<usize>().ok().filter(|extent| (1..=16_384).contains(extent));
+    let size = text.split_once(['x', 'X', ',']).and_then(|(width, height)| Some([parse(width)?, parse(height)?]));
+    size.ok_or_else(|| format!("expected a width and a height from 1 to 16384, such as 640x480, got `{text}`"))
+}
+
+impl Args {
+    /// Whether a file of somebody else is looked at.
+    pub(super) fn reads_a_model(&self) -> bool {
+        !self.schema
+    }
 }
 
 pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
@@ -43,18 +63,25 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
         std::io::stdout().write_all(SCHEMA.as_bytes())?;
         return Ok(());
     };
-    let out = args.out.clone().unwrap_or_else(|| model.with_extension("toml"));
-    let to_stdout = out.as_os_str() == "-";
-    let is_there = || format!("`{}` is there already: give --force to write over it, or --out to write elsewhere", out.display());
-    if !to_stdout && !args.force && out.exists() {
-        bail!(is_there());
+    let out = args.out.as_deref().filter(|out| out.as_os_str() != "-");
+    let is_there = |out: &Path| format!("`{}` is there already: give --force to write over it, or --out to write elsewhere", out.display());
+    if let Some(out) = out.filter(|out| !args.force && out.symlink_metadata().is_ok()) {
+        bail!(is_there(out));
     }
     let options = StageOptions { model: model.clone(), model_proc: args.model_proc.clone(), ..StageOptions::default() };
-    let (info, _) = true_info(&devices::core().read_model(model)?);
+    let read = devices::core().read_model(model)?;
+    let sized = match args.size {
+        Some(size) => with_size(&read, size)?,
+        None => read,
+    };
+    let info = compiled_info(&sized)?;
     let (mut description, open) = match &args.decoder {
-        Some(decoder) => Description::begin_with(decoder, &info),
+        Some(decoder) => Description::begin_with(decoder, &info)?,
         None => Description::begin(&options, &info)?,
     };
+    if let Some(size) = args.size {
+        description = description.with_size(size);
+    }
     description = match &args.labels_file {
         Some(file) => description.with_labels(file)?,
         None => description.with_own_labels()?,
@@ -62,24 +89,80 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     if open.is_empty() {
         ModelSpec::of_description(&description, &options, &info)?;
     }
-    if to_stdout {
-        std::io::stdout().write_all(description.text.as_bytes())?;
-    } else {
-        let mut file = std::fs::File::options();
-        let file = if args.force { file.create(true).truncate(true) } else { file.create_new(true) };
-        let file = file.write(true).open(&out).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => anyhow::anyhow!(is_there()),
-            _ => error.into(),
-        });
-        let write = |mut file: std::fs::File| Ok(file.write_all(description.text.as_bytes())?);
-        file.and_then(write).with_context(|| format!("cannot write `{}`", out.display()))?;
-        terminal.print(format_args!("wrote `{}`, {}", out.display(), description.source));
+    let text = with_schema(&description.text, out);
+    match out {
+        None if std::io::stdout().is_terminal() => terminal::stdout().write_all(text.as_bytes())?,
+        None => std::io::stdout().write_all(text.as_bytes())?,
+        Some(out) => {
+            write(out, &text, args.force).map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => anyhow::anyhow!(is_there(out)),
+                _ => anyhow::Error::from(error).context(format!("cannot write `{}`", out.display())),
+            })?;
+            terminal.print(format_args!("wrote `{}`, {}", OneLine(&out.display().to_string()), OneLine(&description.source.to_string())));
+        }
     }
     for assumed in &description.assumed {
-        terminal.print(format_args!("  assumed: {assumed}"));
+        terminal.print(format_args!("  assumed: {}", OneLine(assumed)));
     }
     for open in &open {
-        terminal.print(format_args!("  left to say: {open}"));
+        terminal.print(format_args!("  left to say: {}", OneLine(open)));
+    }
+    if !open.is_empty() && args.decoder.is_none() {
+        terminal.print("  `--decoder NAME` completes it where you know how its outputs are read");
     }
     Ok(())
+}
+
+/// Writes a new file, or over one that is there if that is wanted: then at once, so that a failure leaves the old one.
+fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
+    if !force {
+        return std::fs::File::create_new(out)?.write_all(text.as_bytes());
+    }
+    if out.metadata().is_ok_and(|there| !there.is_file()) {
+        // A device or a pipe has nothing to lose.
+        return std::fs::OpenOptions::new().write(true).open(out)?.write_all(text.as_bytes());
+    }
+    // The file behind a link, not the link.
+    let out = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
+    let draft = out.with_extension(format!("{}.tmp", std::process::id()));
+    let written = std::fs::File::create_new(&draft).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.and_then(|()| std::fs::rename(&draft, &out)).inspect_err(|_| {
+        let _removed = std::fs::remove_file(&draft);
+    })
+}
+
+/// The text with a line that tells editors where its schema is, if there is one beside the file or in the folder above it.
+fn with_schema(text: &str, out: Option<&Path>) -> String {
+    // What a built-in description says is true where it lies in this project.
+    let text = if text.starts_with("#:schema ") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };
+    let folder = out.map(|out| out.parent().unwrap_or(Path::new("")));
+    let places = [SCHEMA_FILE.to_owned(), format!("../{SCHEMA_FILE}")];
+    match folder.and_then(|folder| places.iter().find(|place| folder.join(place).is_file())) {
+        Some(place) => format!("#:schema {place}\n{text}"),
+        None => text.to_owned(),
+    }
+}
+
+/// The model for pictures of this size, if it takes them.
+fn with_size(model: &Model, [width, height]: [usize; 2]) -> anyhow::Result<Model> {
+    let [port] = &*model.info().inputs else {
+        bail!(pipeline::Error::usage(format!(
+            "--size: expected a model with one input, the picture; it has {}",
+            model.info().inputs.len()
+        )));
+    };
+    let dims = port.shape.dims();
+    let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
+    let shape = match dims {
+        [batch, first, _, last] if is_channels(last) && !is_channels(first) => Some([*batch, height.into(), width.into(), *last]),
+        [batch, first, _, _] if is_channels(first) => Some([*batch, *first, height.into(), width.into()]),
+        _ => None,
+    };
+    let shape = shape.filter(|shape| shape.iter().zip(dims).all(|(new, old)| new == old || old.is_open()));
+    let Some(shape) = shape else {
+        bail!(pipeline::Error::usage(format!(
+            "--size {width}x{height}: expected a model that leaves width and height of its picture open, got {port}"
+        )));
+    };
+    model.reshape([(0, PartialShape::from(shape))]).context("--size")
 }

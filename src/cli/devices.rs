@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::terminal;
+use super::terminal::{self, OneLine};
 use crate::devices;
 use crate::runtime::device::DeviceInfo;
 
@@ -26,12 +26,12 @@ pub(super) fn list(args: &Args) -> anyhow::Result<()> {
     }
     let width = devices.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, info) in devices {
-        writeln!(out, "{name:<width$}  {}", info.description)?;
+        writeln!(out, "{:<width$}  {}", OneLine(&name).to_string(), OneLine(&info.description))?;
         for (key, value) in info.properties {
-            writeln!(out, "{:<width$}    {key}: {value}", "")?;
+            writeln!(out, "{:<width$}    {key}: {}", "", OneLine(&value))?;
         }
         if let Some(missing) = info.missing {
-            writeln!(out, "{:<width$}    not available: {}", "", missing.reason)?;
+            writeln!(out, "{:<width$}    not available: {}", "", OneLine(&missing.reason))?;
             if let Some(command) = missing.install {
                 writeln!(out, "{:<width$}    install it with: {command}", "")?;
             }

@@ -1,14 +1,16 @@
 //! `roiflow inspect`: what a model or a pipeline description is.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use anyhow::bail;
 
 use super::terminal::{self, OneLine};
 use crate::devices;
-use crate::pipeline::Spec;
+use crate::pipeline::{self, Spec};
 use crate::runtime::{Error, Model, ModelInfo};
-use crate::stages::spec::DEFAULT_DEVICE;
-use crate::stages::{Cut, Head, ModelSpec, Source, StageOptions, Task};
+use crate::stages::spec::{DEFAULT_DEVICE, load_model};
+use crate::stages::{Cut, Head, Source, StageOptions, Task};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,16 +23,29 @@ pub(super) struct Args {
     /// A model-proc file of DL Streamer, instead of a description
     #[arg(long, value_name = "FILE", conflicts_with = "description")]
     model_proc: Option<PathBuf>,
+    /// Of a pipeline description: set a parameter, as for `roiflow run`
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::run::parse_assignment)]
+    set: Vec<(String, String)>,
 }
 
 pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
     let mut out = terminal::stdout();
-    if args.file.extension().is_some_and(|ending| ending == "toml") { pipeline(&mut out, &args.file) } else { model(&mut out, args) }
+    if args.file.extension().is_some_and(|ending| ending == "toml") {
+        let given = [("--description", args.description.is_some()), ("--model-proc", args.model_proc.is_some())];
+        if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+            bail!(pipeline::Error::usage(format!("{option} goes with a model: expected one, got a pipeline description")));
+        }
+        return pipeline(&mut out, args);
+    }
+    if !args.set.is_empty() {
+        bail!(pipeline::Error::usage("--set goes with a pipeline description (.toml): expected one, got a model"));
+    }
+    model(&mut out, args)
 }
 
 fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     let model = devices::core().read_model(&args.file)?;
-    writeln!(out, "{}", args.file.display())?;
+    writeln!(out, "{}", OneLine(&args.file.display().to_string()))?;
     for port in &model.info().inputs {
         writeln!(out, "  input  {}", OneLine(&port.to_string()))?;
     }
@@ -42,32 +57,29 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         let start: String = first_line.chars().take(100).collect();
         writeln!(out, "  metadata {}: {}", OneLine(key), OneLine(&start))?;
     }
-    let (info, refused) = true_info(&model);
-    if let Some(error) = refused {
-        writeln!(out, "  device {DEFAULT_DEVICE}: {error}")?;
-    }
-    let info = &info;
     let options = StageOptions {
         model: args.file.clone(),
         description: args.description.clone(),
         model_proc: args.model_proc.clone(),
         ..StageOptions::default()
     };
-    let spec = ModelSpec::load(&options, info)?;
-    writeln!(out, "  description {}{}", spec.source, how_found(&spec.source))?;
+    let (compiled, spec) = load_model(&options)?;
+    let info = compiled.info();
+    writeln!(out, "  device {}", compiled.device())?;
+    writeln!(out, "  description {}{}", OneLine(&spec.source.to_string()), how_found(&spec.source))?;
     let origin = [&spec.origin.about, &spec.origin.author, &spec.origin.license, &spec.origin.origin];
     let origin: Vec<&str> = origin.into_iter().flatten().map(String::as_str).collect();
     if !origin.is_empty() {
-        writeln!(out, "  model {}", origin.join("; "))?;
+        writeln!(out, "  model {}", OneLine(&origin.join("; ")))?;
     }
-    writeln!(out, "  task {} `{}`", spec.task_name(), spec.name)?;
+    writeln!(out, "  task {} `{}`", spec.task_name(), OneLine(&spec.name))?;
     writeln!(out, "  picture {}: {}", spec.input_size, spec.preprocess)?;
     if spec.cut != Cut::default() {
         writeln!(out, "  of a detection: {}", spec.cut)?;
     }
     match &spec.task {
         Task::Detection { decoder, thresholds, .. } => {
-            write!(out, "  decoder {}, threshold {}", decoder.name(), thresholds.score)?;
+            write!(out, "  decoder {}, threshold {}", OneLine(decoder.name()), thresholds.score)?;
             if decoder.suppresses() {
                 write!(out, ", iou-threshold {}", thresholds.iou)?;
             }
@@ -76,7 +88,7 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         Task::Classification { heads } | Task::Raw { heads } => {
             for Head { name, decoder, output_idx, threshold, labels } in heads {
                 let output = info.outputs[*output_idx].name();
-                write!(out, "  `{name}`: decoder {decoder}; output `{output}`")?;
+                write!(out, "  `{}`: decoder {}; output `{}`", OneLine(name), OneLine(&decoder.to_string()), OneLine(output))?;
                 if decoder.tells_classes() {
                     write!(out, ", threshold {threshold}, {} labels", labels.len())?;
                 }
@@ -85,18 +97,17 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         }
     }
     for assumed in &spec.assumed {
-        writeln!(out, "  assumed: {assumed}")?;
+        writeln!(out, "  assumed: {}", OneLine(assumed))?;
     }
     Ok(())
 }
 
-/// Ports as they are when the model is compiled, which is truer than what the file says; a model that can't be compiled here still
-/// has a description, and the reason is told.
-pub(super) fn true_info(model: &Model) -> (ModelInfo, Option<Error>) {
-    match devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()) {
-        Ok(compiled) => (compiled.info().clone(), None),
-        Err(error) => (model.info().clone(), Some(error)),
-    }
+/// Ports as they are when the model is compiled, which is truer than what the file says.
+///
+/// # Errors
+/// If no device compiles it.
+pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
+    devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()).map(|compiled| compiled.info().clone())
 }
 
 /// In which of the places where descriptions are looked for it was.
@@ -110,23 +121,35 @@ fn how_found(source: &Source) -> &'static str {
     }
 }
 
-fn pipeline(out: &mut impl Write, path: &Path) -> anyhow::Result<()> {
-    let spec = Spec::read(path)?;
-    writeln!(out, "{} - {}", spec.file.name, spec.file.description)?;
+fn pipeline(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
+    let spec = Spec::read(&args.file)?;
+    writeln!(out, "{} - {}", OneLine(&spec.file.name), OneLine(&spec.file.description))?;
     if !spec.comment.is_empty() {
         writeln!(out, "\n{}", spec.comment)?;
     }
     writeln!(out, "\nparameters (--set name=value):")?;
     for (name, parameter) in &spec.file.parameters {
-        let default = match &parameter.default {
-            Some(default) => format!("default {default}"),
-            None => "required".to_owned(),
+        let set = args.set.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value);
+        let default = match (set, &parameter.default) {
+            (Some(value), _) => format!("set to {value}"),
+            (None, Some(default)) => format!("default {default}"),
+            (None, None) => "required".to_owned(),
         };
-        writeln!(out, "  {name} ({}, {default})", parameter.r#type.name())?;
+        writeln!(out, "  {} ({}, {})", OneLine(name), parameter.r#type.name(), OneLine(&default))?;
         if !parameter.help.is_empty() {
-            writeln!(out, "      {}", parameter.help)?;
+            writeln!(out, "      {}", OneLine(&parameter.help))?;
         }
     }
     writeln!(out, "\ngraph:\n{}", spec.file.pipeline.graph.trim())?;
+    out.flush()?;
+    let missing = pipeline::check(&spec, &args.set)?;
+    if !missing.is_empty() {
+        writeln!(
+            out,
+            "\nnot checked: what depends on {}, which {} no value yet",
+            OneLine(&missing.join(", ")),
+            if missing.len() == 1 { "has" } else { "have" }
+        )?;
+    }
     Ok(())
 }

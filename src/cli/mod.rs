@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed. Results go to standard output, everything said to people to standard error.
 
+mod apart;
 mod bench;
 mod describe;
 mod devices;
@@ -47,7 +48,7 @@ enum Command {
     Run(run::Args),
     /// Tell what a model or a pipeline description is
     Inspect(inspect::Args),
-    /// Write the description of a model, of all that can be known without one
+    /// Print the description of a model, of all that can be known without one
     Describe(describe::Args),
     /// List the devices that can run models
     Devices(devices::Args),
@@ -79,6 +80,14 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&terminal, &error),
     };
+    let looks_at_files = match &cli.command {
+        Command::Inspect(_) => true,
+        Command::Describe(args) => args.reads_a_model(),
+        _ => false,
+    };
+    if let Some(ended) = looks_at_files.then(|| apart::run(&terminal)).flatten() {
+        return ended;
+    }
     let trace = match &cli.command {
         Command::Run(args) => args.create_trace(),
         _ => Ok(None),

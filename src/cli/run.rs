@@ -50,7 +50,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-fn parse_assignment(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, got `{text}`"))?;
     Ok((name.to_owned(), value.to_owned()))
 }

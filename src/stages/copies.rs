@@ -8,7 +8,7 @@
 use std::num::NonZero;
 
 use super::StageOptions;
-use crate::runtime::{CompiledModel, Config, Core, Model, Performance, Result};
+use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
 /// With more cores, a thread that waits for one is a small part of them.
 const MAX_COPIES: usize = 4;
@@ -35,18 +35,25 @@ impl Copies {
     /// Compiles a model, the first of its copies where these are faster.
     ///
     /// # Errors
-    /// As [`Core::compile_model`].
-    pub(super) fn compile(core: &Core, model: &Model, device: &str, options: &StageOptions, config: &Config) -> Result<Self> {
+    /// As [`Core::compile_accepted`].
+    pub(super) fn compile(
+        core: &Core,
+        model: &Model,
+        device: &str,
+        options: &StageOptions,
+        config: &Config,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<Self> {
         let is_affordable =
             |n_copies: &usize| core.copy_bytes(model, device).is_some_and(|bytes| bytes * (*n_copies as u64 - 1) <= MAX_BYTES);
         let Some(n_copies) = n_copies(options, config).filter(is_affordable) else {
-            return core.compile_model(model, device, config).map(Self::one);
+            return core.compile_accepted(model, device, config, accept).map(Self::one);
         };
         let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..config.clone() };
-        let first = core.compile_model(model, device, &of_one)?;
+        let first = core.compile_accepted(model, device, &of_one, accept)?;
         if first.device() != device && core.copy_bytes(model, first.device()).is_none() {
             // The device that was chosen in the end is another one.
-            return core.compile_model(model, device, config).map(Self::one);
+            return core.compile_accepted(model, device, config, accept).map(Self::one);
         }
         let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
         let compile_another = move || core.compile_model(&model, &device, &of_one);
@@ -105,7 +112,7 @@ mod tests {
             if info.missing.is_some() || !["AUTO", "CPU", "ORT.CPU", "OPENVINO.CPU"].contains(&&*device) {
                 continue;
             }
-            let copies = Copies::compile(core, &model, &device, &options, &config).unwrap();
+            let copies = Copies::compile(core, &model, &device, &options, &config, &|_| Ok(())).unwrap();
             let is_faster = core.copy_bytes(&model, &device).is_some();
             assert_eq!(is_faster, copies.first.device() == "OPENVINO.CPU", "{device}");
             let has_copies = is_faster && (2..=MAX_COPIES).contains(&n_cores);

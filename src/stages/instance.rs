@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::copies::Copies;
 use super::dispatch::{Job, Queue, Rows};
-use super::spec::{DEFAULT_DEVICE, core_for};
+use super::spec::{DEFAULT_DEVICE, core_for, with_described_size};
 use super::{ModelSpec, Permit, StageOptions};
 use crate::frame::{Frame, PixelFormat, Size};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
@@ -205,16 +205,19 @@ pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_
 }
 
 fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_regions: bool) -> Result<Instance<J>> {
-    let model = core.read_model(&options.model)?;
+    let model = with_described_size(&core.read_model(&options.model)?, options)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = options.config()?;
     let one_by_one = Rows { max: 1, timeout: None };
     let runs_one_row = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
     let pinned = runs_one_row.then(|| with_one_row(&model)).flatten();
-    let compile = |model: &Model| Copies::compile(core, model, device, options, &config);
+    // Before requests are made, which are of a model with one picture as its input.
+    let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
+    let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
+        Some(Err(error)) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Io) => return Err(error),
         // What is wrong with the model is told of the model as the user has it.
         Some(Err(_)) | None => compile(&model)?,
     };
@@ -239,8 +242,6 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
         }
         Some(_) | None => (copies, one_by_one),
     };
-    // Before requests are made, which are of a model with one picture as its input.
-    ModelSpec::load(options, &info)?;
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
     let model = copies.first.clone();
     let follows_pace = config.n_requests.is_none();

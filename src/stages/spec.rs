@@ -29,7 +29,7 @@ use super::{Cut, Scheduling, Sharing, thresholds};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
-use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, ModelInfo, Result};
+use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::Shape;
 use crate::vision::Preprocess;
 use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
@@ -298,9 +298,28 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     let (core, _) = core_for(options.device.as_deref());
     let config = options.config()?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
-    let compiled = core.compile_model(&core.read_model(&options.model)?, device, &config)?;
+    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let compiled = core.compile_accepted(&model, device, &config, &|info| ModelSpec::load(options, info).map(drop))?;
     let spec = describe(options, compiled.info())?;
     Ok((compiled, spec))
+}
+
+/// The model with the width and height that its description gives, where its only input leaves them open: what a model says of its
+/// outputs is known only then. The model as it is, if it leaves nothing open or has no description yet.
+///
+/// # Errors
+/// Those of [`Model::reshape`].
+pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Model> {
+    let [port] = &*model.info().inputs else { return Ok(model.clone()) };
+    if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
+        return Ok(model.clone());
+    }
+    // What is wrong with a description is said where it is compared with the compiled model.
+    let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
+    match described.and_then(|written| written.input.sized(port)) {
+        Some(shape) => model.reshape([(0, shape)]),
+        None => Ok(model.clone()),
+    }
 }
 
 /// Reads the description of a model with these ports, and says what it leaves open.

@@ -437,7 +437,7 @@ fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
 fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
     let info = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 6])]);
     assert!(refused(&info).contains("yolox"));
-    let (begun, open) = Description::begin_with("yolox", &info);
+    let (begun, open) = Description::begin_with("yolox", &info).unwrap();
     assert!(open.is_empty(), "{open:?}");
     let spec = ModelSpec::of_description(&begun, &options(), &info).unwrap();
     let expected =
@@ -448,6 +448,6 @@ fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
     assert!(Description::begin(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
     // Of these there is more than one way, so that it is left to say.
-    let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])]));
+    let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }

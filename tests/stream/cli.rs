@@ -520,20 +520,26 @@ fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
     let (before, _) = said(&["inspect", &model]);
     assert!(before.contains("description of the metadata of an Ultralytics export; `roiflow describe` writes it down"), "{before}");
     assert!(before.contains("assumed: [input] `color` is rgb"), "{before}");
-    let (out, error) = said(&["describe", &model]);
+    let (printed, error) = said(&["describe", &model]);
+    assert!(error.contains("assumed: ") && !Path::new(&folder.file("yolo.toml")).exists(), "{error}");
+    let to_file = ["describe", &model, "--out", &folder.file("yolo.toml")];
+    let (out, error) = said(&to_file);
     assert!(out.is_empty() && error.contains("wrote `") && error.contains("assumed: "), "{out}{error}");
     let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
-    assert!(
-        text.starts_with("#:schema https://") && text.contains("# Assumed: Ultralytics feeds its models so.\nscale = [255.0]"),
-        "{text}"
-    );
+    assert_eq!(text, printed);
+    assert!(!text.contains("#:schema") && text.contains("# Assumed: Ultralytics feeds its models so.\nscale = [255.0]"), "{text}");
     let (after, _) = said(&["inspect", &model]);
     let of_picture = |text: &str| text.lines().find(|line| line.contains("  picture ")).unwrap().to_owned();
     assert!(after.contains("yolo.toml`, beside the model") && of_picture(&after) == of_picture(&before), "{after}");
-    check_fails(&["describe", &model], 1, &["yolo.toml", "is there already", "--force"]);
+    check_fails(&to_file, 1, &["yolo.toml", "is there already", "--force"]);
+    assert_eq!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap(), text);
+    // A schema that lies there is named, one that does not is not.
+    std::fs::write(folder.0.join("model-description.schema.json"), said(&["describe", "--schema"]).0).unwrap();
     std::fs::write(folder.0.join("names.txt"), "a\nb\nc\nd\n").unwrap();
-    said(&["describe", &model, "--force", "--labels-file", &folder.file("names.txt")]);
-    assert!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap().contains("labels = [\"a\", \"b\", \"c\", \"d\"]"));
+    said(&[&to_file[..], &["--force", "--labels-file", &folder.file("names.txt")]].concat());
+    let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
+    assert!(text.contains("labels = [\"a\", \"b\", \"c\", \"d\"]"), "{text}");
+    assert!(text.starts_with("#:schema model-description.schema.json\n"), "{text}");
     // What can't be known is left to say, and is a file to be completed.
     std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
     let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);

@@ -3,6 +3,8 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod harness;
+#[cfg(feature = "cli")]
+mod hostile_models;
 
 mod bad_input;
 mod cascade;
@@ -15,6 +17,8 @@ mod flow;
 mod link;
 mod live;
 mod meta;
+#[cfg(feature = "cli")]
+mod models_cli;
 mod motion;
 mod overlay;
 mod pipelines;

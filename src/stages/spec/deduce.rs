@@ -5,6 +5,7 @@
 
 mod family;
 mod model_info;
+mod tf_ssd;
 mod ultralytics;
 
 use std::path::Path;
@@ -38,6 +39,9 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     if let Some(found) = model_info::read(info)? {
         return Ok(found);
     }
+    if let Some(found) = tf_ssd::read(info, false) {
+        return Ok(found);
+    }
     Ok(with_characters(family::of_ports(info, None), info))
 }
 
@@ -53,7 +57,12 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
 
 /// What is known of a model whose outputs the decoder of this name reads, as somebody says: what its authors do with pictures.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
-    with_characters(family::of_ports(info, Some(decoder)), info)
+    let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
+    let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
+    if output::CLASS_DECODERS.contains(&decoder) && decoder != "custom" {
+        found.draft.top.set("task", "classification");
+    }
+    with_characters(found, info)
 }
 
 /// The layout of a picture's port, by its three channels, or its one: nothing where both ends could be them.

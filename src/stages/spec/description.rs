@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc};
+use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc, output};
 use crate::runtime::{Error, ErrorKind, ModelInfo, Result};
 use crate::stages::labels::Labels;
 
@@ -93,7 +93,7 @@ impl Description {
         }
         let model = options.model.display();
         let message = format!(
-            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}; write `{}` (task, input color and layout, output decoder; see \"Describing a model\" in the README), which `roiflow describe {model}` begins, or name one with `description` or `model-proc`",
+            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}; write `{}` (task, input color and layout, output decoder; see \"Describing a model\" in the README), which `roiflow describe {model}` begins, and `--decoder NAME` completes where you know how its outputs are read, or name one with `description` or `model-proc`",
             open.join("; "),
             beside.display()
         );
@@ -147,9 +147,18 @@ impl Description {
 
     /// As [`Description::begin`], for a model of which is known how its outputs are read: by the decoder of this name. What pictures
     /// must look like is taken from the code of the authors of such models, where there is one way.
-    pub fn begin_with(decoder: &str, info: &ModelInfo) -> (Self, Vec<String>) {
+    ///
+    /// # Errors
+    /// `Config` if there is no decoder of this name.
+    pub fn begin_with(decoder: &str, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
+        output::check_decoder_name(decoder)?;
         let found = deduce::of_decoder(decoder, info);
-        (Self { source: Source::Model(found.from), text: found.draft.text(), assumed: found.draft.assumed() }, found.open)
+        Ok((Self { source: Source::Model(found.from), text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
+    }
+
+    /// The same with the width and height of the picture in it, for a model that leaves them open.
+    pub fn with_size(&self, [width, height]: [usize; 2]) -> Self {
+        Self { text: self.text.replacen("[input]\n", &format!("[input]\nsize = [{width}, {height}]\n"), 1), ..self.clone() }
     }
 
     /// The same with the labels in it that it names a file of, so that it can lie anywhere.

@@ -5,9 +5,6 @@ use std::fmt::Write as _;
 
 use crate::stages::labels::Labels;
 
-/// Where editors find the schema of the format.
-pub(super) const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
-
 /// A value in the format.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
@@ -127,7 +124,7 @@ impl Draft {
 
     /// The text of the file.
     pub(super) fn text(&self) -> String {
-        let mut text = format!("#:schema {SCHEMA_URL}\n");
+        let mut text = String::new();
         self.about.iter().for_each(|line| comment(&mut text, line));
         text.push_str("version = 1\n");
         self.top.write(&mut text);

@@ -5,10 +5,13 @@ use serde::Deserialize;
 
 use super::config;
 use crate::frame::Point;
-use crate::runtime::{Port, Result};
+use crate::runtime::{Dim, PartialShape, Port, Result};
 use crate::stages::Cut;
 use crate::tensor::Shape;
 use crate::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding};
+
+/// Models do not look at larger pictures, and memory for them is asked of the engine before the first frame.
+const MAX_EXTENT: usize = 16_384;
 
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -181,9 +184,31 @@ impl WrittenInput {
         Ok(Cut { margin, square: self.square.unwrap_or_default(), align })
     }
 
+    /// The shape of an input that leaves width, height or channels open, with those of `size` and `color`; `None` where nothing changes, and
+    /// where `size` contradicts the port, which [`WrittenInput::picture_shape`] says.
+    pub(super) fn sized(&self, port: &Port) -> Option<PartialShape> {
+        let [width, height] = self.size.filter(|size| size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent)))?;
+        let n_channels = match self.color {
+            Some(WrittenColor::Gray) => 1,
+            _ => 3,
+        };
+        let wanted = match self.layout.unwrap_or(WrittenLayout::Nchw) {
+            WrittenLayout::Nchw => [n_channels, height, width],
+            WrittenLayout::Nhwc => [height, width, n_channels],
+        };
+        let (batch, dims) = port.shape.dims().split_first().filter(|(_, dims)| dims.len() == wanted.len())?;
+        if dims.iter().zip(&wanted).any(|(dim, extent)| !dim.admits(*extent)) || dims.iter().all(|dim| !dim.is_open()) {
+            return None;
+        }
+        PartialShape::new([*batch].into_iter().chain(wanted.map(Dim::Fixed)).collect()).ok()
+    }
+
     /// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.
     pub(super) fn picture_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
         let size = self.size;
+        if let Some(&[width, height]) = size.as_ref().filter(|size| !size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent))) {
+            return Err(config(format!("[input] `size`: expected a width and a height from 1 to {MAX_EXTENT}, got [{width}, {height}]")));
+        }
         let (height_axis, width_axis) = match preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),

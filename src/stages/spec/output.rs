@@ -50,7 +50,7 @@ pub fn register_class_scheme(name: &str, scheme: Arc<dyn ClassScheme>) {
 }
 
 /// The decoders of classifiers that are built in.
-const CLASS_DECODERS: [&str; 6] = ["classes", "multi-label", "expectation", "regression", "embedding", "custom"];
+pub(super) const CLASS_DECODERS: [&str; 6] = ["classes", "multi-label", "expectation", "regression", "embedding", "custom"];
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -207,7 +207,7 @@ impl WrittenOutput {
             method: self.nms_method()?,
             class_agnostic: self.class_agnostic.unwrap_or(defaults.class_agnostic),
         };
-        let n_classes = decoder.check(&outputs, input_size).map_err(|error| contradiction(decoder.name(), &error))?;
+        let n_classes = check_open(&decoder, &outputs, input_size).map_err(|error| contradiction(decoder.name(), &error))?;
         let labels = labels_of(context, Some(options), self.labels.as_deref(), self.labels_file.as_deref())?;
         Ok((Task::Detection { decoder, thresholds, class_scores: Vec::new(), roles }, labels, n_classes))
     }
@@ -486,6 +486,50 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
         .collect()
 }
 
+/// Whether a decoder reads such outputs, and how many classes it tells apart. Of extents that the engine leaves open those count with which
+/// it does: what is in the outputs is looked at in each run.
+fn check_open(decoder: &BoxDecoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
+    /// Columns of tables of boxes.
+    const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];
+    let as_told = decoder.check(outputs, input);
+    if as_told.is_ok() || !outputs.iter().any(|(_, shape)| shape.contains(&usize::MAX)) {
+        return as_told;
+    }
+    let fits = |n_columns: usize| {
+        let shapes: Vec<Vec<usize>> = outputs.iter().map(|(_, shape)| filled_in(shape, n_columns)).collect();
+        let outputs: Vec<(&str, &[usize])> = outputs.iter().zip(&shapes).map(|((name, _), shape)| (*name, &**shape)).collect();
+        decoder.check(&outputs, input).is_ok()
+    };
+    // How many classes there are such shapes do not say.
+    if COLUMNS.into_iter().any(fits) { Ok(0) } else { as_told }
+}
+
+/// A shape with one picture and so many columns where these extents are open.
+fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
+    let rank = shape.len();
+    let extent = |(axis, &extent): (usize, &usize)| match axis {
+        _ if extent != usize::MAX => extent,
+        0 => 1,
+        1 if rank == 4 => 1,
+        _ if rank > 2 && axis == rank - 1 => n_columns,
+        _ => extent,
+    };
+    shape.iter().enumerate().map(extent).collect()
+}
+
+/// # Errors
+/// `Config` with all names and the nearest one, if there is no decoder of this name.
+pub(super) fn check_decoder_name(name: &str) -> Result<()> {
+    let (boxes, classes) = (BOX_SCHEMES.read().unwrap(), CLASS_SCHEMES.read().unwrap());
+    let registered = boxes.iter().map(BoxDecoder::name).chain(classes.iter().map(|(name, _)| name.as_str()));
+    let names: Vec<String> = BoxDecoder::names().chain(CLASS_DECODERS).map(str::to_owned).chain(registered.map(str::to_owned)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match names.contains(&name) {
+        true => Ok(()),
+        false => Err(config(format!("unknown decoder `{name}`: expected one of {}{}", names.join(", "), nearest(name, &names)))),
+    }
+}
+
 fn fraction(key: &str, value: f32) -> Result<f32> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(config(format!("`{key}`: expected 0 to 1, got {value}"))) }
 }
@@ -501,9 +545,14 @@ fn foreign(decoder: &str, key: &str, why: &str) -> Error {
 }
 
 fn unknown_decoder(task: &str, decoder: &str, known: &[&str]) -> Error {
-    let nearest = known.iter().min_by_key(|name| strsim::levenshtein(name, decoder)).filter(|name| strsim::levenshtein(name, decoder) <= 3);
-    let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+    let hint = nearest(decoder, known);
     config(format!("[output] unknown decoder `{decoder}` for {task}: expected one of {}{hint}", known.join(", ")))
+}
+
+/// "; did you mean ...?", if one is near enough.
+fn nearest(name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().min_by_key(|known| strsim::levenshtein(known, name)).filter(|known| strsim::levenshtein(known, name) <= 3);
+    nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 #[cfg(test)]

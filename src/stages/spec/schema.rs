@@ -4,9 +4,11 @@
 use serde_json::{Value, json};
 
 use super::Written;
-use super::draft::SCHEMA_URL;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-description.schema.json");
+
+/// What the schema is called; nothing is loaded from there.
+const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
 
 /// The schema as it is to be.
 fn schema() -> Value {

@@ -1,0 +1,101 @@
+//! What playing a description would refuse, found without playing it: no frame is read and no file is written.
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::graph::{Graph, Structure};
+use super::spec::ParameterType;
+use super::{Error, Input, Outputs, Plan, Result, Spec, build};
+use crate::stages::{Classifier, Detector, StageOptions};
+
+/// Checks a description with these values: its parameters, its graph, the elements and properties, and that each model can be loaded and
+/// is described. Gives the names of parameters that need a value and have none; of what depends on them nothing is known.
+///
+/// # Errors
+/// As [`Plan::resolve`] and [`build::build`], and what the elements say of their models.
+pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
+    let is_set = |name: &str| set.iter().any(|(known, _)| known == name);
+    let mut spec = spec.clone();
+    let mut missing = Vec::new();
+    for (name, parameter) in &mut spec.file.parameters {
+        if parameter.default.is_none() && !is_set(name) {
+            missing.push(name.clone());
+            // An empty text leaves the property as the element has it.
+            (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
+        }
+    }
+    check_defaults(&spec)?;
+    let plan = Plan::resolve(&spec, set, Input::Test(1), Outputs::default())?;
+    let named = |error: Error| error.context(format!("`{}`", spec.path.display()));
+    let pipeline = build::build(&plan).map_err(named)?;
+    check_slots(&spec, &pipeline).map_err(named)?;
+    let slots =
+        Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
+    for element in &plan.elements {
+        // What a parameter without a value would say may be anything.
+        if slots.iter().any(|slot| slot.element == element.name && missing.contains(&slot.parameter)) {
+            continue;
+        }
+        if let Some(found) = pipeline.by_name(&element.name) {
+            check_model(&element.factory, &found).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
+        }
+    }
+    Ok(missing)
+}
+
+/// Defaults are of their parameters' types, those that the user has replaced, too.
+fn check_defaults(spec: &Spec) -> Result<()> {
+    let mut alone = spec.clone();
+    alone.file.pipeline.graph = "{source} ! {video}".to_owned();
+    for parameter in alone.file.parameters.values_mut().filter(|parameter| parameter.default.is_none()) {
+        (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
+    }
+    Plan::resolve(&alone, &[], Input::Test(1), Outputs::default()).map(drop)
+}
+
+/// Elements have the properties that parameters are for, those without a value, too.
+fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
+    let structure = Structure { source: String::new(), json: String::new(), video: String::new() };
+    for slot in Graph::parse(&spec.file.pipeline.graph, &structure)?.slots {
+        let Some(element) = pipeline.by_name(&slot.element) else { continue };
+        if element.find_property(&slot.property).is_none() {
+            let factory = element.factory().map(|factory| factory.name().to_string()).unwrap_or_default();
+            return Err(Error::usage(format!(
+                "element `{factory}` has no property `{}`; `gst-inspect-1.0 {factory}` lists them",
+                slot.property
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Loads the model of an inference element as the element would.
+fn check_model(factory: &str, element: &gst::Element) -> Result<(), String> {
+    if !["roidetect", "roiclassify"].contains(&factory) {
+        return Ok(());
+    }
+    let text = |property: &str| element.property::<Option<String>>(property).filter(|text| !text.is_empty());
+    let threshold = |property: &str| Some(element.property::<f32>(property)).filter(|threshold| *threshold >= 0.0);
+    let Some(model) = text("model") else {
+        return Err("it has no model: set the property `model` to the path of a model file".to_owned());
+    };
+    let options = StageOptions {
+        model: model.into(),
+        description: text("description").map(Into::into),
+        model_proc: text("model-proc").map(Into::into),
+        device: text("device"),
+        labels: text("labels").map(|labels| labels.split(',').map(|label| label.trim().to_owned()).collect()),
+        labels_file: text("labels-file").map(Into::into),
+        threshold: threshold("threshold"),
+        config: text("config"),
+        ..StageOptions::default()
+    };
+    let loaded = match factory {
+        "roidetect" => {
+            let options = StageOptions { class_thresholds: text("class-thresholds"), iou_threshold: threshold("iou-threshold"), ..options };
+            Detector::new(&options).map(drop)
+        }
+        _ => Classifier::new(&options).map(drop),
+    };
+    loaded.map_err(|error| error.to_string())
+}

@@ -1,0 +1,64 @@
+//! Detectors whose last operation is TensorFlow's own suppression: the names of their outputs tell them, where shapes are left open.
+
+use super::super::draft::{Draft, Value};
+use super::{Found, layout_of, leaves_size_open, n_channels};
+use crate::runtime::{ModelInfo, Port};
+use crate::tensor::ElementType;
+
+const NAME: &str = "tf-ssd";
+
+/// Names of outputs as TensorFlow's detection API and the converter of TensorFlow Lite have them.
+fn has_names(info: &ModelInfo) -> bool {
+    let has = |word: &str| info.outputs.iter().any(|port| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word)));
+    (has("detection_boxes") && has("detection_classes") && has("detection_scores")) || (has("postprocess:1") && has("postprocess:2"))
+}
+
+/// What is known of such a model, or of one of which somebody says that it is one; `None` of others.
+pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
+    let [port] = &*info.inputs else { return None };
+    if !(is_said || has_names(info)) {
+        return None;
+    }
+    let layout = layout_of(port).or_else(|| channels_last(port))?;
+    let (mut draft, mut open) = (Draft::default(), Vec::new());
+    let why = "the authors of TensorFlow's detection API do so";
+    draft.about.push("A detector of TensorFlow's detection API, whose boxes are suppressed in the model.".to_owned());
+    draft.top.set("task", "detection");
+    let input = &mut draft.input;
+    if n_channels(port, layout) == Some(1) {
+        input.set("color", "gray");
+    } else {
+        input.assume("color", "rgb", why);
+    }
+    input.set("layout", layout);
+    input.assume("resize", "stretch", why);
+    // Of whole numbers there is but one way; a model of fractions may take pixels as they are, or from -1 to 1.
+    if port.element != ElementType::U8 {
+        let range = "the model is taken to scale pixels itself; for one that takes -1 to 1 `mean` and `scale` are 127.5";
+        if is_said {
+            input.assume("scale", Value::Numbers(vec![1.0]), range);
+        } else {
+            open.push(format!(
+                "its outputs are those that decoder `{NAME}` reads, but whether its input {port} takes pixels of 0 to 255 it does not say"
+            ));
+            input.leave("scale", Value::Numbers(vec![1.0]), "1 where the model scales pixels itself; with mean 127.5, 127.5 for -1 to 1.");
+        }
+    }
+    if leaves_size_open(port, layout) {
+        open.push(format!(
+            "its outputs are those that decoder `{NAME}` reads; its input {port} leaves its size open, so `size` in [input] must say it"
+        ));
+        input.leave("size", Value::Wholes(vec![300, 300]), "The model takes any size: width and height of what it gets.");
+    }
+    if is_said {
+        draft.output.set("decoder", NAME);
+    } else {
+        draft.output.assume("decoder", NAME, "its outputs have the names of this family");
+    }
+    Some(Found { from: "the names of its outputs", draft, open })
+}
+
+/// The layout of pictures whose extents are all open: these models are of TensorFlow, where channels come last.
+fn channels_last(port: &Port) -> Option<&'static str> {
+    (port.shape.dims().len() == 4).then_some("nhwc")
+}

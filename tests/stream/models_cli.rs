@@ -1,0 +1,388 @@
+//! Models as the command looks at them: the cache of compiled models, pictures of open sizes, outputs of open shapes, files that do harm,
+//! and what `inspect` and `describe` say of all these.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+
+use crate::cli::{Folder, check_fails, command, roiflow};
+
+const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "AUTO"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn tiny(name: &str) -> String {
+    root().join("assets/tiny").join(name).to_str().unwrap().to_owned()
+}
+
+fn is_here(device: &str) -> bool {
+    ::roiflow::devices::core().devices().iter().any(|(name, info)| name == device && info.missing.is_none())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = roiflow(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}: {}", output.status, said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A pipeline of one detector; gives its path.
+fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
+    let path = folder.file(name);
+    let text = format!(
+        "# A test.\nversion = 1\nname = \"test\"\ndescription = \"A test.\"\n[parameters.device]\ntype = \"string\"\ndefault = \"CPU\"\n\
+         [pipeline]\ngraph = '''{graph}'''\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// The entries of a cache folder, and drafts.
+fn entries(cache: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(cache).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    entries
+}
+
+/// A run of two frames that caches its models in this folder.
+fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
+    let mut command = command();
+    command.args(["run", pipeline, "--input", "test:2", "-q", "--device", device, "--log", "debug"]);
+    command.env("ROIFLOW_CACHE_DIR", cache).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// OpenVINO writes a cached model where it lies, while other processes have mapped it: they died of SIGBUS.
+#[test]
+fn processes_that_start_with_an_empty_cache_all_succeed() {
+    let folder = Folder::new("cache-at-once");
+    let demo = root().join("assets/demo/age-v1.onnx");
+    let model = if demo.is_file() { demo.to_str().unwrap().to_owned() } else { tiny("color.onnx") };
+    let graph = format!("{{source}} ! roiclassify inference-region=full-frame model={model} device={{device}} ! {{video}}");
+    let pipeline = pipeline(&folder, "age.toml", &graph);
+    for device in ["OPENVINO.CPU", "ORT.CPU"].into_iter().filter(|device| is_here(device)) {
+        for round in 0..5 {
+            let cache = PathBuf::from(folder.file(&format!("{device}-{round}")));
+            let running: Vec<Child> = (0..4).map(|_| cached(&pipeline, device, &cache)).collect();
+            for child in running {
+                let output = child.wait_with_output().unwrap();
+                assert!(output.status.success(), "{device}, round {round}: {}: {}", output.status, said(&output));
+            }
+            let left = entries(&cache);
+            assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no drafts are left: {left:?}");
+            let next = cached(&pipeline, device, &cache).wait_with_output().unwrap();
+            assert!(next.status.success() && said(&next).contains("was loaded from the cache"), "{device}: {}", said(&next));
+            assert!(!said(&next).contains("was compiled"), "{device}: {}", said(&next));
+            assert_eq!(entries(&cache), left);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_cache_is_made_anew() {
+    let folder = Folder::new("cache-damaged");
+    let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
+    let pipeline = pipeline(&folder, "boxes.toml", &graph);
+    for device in ["OPENVINO.CPU", "ORT.CPU"].into_iter().filter(|device| is_here(device)) {
+        let cache = PathBuf::from(folder.file(device));
+        let run = || {
+            let output = cached(&pipeline, device, &cache).wait_with_output().unwrap();
+            assert!(output.status.success(), "{device}: {}: {}", output.status, said(&output));
+            said(&output)
+        };
+        run();
+        type Damage = fn(Vec<u8>) -> Vec<u8>;
+        let damages: [(&str, Damage); 4] = [
+            ("cut off", |bytes| bytes[..bytes.len() / 2].to_vec()),
+            ("empty", |_| Vec::new()),
+            ("zeros", |bytes| vec![0; bytes.len()]),
+            ("one byte", |mut bytes| {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                bytes
+            }),
+        ];
+        for (name, damage) in damages {
+            for file in entries(&cache).iter().flat_map(|entry| entries(entry)) {
+                let bytes = damage(std::fs::read(&file).unwrap());
+                // The library takes the right to write from its files.
+                std::fs::remove_file(&file).unwrap();
+                std::fs::write(&file, bytes).unwrap();
+            }
+            let text = run();
+            assert!(text.contains("is damaged"), "{device}, {name}: {text}");
+            let next = run();
+            assert!(next.contains("was loaded from the cache") && !next.contains("is damaged"), "{device}, {name}: {next}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_said_and_no_error() {
+    let folder = Folder::new("cache-unusable");
+    std::fs::write(folder.file("file"), "no folder").unwrap();
+    let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
+    let pipeline = pipeline(&folder, "boxes.toml", &graph);
+    for device in ["OPENVINO.CPU", "ORT.CPU"].into_iter().filter(|device| is_here(device)) {
+        let output = cached(&pipeline, device, Path::new(&folder.file("file/cache"))).wait_with_output().unwrap();
+        assert!(output.status.success() && said(&output).contains("cached in"), "{device}: {}", said(&output));
+        assert!(!said(&output).contains("WARN"), "{device}: {}", said(&output));
+    }
+}
+
+#[test]
+fn the_cache_is_cleaned_by_size_and_of_what_killed_processes_left() {
+    let device = "ORT.CPU";
+    if !is_here(device) {
+        return eprintln!("skipped: {device} is not there");
+    }
+    let folder = Folder::new("cache-cleaning");
+    let cache = PathBuf::from(folder.file("cache"));
+    let of = |model: &str| {
+        let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny(model));
+        pipeline(&folder, &format!("{model}.toml"), &graph)
+    };
+    let run = |model: &str, size: &str| {
+        let mut command = command();
+        command.args(["run", &of(model), "--input", "test:1", "-q", "--device", device]);
+        let output = command.env("ROIFLOW_CACHE_DIR", &cache).env("ROIFLOW_CACHE_SIZE", size).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    run("rectangle.onnx", "1M");
+    let first = entries(&cache);
+    run("stripes.onnx", "1M");
+    assert_eq!(entries(&cache).len(), 2);
+    let (key, foreign) = ("0".repeat(32), cache.join("notes.txt"));
+    std::fs::create_dir(cache.join(format!("openvino-{key}.123-0.tmp"))).unwrap();
+    std::fs::write(&foreign, "of the user").unwrap();
+    run("rectangle.onnx", "1");
+    assert_eq!(entries(&cache), [foreign, first[0].clone()], "what was just used stays, and what is not ours");
+    assert!(run("rectangle.onnx", "much").contains("ROIFLOW_CACHE_SIZE"));
+}
+
+/// A description of `open_*.onnx`.
+fn open_faces(size: &str) -> String {
+    format!(
+        "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\nresize = \"stretch\"\n{size}\n\
+         [output]\ndecoder = \"scrfd\"\nthreshold = 0.5\nlabels = [\"face\"]\n"
+    )
+}
+
+/// A black picture of 96 x 64 with one white rectangle.
+fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> String {
+    let [x_min, y_min, x_max, y_max] = white;
+    let mut picture = image::RgbImage::new(size[0], size[1]);
+    for (x, y, pixel) in picture.enumerate_pixels_mut() {
+        if (x_min..x_max).contains(&x) && (y_min..y_max).contains(&y) {
+            *pixel = image::Rgb([255; 3]);
+        }
+    }
+    picture.save(folder.file(name)).unwrap();
+    folder.file(name)
+}
+
+/// The boxes of the first line of a run.
+fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64; 4]> {
+    let json = folder.file("boxes.jsonl");
+    succeeds(&["run", pipeline, "-q", "--input", input, "--json", &json, "--device", device]);
+    let text = std::fs::read_to_string(json).unwrap();
+    let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let objects = line["objects"].as_array().unwrap();
+    objects.iter().map(|object| ["x", "y", "w", "h"].map(|key| object[key].as_f64().unwrap().round() as i64)).collect()
+}
+
+#[test]
+fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
+    let folder = Folder::new("open-size");
+    let input = picture(&folder, "white.png", [16, 8, 24, 16], [96, 64]);
+    for stem in ["open_size", "open_all", "open_width"] {
+        let model = folder.file(&format!("{stem}.onnx"));
+        std::fs::copy(tiny(&format!("{stem}.onnx")), &model).unwrap();
+        let description = folder.file(&format!("{stem}.toml"));
+        std::fs::write(&description, open_faces("size = [96, 64]")).unwrap();
+        let graph = format!("{{source}} ! roidetect model={model} device={{device}} ! {{json}} ! {{video}}");
+        let pipeline = pipeline(&folder, "open.pipeline.toml", &graph);
+        for device in DEVICES.into_iter().filter(|device| is_here(device)) {
+            assert_eq!(boxes(&folder, &pipeline, &input, device), [[8, 0, 16, 16]], "{stem} on {device}");
+            let bench = succeeds(&["bench", &model, "--device", device, "--seconds", "0.05"]);
+            assert!(bench.contains("[1, 3, 64, 96]"), "{stem} on {device}: {bench}");
+        }
+        let text = succeeds(&["inspect", &model]);
+        assert!(text.contains("picture 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
+        // Without a description it is left to say, or said.
+        std::fs::remove_file(&description).unwrap();
+        let open = succeeds(&["describe", &model, "--decoder", "scrfd"]);
+        assert!(open.contains("# size ="), "{stem}: {open}");
+        succeeds(&["describe", &model, "--decoder", "scrfd", "--size", "96x64", "--out", &description]);
+        assert!(succeeds(&["inspect", &model]).contains("picture 96x64"), "{stem}");
+        std::fs::remove_file(&description).unwrap();
+        check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
+        // A size that the model does not take, and one that nobody should ask for.
+        for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "leaves its size open")] {
+            std::fs::write(&description, open_faces(size)).unwrap();
+            check_fails(&["inspect", &model], 1, &[parts]);
+        }
+        std::fs::remove_file(&description).unwrap();
+    }
+    std::fs::copy(tiny("open_width.onnx"), folder.file("w.onnx")).unwrap();
+    std::fs::write(folder.file("w.toml"), open_faces("size = [96, 96]")).unwrap();
+    check_fails(&["inspect", &folder.file("w.onnx")], 1, &["size = [96, 96]", "contradicts"]);
+    check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["leaves width and height", "[1, 3, 60, 80]"]);
+}
+
+/// OpenVINO reports `[?, ?, ?]` for its boxes.
+#[test]
+fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
+    let folder = Folder::new("suppressed");
+    let model = folder.file("suppressed.onnx");
+    std::fs::copy(tiny("suppressed.onnx"), &model).unwrap();
+    let text = succeeds(&["inspect", &model]);
+    assert!(text.contains("decoder tf-ssd") && text.contains("the names of its outputs"), "{text}");
+    let described = succeeds(&["describe", &model, "--decoder", "tf-ssd"]);
+    assert!(
+        described.contains("decoder = \"tf-ssd\"") && !described.contains("left to say") && !described.contains("# task"),
+        "{described}"
+    );
+    std::fs::write(folder.file("suppressed.toml"), described).unwrap();
+    assert!(succeeds(&["inspect", &model]).contains("beside the model"));
+    let input = picture(&folder, "white.png", [32, 16, 48, 32], [64, 64]);
+    let graph = format!("{{source}} ! roidetect model={model} device={{device}} ! {{json}} ! {{video}}");
+    let pipeline = pipeline(&folder, "ssd.pipeline.toml", &graph);
+    for device in ["AUTO", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| is_here(device)) {
+        assert_eq!(boxes(&folder, &pipeline, &input, device), [[32, 16, 16, 16]], "{device}");
+    }
+}
+
+#[test]
+fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
+    let parts = ["unknown decoder `yolov8x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
+    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov8x"], 1, &parts);
+    check_fails(&["describe", &tiny("color.onnx"), "--decoder", "nosuchthing"], 1, &["unknown decoder `nosuchthing`", "ultraface"]);
+    let output = roiflow(&["describe", &tiny("color.onnx")]);
+    assert!(said(&output).contains("--decoder NAME"), "{}", said(&output));
+    let folder = Folder::new("no-description");
+    std::fs::copy(tiny("color.onnx"), folder.file("color.onnx")).unwrap();
+    check_fails(&["inspect", &folder.file("color.onnx")], 1, &["no description", "--decoder NAME"]);
+    assert!(succeeds(&["describe", &folder.file("color.onnx"), "--decoder", "classes"]).contains("\ntask = \"classification\""));
+}
+
+#[test]
+fn describe_writes_over_nothing_unless_it_is_told_to() {
+    let folder = Folder::new("describe-over");
+    std::fs::copy(tiny("suppressed.onnx"), folder.file("m.onnx")).unwrap();
+    std::fs::write(folder.file("kept.toml"), "mine").unwrap();
+    std::os::unix::fs::symlink("kept.toml", folder.file("link.toml")).unwrap();
+    std::os::unix::fs::symlink("nowhere.toml", folder.file("dangling.toml")).unwrap();
+    for name in ["kept.toml", "link.toml", "dangling.toml", "m.onnx"] {
+        check_fails(&["describe", &folder.file("m.onnx"), "--out", &folder.file(name)], 1, &["is there already", "--force"]);
+    }
+    assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
+    check_fails(&["describe", &folder.file("m.onnx"), "--force"], 2, &["--out"]);
+    // What can't be described leaves the file as it was, also with --force.
+    std::fs::write(folder.file("bad.onnx"), "no model").unwrap();
+    check_fails(&["describe", &folder.file("bad.onnx"), "--force", "--out", &folder.file("kept.toml")], 1, &["not an ONNX model"]);
+    assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
+    succeeds(&["describe", &folder.file("m.onnx"), "--force", "--out", &folder.file("link.toml")]);
+    assert!(std::fs::read_to_string(folder.file("kept.toml")).unwrap().contains("tf-ssd"));
+    assert!(std::fs::symlink_metadata(folder.file("link.toml")).unwrap().is_symlink());
+}
+
+#[test]
+fn inspect_refuses_what_run_would_refuse() {
+    let folder = Folder::new("inspect-pipeline");
+    let model = tiny("rectangle.onnx");
+    let write = |parameters: &str, graph: &str| {
+        let path = folder.file("p.toml");
+        let text = format!("version = 1\nname = \"p\"\ndescription = \"P.\"\n{parameters}\n[pipeline]\ngraph = '''{graph}'''\n");
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let detector = format!("[parameters.detector]\ntype = \"path\"\ndefault = \"{model}\"\n");
+    let graph = "{source} ! roidetect model={detector} device=CPU ! {json} ! {video}";
+    let good = write(&detector, graph);
+    assert!(succeeds(&["inspect", &good]).contains("default \"/"));
+    std::fs::write(folder.file("text.onnx"), "no model").unwrap();
+    let cases = [
+        ("a missing model", detector.replace(&model, "/nowhere/m.onnx"), graph.to_owned(), 1, "/nowhere/m.onnx"),
+        ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "has no model"),
+        ("an unreadable model", detector.replace(&model, &folder.file("text.onnx")), graph.to_owned(), 1, "not an ONNX model"),
+        ("an unknown element", detector.clone(), graph.replace("roidetect", "roidetekt"), 1, "roidetekt"),
+        ("an unknown property", detector.clone(), graph.replace("device=", "devise="), 1, "devise"),
+        ("an unknown property with a placeholder", detector.clone(), graph.replace("model=", "modle="), 2, "modle"),
+        ("an unknown placeholder", detector.clone(), graph.replace("{detector}", "{detektor}"), 2, "did you mean `detector`"),
+        ("no source", detector.clone(), graph.replace("{source}", "videotestsrc"), 2, "{source}"),
+        (
+            "a default of another type",
+            format!("{detector}[parameters.n]\ntype = \"integer\"\ndefault = \"x\"\n"),
+            graph.to_owned(),
+            2,
+            "integer",
+        ),
+        ("a device that there is not", detector.clone(), graph.replace("CPU", "TPU"), 1, "no device `TPU`"),
+        ("a classifier as a detector", detector.replace("rectangle", "color"), graph.to_owned(), 1, "a detector needs"),
+        ("a detector as a classifier", detector.clone(), graph.replace("roidetect", "roiclassify"), 1, "a classifier needs"),
+    ];
+    for (name, parameters, graph, code, part) in &cases {
+        let path = write(parameters, graph);
+        let (inspected, ran) = (roiflow(&["inspect", &path]), roiflow(&["run", &path, "--input", "test:1", "-q"]));
+        assert_eq!(inspected.status.code(), Some(*code), "{name}: {}", said(&inspected));
+        assert!(said(&inspected).contains(part), "{name}: {}", said(&inspected));
+        assert!(!ran.status.success(), "{name}: run takes it");
+    }
+    // What is required is listed, and looked at once it is given.
+    let open = write("[parameters.detector]\ntype = \"path\"\n", graph);
+    let text = succeeds(&["inspect", &open]);
+    assert!(text.contains("detector (path, required)") && text.contains("not checked"), "{text}");
+    let set = format!("detector={model}");
+    assert!(!succeeds(&["inspect", &open, "--set", &set]).contains("not checked"));
+    check_fails(&["inspect", &open, "--set", "detector=/nowhere/m.onnx"], 1, &["/nowhere/m.onnx"]);
+    check_fails(&["inspect", &open, "--set", "detectr=x"], 2, &["did you mean `detector`"]);
+    check_fails(&["inspect", &write("[parameters.detector]\ntype = \"path\"\n", &graph.replace("model=", "modle="))], 2, &["modle"]);
+    check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set goes with"]);
+}
+
+/// Nothing of a file of somebody else moves the cursor or hides a line.
+#[test]
+fn foreign_text_is_shown_and_not_obeyed() {
+    let folder = Folder::new("escapes");
+    let text = "version = 1\nname = \"\\u001b[2Jname\"\ndescription = \"\\u001b]0;title\\u0007\"\n\
+        [parameters.\"\\u001b[1mp\"]\ntype = \"string\"\ndefault = \"\\u001b[3m\"\nhelp = \"help\\u001b[4m\\nsecond\\rline\"\n\
+        [pipeline]\ngraph = '''{source} ! {video}'''\n";
+    std::fs::write(folder.file("p.toml"), text).unwrap();
+    let description = "version = 1\ntask = \"detection\"\nname = \"\\u001b[2Jname\"\n[model]\nabout = \"\\u001b[5mabout\"\nauthor = \"a\\rb\"\n\
+        [input]\ncolor = \"rgb\"\nlayout = \"nhwc\"\nresize = \"stretch\"\n[output]\ndecoder = \"ultraface\"\nlabels = [\"\\u001b[6mface\"]\n";
+    std::fs::write(folder.file("d.toml"), description).unwrap();
+    let bad = description.replace("ultraface", "\\u001b[7mfoo");
+    std::fs::write(folder.file("bad.toml"), bad).unwrap();
+    let (model, odd) = (tiny("rectangle.onnx"), folder.file("a\u{1b}[2Jb.onnx"));
+    // The name of the output, which stands in the file as it is.
+    let mut bytes = std::fs::read(&model).unwrap();
+    for at in 0..bytes.len() - 5 {
+        if &bytes[at..at + 5] == b"boxes" {
+            bytes[at..at + 5].copy_from_slice(b"b\x1b[2J");
+        }
+    }
+    std::fs::write(&odd, bytes).unwrap();
+    let (plain, named, wrong) = (folder.file("p.toml"), folder.file("d.toml"), folder.file("bad.toml"));
+    for arguments in [
+        vec!["inspect", &*plain],
+        vec!["inspect", &*model, "--description", &*named],
+        vec!["inspect", &*model, "--description", &*wrong],
+        vec!["inspect", &*odd, "--description", &*named],
+        vec!["inspect", &*odd],
+        vec!["describe", &*odd],
+        vec!["describe", &*odd, "--decoder", "ultraface"],
+        vec!["describe", &*model, "--decoder", "\u{1b}[2J"],
+        vec!["bench", &*odd, "--seconds", "0.01", "--device", "CPU"],
+    ] {
+        let output = roiflow(&arguments);
+        for bytes in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(!text.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{arguments:?}: {text:?}");
+        }
+    }
+}
