@@ -1,13 +1,14 @@
 //! `roiflow describe`: writes the description of a model, of all that can be known without one.
 
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use super::inspect::true_info;
 use super::terminal::Terminal;
 use crate::devices;
+use crate::pipeline::outputs;
 use crate::stages::{Description, ModelSpec, StageOptions};
 
 /// The schema of descriptions.
@@ -49,6 +50,9 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     if !to_stdout && !args.force && out.exists() {
         bail!(is_there());
     }
+    let given = [("model", Some(model)), ("model-proc", args.model_proc.as_ref()), ("labels-file", args.labels_file.as_ref())];
+    let given: Vec<(&str, &Path)> = given.into_iter().filter_map(|(role, path)| Some((role, path?.as_path()))).collect();
+    outputs::check_file("--out", &out, &given)?;
     let options = StageOptions { model: model.clone(), model_proc: args.model_proc.clone(), ..StageOptions::default() };
     let (info, _) = true_info(&devices::core().read_model(model)?);
     let (mut description, open) = match &args.decoder {

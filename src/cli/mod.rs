@@ -1,17 +1,19 @@
 //! What the user types: arguments, dispatch, exit codes.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed. Results go to standard output, everything said to people to standard error.
+//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs failed, 128 and the signal's number if a signal ended the process
+//! before it was done, 141 (SIGPIPE) if the reader of standard output closed it. Results go to standard output, everything said to people to standard error.
 
 mod bench;
 mod describe;
 mod devices;
 mod inspect;
 mod run;
+mod signals;
 mod terminal;
 mod trace;
 mod vtune;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -81,23 +83,29 @@ pub fn main() -> ExitCode {
     };
     let trace = match &cli.command {
         Command::Run(args) => args.create_trace(),
-        _ => Ok(None),
+        _ => None,
     };
-    init_log(cli.log, &terminal, trace.as_ref().ok().cloned().flatten());
+    init_log(cli.log, &terminal, trace.clone());
     let done = match cli.command {
-        Command::Run(args) => trace.and_then(|trace| run::run(args, trace, &terminal)),
+        Command::Run(args) => run::run(args, trace, &terminal),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, &terminal),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut script);
+            std::io::stdout().write_all(&script).map_err(Into::into)
         }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_stdout(&error) => signals::end_as_by_closed_pipe(),
         Err(error) => {
+            if let Some(forced) = error.downcast_ref::<signals::Forced>() {
+                terminal.error(forced);
+                return ExitCode::from(forced.exit_code());
+            }
             terminal.error(format_args!("{error:#}"));
             let is_usage = |error: &pipeline::Error| error.kind() == pipeline::ErrorKind::Usage;
             ExitCode::from(match () {
@@ -107,6 +115,14 @@ pub fn main() -> ExitCode {
             })
         }
     }
+}
+
+/// Whether the reader of standard output closed it, which is no failure.
+fn is_closed_stdout(error: &anyhow::Error) -> bool {
+    let is_broken_pipe = |kind| kind == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Closed)
+        || error.downcast_ref::<std::io::Error>().is_some_and(|error| is_broken_pipe(error.kind()))
+        || error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind).is_some_and(is_broken_pipe)
 }
 
 /// Prints why the arguments were refused, or the help text. Exit code 2 on wrong use, 0 for --help and --version.

@@ -6,14 +6,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::signals;
 use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::streams::StreamEvent;
-use crate::pipeline::{self, Ending, ErrorKind, Event, Input, Interrupt, Outputs, Plan, Progress, Spec, streams};
+use crate::pipeline::{self, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Outputs, Plan, Progress, Spec, outputs, streams};
 use crate::stages;
 
 #[derive(Debug, clap::Args)]
@@ -45,6 +46,12 @@ pub(super) struct Args {
     /// Write when each step ran, and where, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Refuse to run if a file of --json, --video or --trace exists
+    #[arg(long, conflicts_with = "append")]
+    no_overwrite: bool,
+    /// Write the lines of --json behind those that the file has
+    #[arg(long, requires = "json", conflicts_with_all = ["video", "trace"])]
+    append: bool,
     /// No progress and no summary
     #[arg(long, short)]
     quiet: bool,
@@ -57,9 +64,17 @@ fn parse_assignment(text: &str) -> Result<(String, String), String> {
 
 impl Args {
     /// Begins the trace, if one is wanted: before anything that could be traced.
-    pub(super) fn create_trace(&self) -> anyhow::Result<Option<Trace>> {
-        let create = |path: &PathBuf| Trace::create(path).with_context(|| format!("cannot write the trace `{}`", path.display()));
-        self.trace.as_ref().map(create).transpose()
+    pub(super) fn create_trace(&self) -> Option<Trace> {
+        self.trace.as_ref().map(|path| Trace::new(path, self.if_exists()))
+    }
+
+    /// What happens to files that exist.
+    fn if_exists(&self) -> IfExists {
+        match (self.no_overwrite, self.append) {
+            (true, _) => IfExists::Fail,
+            (false, true) => IfExists::Append,
+            (false, false) => IfExists::Replace,
+        }
     }
 }
 
@@ -86,10 +101,6 @@ impl std::fmt::Display for SomeFailed {
 impl std::error::Error for SomeFailed {}
 
 pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyhow::Result<()> {
-    let stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    if stdout(&args.json) && stdout(&args.video) {
-        bail!(pipeline::Error::usage("--json - and --video -: only one of them can be standard output"));
-    }
     let spec = Spec::read(&args.pipeline)?;
     let names = streams::names(&args.input);
     let is_many = names.len() > 1;
@@ -98,15 +109,21 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
+    if let Some(trace) = &args.trace {
+        outputs::check_destination("--trace", trace, args.if_exists())?;
+    }
+    outputs::check(plans.iter().flatten(), args.trace.as_deref())?;
 
     stages::keep_compiled_models_in(cache_folder());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
     let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
     let interrupt = Interrupt::default();
-    handle_signals(&interrupt, terminal)?;
+    signals::handle(&interrupt, trace.as_ref(), terminal)?;
     let begin = Instant::now();
-    let ended = play(&plans, &names, &interrupt, args.quiet, terminal);
-    let traced = trace.map_or(Ok(()), |trace| trace.finish());
+    let ended = play(&plans, &names, &interrupt, trace.as_ref(), args.quiet, terminal);
+    // A trace of a start that failed is not written: it would take the place of an earlier one.
+    let is_traced = |trace: &Trace| ended.iter().flatten().any(|ending| !ending.forced) || trace.is_open();
+    let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
     let all: Vec<Stream> =
         names.into_iter().zip(&args.input).zip(ended).map(|((name, input), ended)| Stream { name, input: input.clone(), ended }).collect();
     if let [one] = &*all {
@@ -115,7 +132,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         if !args.quiet {
             terminal.print(summary(&args, &all, &ending.stats, begin.elapsed()).trim_end());
         }
-        return Ok(());
+        return signals::check_forced(ending.forced);
     }
     traced?;
     let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
@@ -123,8 +140,12 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         let stats = Stats::sum(endings().map(|ending| &ending.stats));
         terminal.print(summary(&args, &all, &stats, begin.elapsed()).trim_end());
     }
+    let is_closed = |stream: &Stream| stream.ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed);
+    if let Some(Stream { ended: Err(error), .. }) = all.iter().find(|stream| is_closed(stream)) {
+        bail!(error.clone());
+    }
     match all.iter().filter(|stream| stream.ended.is_err()).count() {
-        0 => Ok(()),
+        0 => signals::check_forced(endings().any(|ending| ending.forced)),
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
@@ -148,8 +169,14 @@ fn plan(args: &Args, spec: &Spec, input: &str, name: &str, is_many: bool) -> Res
     }
     let mut set = args.set.clone();
     set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
-    let outputs =
-        Outputs { json: args.json.clone(), video: args.video.clone(), show: args.show, repeat: args.repeat, ..Outputs::default() };
+    let outputs = Outputs {
+        json: args.json.clone(),
+        video: args.video.clone(),
+        show: args.show,
+        repeat: args.repeat,
+        if_exists: args.if_exists(),
+        ..Outputs::default()
+    };
     outputs.check_for(args.input.len())?;
     Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many))
 }
@@ -159,6 +186,7 @@ fn play(
     plans: &[Result<Plan, pipeline::Error>],
     names: &[String],
     interrupt: &Interrupt,
+    trace: Option<&Trace>,
     quiet: bool,
     terminal: &Terminal,
 ) -> Vec<Result<Ending, pipeline::Error>> {
@@ -175,18 +203,22 @@ fn play(
             Err(error) => fail(name, error),
         }
     }
+    let is_traced = AtomicBool::new(false);
     let bar = Mutex::new((Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]));
     let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
         StreamEvent::Running(Event::Progress(progress)) => {
             let (bar, all) = &mut *bar.lock().unwrap();
             all[plan_idx] = Some(progress);
+            if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !is_traced.swap(true, Ordering::AcqRel)) {
+                trace.open();
+            }
             bar.show(Progress::of_all(all.iter().flatten()));
         }
         StreamEvent::Running(Event::Warning(warning)) if is_many => {
             terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx]));
         }
         StreamEvent::Running(Event::Warning(warning)) => terminal.warn(warning),
-        StreamEvent::Ended(Err(error)) if is_many => fail(playable_names[plan_idx], error),
+        StreamEvent::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
         StreamEvent::Ended(_) => {}
     });
     bar.into_inner().unwrap().0.finish();
@@ -196,20 +228,6 @@ fn play(
         Err(error) => Err(error.clone()),
     };
     plans.iter().map(of_plan).collect()
-}
-
-/// The first signal ends the stream properly, the second one ends the process at once.
-fn handle_signals(interrupt: &Interrupt, terminal: &Terminal) -> anyhow::Result<()> {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    let (interrupt, terminal) = (interrupt.clone(), terminal.clone());
-    ctrlc::set_handler(move || {
-        if ASKED.swap(true, Ordering::AcqRel) {
-            std::process::exit(130);
-        }
-        terminal.print("\nending (once more to end at once)");
-        interrupt.interrupt();
-    })
-    .context("cannot handle Ctrl-C")
 }
 
 /// The progress bar: frames, fps, time left.

@@ -7,14 +7,14 @@
 //!
 //! The file is valid JSON after every write: each write ends with the closing bracket, and the next one begins over it. So a
 //! trace can be opened while it grows, and after a second Ctrl-C or a crash it lacks its last moments only. At most
-//! `BUFFER_BYTES` are held back in memory.
+//! `BUFFER_BYTES` are held back in memory, once the file is open. It is opened when the first frame is there, so that a start that
+//! fails leaves an earlier trace as it is; what happens before is held back, too, up to `START_BYTES`.
 //!
 //! Not the crate tracing-chrome: its lanes are threads or root spans, not both; its events pass through a queue without a
 //! bound; and its file is complete only if the process lives to end it.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,12 @@ use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::pipeline::{Deadline, Destination, IfExists};
+
 /// The most that is held back.
 const BUFFER_BYTES: usize = 32 << 10;
+/// The most that is held back of what happens before the first frame; what comes then is left out.
+const START_BYTES: usize = 8 << 20;
 /// The longest that something is held back while events come.
 const MAX_DELAY: Duration = Duration::from_millis(200);
 /// What closes the list of events.
@@ -45,29 +49,50 @@ pub(super) struct Trace(Arc<Inner>);
 struct Inner {
     begin: Instant,
     path: PathBuf,
+    deadline: Deadline,
     output: Mutex<Output>,
     frame_lanes: Mutex<FrameLanes>,
     n_arrows: AtomicU64,
 }
 
 impl Trace {
-    /// Begins the file.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let mut output = Output::new(File::create(path)?);
+    /// A trace that begins now, and is written to this file from [`Trace::open`] on.
+    pub(super) fn new(path: &Path, if_exists: IfExists) -> Self {
+        let deadline = Deadline::default();
+        let mut output = Output::new(Destination::new(path, if_exists, deadline.clone()));
         for (group, name) in [(EXECUTORS, "executors"), (REQUESTS, "requests"), (FRAMES, "frames")] {
             output.put(&format!(r#"{{"ph":"M","pid":{group},"name":"process_name","args":{{"name":"{name}"}}}}"#));
         }
-        output.flush(false);
-        Ok(Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             begin: Instant::now(),
             path: path.to_owned(),
+            deadline,
             output: Mutex::new(output),
             frame_lanes: Mutex::default(),
             n_arrows: AtomicU64::new(0),
-        })))
+        }))
     }
 
-    /// Completes the file; what comes later is left out.
+    /// Opens the file, in the background because a FIFO waits for its reader.
+    pub(super) fn open(&self) {
+        let trace = self.clone();
+        let open = move || trace.0.output.lock().unwrap().open();
+        if let Err(error) = std::thread::Builder::new().name("roiflow-trace".to_owned()).spawn(open) {
+            tracing::warn!("cannot start the thread that opens the trace: {error}");
+        }
+    }
+
+    /// Whether the file was opened.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self.0.output.lock().unwrap().state, State::Held)
+    }
+
+    /// Until when the trace may wait for a reader.
+    pub(super) fn write_until(&self, deadline: Instant) {
+        self.0.deadline.set(deadline);
+    }
+
+    /// Completes the file; what comes later is left out. Opens it if nothing has.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         match self.0.output.lock().unwrap().close() {
             Ok(()) => Ok(()),
@@ -315,7 +340,7 @@ fn quoted(text: &str) -> String {
 
 /// The file: a list of events that is complete after every write.
 struct Output {
-    file: File,
+    file: Destination,
     /// Where the next event goes, over the tail; `None` if the file is a pipe, which gets its tail at the end only.
     end: Option<u64>,
     held: Vec<u8>,
@@ -325,6 +350,8 @@ struct Output {
 }
 
 enum State {
+    /// Nothing is written yet.
+    Held,
     Open,
     Closed,
     /// Nothing is written after the first error.
@@ -332,29 +359,41 @@ enum State {
 }
 
 impl Output {
-    fn new(mut file: File) -> Self {
-        let end = file.stream_position().ok();
-        Self { file, end, held: b"[\n".to_vec(), is_first: true, written: Instant::now(), state: State::Open }
+    fn new(file: Destination) -> Self {
+        Self { file, end: None, held: b"[\n".to_vec(), is_first: true, written: Instant::now(), state: State::Held }
+    }
+
+    fn open(&mut self) {
+        if !matches!(self.state, State::Held) {
+            return;
+        }
+        self.end = self.file.is_seekable().then_some(0);
+        self.state = State::Open;
+        self.flush(false);
     }
 
     fn put(&mut self, event: &str) {
-        if !matches!(self.state, State::Open) {
-            return;
+        match self.state {
+            State::Open => {}
+            State::Held if self.held.len() < START_BYTES => {}
+            State::Held | State::Closed | State::Failed(_) => return,
         }
         if !std::mem::take(&mut self.is_first) {
             self.held.extend_from_slice(b",\n");
         }
         self.held.extend_from_slice(event.as_bytes());
-        if self.held.len() >= BUFFER_BYTES || self.written.elapsed() >= MAX_DELAY {
+        let is_open = matches!(self.state, State::Open);
+        if is_open && (self.held.len() >= BUFFER_BYTES || self.written.elapsed() >= MAX_DELAY) {
             self.flush(false);
         }
     }
 
     fn close(&mut self) -> io::Result<()> {
+        self.open();
         self.flush(true);
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Failed(error) => Err(error),
-            State::Open | State::Closed => Ok(()),
+            State::Held | State::Open | State::Closed => Ok(()),
         }
     }
 
@@ -388,7 +427,9 @@ mod tests {
     #[test]
     fn the_file_is_complete_after_every_write() {
         let path = std::env::temp_dir().join(format!("roiflow-trace-{}.json", std::process::id()));
-        let mut output = Output::new(File::create(&path).unwrap());
+        std::fs::write(&path, "of an earlier run, and longer than what comes now").unwrap();
+        let mut output = Output::new(Destination::new(&path, IfExists::Replace, Deadline::default()));
+        output.open();
         for n_events in 1..=200_usize {
             output.put(&format!(r#"{{"ph":"X","name":"{}"}}"#, "x".repeat(n_events * 7 % 400)));
             output.flush(n_events == 200);
@@ -400,7 +441,8 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_bounded() {
-        let mut output = Output::new(File::options().write(true).open("/dev/null").unwrap());
+        let mut output = Output::new(Destination::new("/dev/null", IfExists::Replace, Deadline::default()));
+        output.open();
         for _ in 0..100_000 {
             output.put(r#"{"ph":"X","name":"step"}"#);
             assert!(output.held.len() < BUFFER_BYTES + 100);

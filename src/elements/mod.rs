@@ -14,6 +14,7 @@ mod analytics;
 pub mod buffer;
 pub mod caps;
 pub mod classify;
+pub mod destination;
 pub mod detect;
 mod economy;
 mod frames;
@@ -30,6 +31,7 @@ mod settings;
 mod stage;
 mod stats;
 pub mod track;
+pub mod video_file;
 
 use std::sync::OnceLock;
 
@@ -70,7 +72,9 @@ pub fn register_static() -> Result<(), glib::BoolError> {
     static DONE: OnceLock<Result<(), glib::BoolError>> = OnceLock::new();
     DONE.get_or_init(|| {
         gst::init().map_err(|error| glib::bool_error!("GStreamer can't be initialized: {error}"))?;
-        plugin_register_static()
+        plugin_register_static()?;
+        // Of `roiflow run` alone, and no part of the plugin.
+        gst::Element::register(None, video_file::NAME, gst::Rank::NONE, video_file::VideoFile::static_type())
     })
     .clone()
 }

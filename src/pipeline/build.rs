@@ -5,7 +5,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{Assignment, SOURCE, WINDOW};
-use super::{Error, Plan, Result, decoders};
+use super::{Error, Plan, Result, decoders, display, outputs};
 use crate::elements;
 
 /// Builds the pipeline; nothing runs.
@@ -14,8 +14,8 @@ use crate::elements;
 /// If an element is not installed, or an element, property or value is unknown.
 pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::register_static().map_err(|error| Error::failed(error.to_string()))?;
-    if plan.outputs.show && std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
-        return Err(Error::failed("--show needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; use --video FILE instead"));
+    if plan.outputs.show {
+        display::check()?;
     }
     let pipeline = gst::parse::launch(&plan.line).map_err(|error| {
         Error::failed(format!(
@@ -46,7 +46,15 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A file is shown at its own pace.
         window.set_property("sync", true);
+        // A window that is late asks upstream for fewer frames. Those would be missing in the results, too: only the window may lack them.
+        let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
+        sinks.connect_deep_element_added(|_, _, element| {
+            if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {
+                element.set_property("qos", false);
+            }
+        });
     }
+    outputs::keep_size_even(&pipeline);
     Ok(pipeline)
 }
 

@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Usage,
     /// What was asked can't be done: a missing file, a stream that breaks.
     Failed,
+    /// The reader of standard output closed it, which is no failure of the run.
+    Closed,
 }
 
 /// A sentence for people, and whose fault it is.
@@ -30,6 +32,11 @@ impl Error {
     /// An error of what was done.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
+    }
+
+    /// The reader of standard output closed it.
+    pub(super) fn closed() -> Self {
+        Self { kind: ErrorKind::Closed, message: "the reader of standard output closed it".to_owned() }
     }
 
     /// Whose fault it is.

@@ -71,7 +71,7 @@ impl Input {
     }
 }
 
-fn is_image(path: &Path) -> bool {
+pub(super) fn is_image(path: &Path) -> bool {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     IMAGE_ENDINGS.contains(&&*ending)
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::graph::{Graph, NamedElement, Structure};
 use super::spec::{Parameter, ParameterType};
-use super::{Error, Input, Result, Spec};
+use super::{Error, Input, Result, Spec, outputs};
+use crate::elements::destination::IfExists;
 
 /// Where results go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +23,8 @@ pub struct Outputs {
     pub repeat: bool,
     /// The name of the stream, in each line of JSON.
     pub stream: Option<String>,
+    /// What happens to files that exist.
+    pub if_exists: IfExists,
 }
 
 impl Outputs {
@@ -36,6 +39,8 @@ impl Outputs {
 pub struct Plan {
     /// The name of the description.
     pub name: String,
+    /// The file of the description.
+    pub path: PathBuf,
     /// A gst-launch line in which every value still has to be set.
     pub line: String,
     /// What to set.
@@ -119,7 +124,15 @@ impl Plan {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
         }
-        Ok(Self { name: spec.file.name.clone(), line: graph.line, assignments, elements: graph.elements, input, outputs })
+        Ok(Self {
+            name: spec.file.name.clone(),
+            path: spec.path.clone(),
+            line: graph.line,
+            assignments,
+            elements: graph.elements,
+            input,
+            outputs,
+        })
     }
 }
 
@@ -165,8 +178,9 @@ fn file_uri(path: &Path) -> Result<String> {
 
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     let Some(path) = &outputs.json else { return Ok("identity silent=true".to_owned()) };
-    check_folder(path)?;
+    outputs::check_destination("--json", path, outputs.if_exists)?;
     assign(assignments, PUBLISH, "address", path.to_string_lossy());
+    assign(assignments, PUBLISH, "if-exists", if_exists(outputs));
     assign(assignments, PUBLISH, "source", input.name());
     if let Some(stream) = &outputs.stream {
         assign(assignments, PUBLISH, "stream-id", stream);
@@ -180,7 +194,12 @@ fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) ->
     }
     let file = match &outputs.video {
         None => None,
-        Some(path) => Some(video_file(path, outputs, input, assignments)?),
+        Some(path) => {
+            let (elements, location) = outputs::video_elements(path, outputs, input)?;
+            assign(assignments, SINK, "location", location.to_string_lossy());
+            assign(assignments, SINK, "if-exists", if_exists(outputs));
+            Some(elements)
+        }
     };
     let window = format!("videoconvert ! autovideosink name={WINDOW}");
     Ok(match (outputs.show, file) {
@@ -191,34 +210,12 @@ fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) ->
     })
 }
 
-fn video_file(path: &Path, outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
-    // An encoder that looks ahead holds back frames: the window beside it waits for them, and at the seam of a loop they would
-    // get the times of the next turn.
-    let tune = if outputs.show || outputs.repeat { " tune=zerolatency" } else { "" };
-    // Pictures of several sizes become one video; mp4 has no other way.
-    let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
-    let encode = format!("{scale}videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse");
-    if path == Path::new("-") {
-        return Ok(format!("{encode} ! matroskamux streamable=true ! fdsink name={SINK} fd=1"));
+fn if_exists(outputs: &Outputs) -> &'static str {
+    match outputs.if_exists {
+        IfExists::Replace => "replace",
+        IfExists::Append => "append",
+        IfExists::Fail => "fail",
     }
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let muxer = match &*ending {
-        "mp4" | "m4v" => "mp4mux faststart=true",
-        "mov" => "qtmux",
-        "mkv" => "matroskamux",
-        _ => return Err(Error::usage(format!("video `{}`: expected a file that ends in .mp4, .mov or .mkv, or `-`", path.display()))),
-    };
-    check_folder(path)?;
-    assign(assignments, SINK, "location", path.to_string_lossy());
-    Ok(format!("{encode} ! {muxer} ! filesink name={SINK}"))
-}
-
-fn check_folder(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if path == Path::new("-") || folder.is_dir() {
-        return Ok(());
-    }
-    Err(Error::failed(format!("cannot write `{}`: the folder `{}` does not exist; create it first", path.display(), folder.display())))
 }
 
 /// The value of every parameter, as text.

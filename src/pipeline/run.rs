@@ -10,12 +10,19 @@ use gstreamer_app as gst_app;
 
 use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
-use super::{Error, Input, Plan, Result, build, images};
+use super::{Error, ErrorKind, Input, Plan, Result, build, display, images, outputs};
+use crate::elements::destination;
+use crate::elements::publish::{self, RoiPublish};
+use crate::elements::video_file::{self, VideoFile};
 
 /// How often progress is told.
 const TICK: gst::ClockTime = gst::ClockTime::from_mseconds(100);
-/// How long a stream may take to end after an interrupt.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long results may wait for a reader after an interrupt.
+const WRITE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a stream may take to end after an interrupt. Its stop may take some seconds more, and all has ten.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same if no frame has come: a model is being compiled, or a source opened, and nothing is lost.
+const PATIENCE_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +31,8 @@ pub struct Ending {
     pub stats: Stats,
     /// Whether the user ended it.
     pub interrupted: bool,
+    /// Whether it did not end in time after an interrupt and was stopped: what was in flight is lost.
+    pub forced: bool,
     /// What elements warned of, each once.
     pub warnings: Vec<String>,
 }
@@ -89,19 +98,44 @@ impl Interrupt {
 /// The error of an element, with the element's name; or the number of lines of results that could not be written.
 pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(Event<'_>)) -> Result<Ending> {
     let pipeline = build::build(plan)?;
+    outputs::check_built(&pipeline, plan)?;
     let meter = Meter::new(&pipeline, plan);
-    feed_images(&pipeline, plan)?;
     let stopper = Stopper(pipeline.clone());
+    display::open(&pipeline)?;
+    feed_images(&pipeline, plan)?;
     let played = play(&pipeline, plan, interrupt, &meter, &mut report);
-    let stats = meter.stats(played.is_ok());
+    let mut stats = meter.stats(played.is_ok());
     drop(stopper);
-    let (interrupted, warnings) = played?;
+    // A stop writes what waits, or loses it.
+    stats.n_lines_lost = meter.n_lines_lost();
+    let Played { interrupted, forced, warnings, failure } = played?;
     if stats.n_lines_lost > 0 {
-        // The stream went on, but lost results are a failure.
         let path = plan.outputs.json.clone().unwrap_or_default();
         return Err(Error::failed(format!("{} lines of results could not be written to `{}`", stats.n_lines_lost, path.display())));
     }
-    Ok(Ending { stats, interrupted, warnings })
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    Ok(Ending { stats, interrupted, forced, warnings })
+}
+
+/// How the bus loop ended.
+#[derive(Default)]
+struct Played {
+    interrupted: bool,
+    forced: bool,
+    warnings: Vec<String>,
+    /// Results could not be written, and so the stream was ended.
+    failure: Option<Error>,
+}
+
+impl Played {
+    fn ended(self, failure: Option<Error>) -> Result<Self> {
+        match failure {
+            Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
+            failure => Ok(Self { failure, ..self }),
+        }
+    }
 }
 
 /// Stops the pipeline however `run` is left.
@@ -119,12 +153,10 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     let Input::Images(paths) = &plan.input else { return Ok(()) };
     if let Some(filter) = pipeline.by_name("roiflow-size") {
         let (width, height) = images::size(&paths[0])?;
-        // Encoders of half-resolution chroma want even sizes.
-        let even = |extent: u32| (extent.max(16) / 2 * 2) as i32;
         let square = gst::Fraction::new(1, 1);
         let caps = gst::Caps::builder("video/x-raw")
-            .field("width", even(width))
-            .field("height", even(height))
+            .field("width", width as i32)
+            .field("height", height as i32)
             .field("pixel-aspect-ratio", square)
             .build();
         filter.set_property("caps", caps);
@@ -134,31 +166,33 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
-fn play(
-    pipeline: &gst::Pipeline,
-    plan: &Plan,
-    interrupt: &Interrupt,
-    meter: &Meter,
-    report: &mut impl FnMut(Event<'_>),
-) -> Result<(bool, Vec<String>)> {
+fn play(pipeline: &gst::Pipeline, plan: &Plan, interrupt: &Interrupt, meter: &Meter, report: &mut impl FnMut(Event<'_>)) -> Result<Played> {
     let bus = pipeline.bus().expect("a pipeline has a bus");
-    let mut warnings: Vec<String> = Vec::new();
+    let mut played = Played::default();
     let mut ending_since: Option<Instant> = None;
+    // Why the stream is being ended, if results can't be written.
+    let mut failure: Option<Error> = None;
     let mut repeats = plan.outputs.repeat && matches!(plan.input, Input::File(_));
     let gate = repeats.then(|| Gate::closed(pipeline)).flatten();
     // A failure to change state is on the bus as an error, with its reason.
     let started = pipeline.set_state(gst::State::Playing);
     loop {
-        if interrupt.is_asked() && ending_since.is_none() {
+        let is_asked = interrupt.is_asked() && !played.interrupted;
+        played.interrupted |= is_asked;
+        if ending_since.is_none() && (is_asked || failure.is_some()) {
             ending_since = Some(Instant::now());
             repeats = false;
+            write_until(pipeline, Instant::now() + WRITE_PATIENCE);
             end(pipeline, plan);
         }
-        if ending_since.is_some_and(|since| since.elapsed() > PATIENCE) {
-            let warning = format!("the stream did not end within {PATIENCE:?} and was stopped; its files may be incomplete");
+        let patience = if meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
+        if ending_since.is_some_and(|since| since.elapsed() > patience) {
+            let n_lost = meter.n_in_flight();
+            let warning = format!("the stream did not end within {patience:?} and was stopped; {n_lost} frames in flight are lost");
             report(Event::Warning(&warning));
-            warnings.push(warning);
-            return Ok((true, warnings));
+            played.warnings.push(warning);
+            played.forced = true;
+            return played.ended(failure);
         }
         let Some(message) = bus.timed_pop(TICK) else {
             report(Event::Progress(where_it_is(pipeline, meter)));
@@ -170,24 +204,36 @@ fn play(
         match message.view() {
             gst::MessageView::Eos(_) => {
                 report(Event::Progress(where_it_is(pipeline, meter)));
-                return Ok((ending_since.is_some(), warnings));
+                if failure.is_none() && !played.interrupted {
+                    let elements = pipeline.iterate_recurse().into_iter().flatten();
+                    elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
+                }
+                return played.ended(failure);
             }
             // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
             gst::MessageView::Error(error) if ending_since.is_some() && is_from_source(error) => {}
-            gst::MessageView::Error(error) => return Err(told(plan, error)),
+            // What follows of results that can't be written is not their reason.
+            gst::MessageView::Error(error) => return Err(failure.unwrap_or_else(|| told(plan, error))),
             gst::MessageView::Warning(warning) => {
                 let text = warning.error().message().to_owned();
+                if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
+                    // Nothing of what follows could be written either. Ended properly, so that the other files are complete.
+                    failure.get_or_insert_with(|| if is_closed { Error::closed() } else { Error::failed(text.clone()) });
+                    if is_closed {
+                        continue;
+                    }
+                }
                 // The parser's words for: the source has no pad that fits, now or later.
                 if text.starts_with("Delayed linking failed") {
-                    let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+                    let name = publish::json::redact(&plan.input.name()).into_owned();
                     return Err(Error::failed(format!(
                         "cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it"
                     )));
                 }
                 tracing::debug!(element = %source_name(&message), "{text}");
-                if !warnings.contains(&text) {
+                if !played.warnings.contains(&text) && !failure.as_ref().is_some_and(|failure| failure.kind() == ErrorKind::Closed) {
                     report(Event::Warning(&text));
-                    warnings.push(text);
+                    played.warnings.push(text);
                 }
             }
             gst::MessageView::Application(_) => {
@@ -204,6 +250,32 @@ fn play(
             _ => {}
         }
     }
+}
+
+/// The elements that write results give up waiting for readers at this time.
+fn write_until(pipeline: &gst::Pipeline, deadline: Instant) {
+    for element in pipeline.iterate_recurse().into_iter().flatten() {
+        if let Some(publish) = element.downcast_ref::<RoiPublish>() {
+            publish.write_until(deadline);
+        }
+        if let Some(file) = element.downcast_ref::<VideoFile>() {
+            file.write_until(deadline);
+        }
+    }
+}
+
+/// Whether a message says that results could not be written; true in it if the reader of standard output closed it.
+fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
+    let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
+    let is_closed = details.get::<bool>("closed").unwrap_or(false);
+    let to_stdout = |source: &gst::Object| {
+        let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());
+        let path = path.and_then(|name| source.property::<Option<String>>(name));
+        let is_method =
+            source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
+        is_method || path.is_some_and(|path| destination::is_stdout(path.as_ref()))
+    };
+    Some(is_closed && source.is_some_and(to_stdout))
 }
 
 /// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
@@ -256,7 +328,16 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
             });
         }
         _ => {
-            pipeline.send_event(gst::event::Eos::new());
+            // To each source, and not to the pipeline: that would hold its lock while a source waits for the first frame to be shown,
+            // which waits for the lock. On threads of their own, because a source that hangs does not return.
+            for source in pipeline.iterate_sources().into_iter().flatten() {
+                let send = move || {
+                    let _sent = source.send_event(gst::event::Eos::new());
+                };
+                if let Err(error) = std::thread::Builder::new().name("roiflow-end".to_owned()).spawn(send) {
+                    tracing::warn!("cannot start the thread that ends the stream: {error}");
+                }
+            }
         }
     }
 }
@@ -272,13 +353,16 @@ fn where_it_is(pipeline: &gst::Pipeline, meter: &Meter) -> Progress {
 
 /// An error message of an element, as a sentence of ours.
 fn told(plan: &Plan, error: &gst::message::Error) -> Error {
+    if write_failure(error.details(), error.src()) == Some(true) {
+        return Error::closed();
+    }
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
     tracing::debug!("{details}");
     let text = reason.message().trim_end_matches('.').to_owned();
     let from_input = is_from_source(error)
         || matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
     if from_input {
-        let name = crate::elements::publish::json::redact(&plan.input.name()).into_owned();
+        let name = publish::json::redact(&plan.input.name()).into_owned();
         // GStreamer's own words for a stream of audio alone say nothing of video.
         let no_video = details.contains("not-linked") || details.contains("no suitable");
         let hint = if no_video { "; expected a file or stream with video in it" } else { "" };

@@ -204,10 +204,25 @@ impl Meter {
             });
             stats.stages.push(StageTimes { name: element.name().to_string(), device, n_runs, steps: steps.collect() });
         }
-        if let Some(publish) = &self.publish {
-            stats.n_lines_lost = publish.property::<gst::Structure>("stats").get::<u64>("errors").unwrap_or(0);
-        }
+        stats.n_lines_lost = self.n_lines_lost();
         stats
+    }
+
+    /// Lines of results that could not be written; all of them once the pipeline has stopped.
+    pub(super) fn n_lines_lost(&self) -> u64 {
+        let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
+        self.publish.as_ref().and_then(errors).unwrap_or(0)
+    }
+
+    /// Frames that came to the first inference element and did not leave the last one.
+    pub(super) fn n_in_flight(&self) -> u64 {
+        let seen = self.seen.lock().unwrap();
+        seen.n_in.saturating_sub(seen.n_out)
+    }
+
+    /// Whether frames are inferred, and none came yet.
+    pub(super) fn waits_for_frames(&self) -> bool {
+        !self.inference.is_empty() && self.seen.lock().unwrap().n_in == 0
     }
 }
 

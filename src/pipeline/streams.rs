@@ -54,7 +54,7 @@ impl Outputs {
     /// # Errors
     /// `Usage` if they would write into one file.
     pub fn check_for(&self, n_streams: usize) -> Result<()> {
-        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
+        let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::elements::destination::is_stdout);
         if n_streams < 2 {
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Outputs {
             )));
         }
         for (option, path, ending) in [("--json", &self.json, "jsonl"), ("--video", &self.video, "mp4")] {
-            if let Some(path) = path.as_ref().filter(|path| *path != Path::new("-") && !path.to_string_lossy().contains(PLACEHOLDER)) {
+            if let Some(path) = path.as_ref().filter(|path| !Self::is_for_all(path) && !path.to_string_lossy().contains(PLACEHOLDER)) {
                 return Err(Error::usage(format!(
                     "{option} {}: {n_streams} inputs need a file each; put {PLACEHOLDER} where their names go, as in {option} out/{PLACEHOLDER}.{ending}",
                     path.display()

@@ -426,7 +426,7 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     check_fails(&["run", &colors, "--input", "test:", "--device", "TPU"], 1, &["no device `TPU`", "CPU"]);
     check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create it"]);
     check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create it"]);
-    check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["5 lines", "/dev/full"]);
+    check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["lines of results", "/dev/full"]);
     check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no pictures"]);
     std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();
     check_fails(&["run", &colors, "--input", &folder.file("text.mp4")], 1, &["cannot play", "text.mp4"]);

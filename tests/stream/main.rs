@@ -16,6 +16,8 @@ mod link;
 mod live;
 mod meta;
 mod motion;
+#[cfg(feature = "cli")]
+mod outputs;
 mod overlay;
 mod pipelines;
 mod policies;

@@ -3,9 +3,9 @@
 //! Owns when lines are flushed, and what is said on the bus when a destination fails. What a line says is `json`'s, where it
 //! goes is `sink`'s, how results travel is `meta`'s.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::{LazyLock, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gst::glib;
 use gst::prelude::*;
@@ -15,8 +15,9 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
-use super::sink::{self, Counts, Sink};
+use super::sink::{Counts, Sink};
 use super::{Format, Method, json};
+use crate::elements::destination::{Deadline, Destination, IfExists};
 use crate::elements::{caps, meta};
 use crate::frame::{FrameResults, InferenceStatus, Size};
 
@@ -32,6 +33,7 @@ const FLUSH_INTERVAL: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 struct Settings {
     method: Method,
     address: String,
+    if_exists: IfExists,
     format: Format,
     stream_id: Option<String>,
     /// Redacted.
@@ -44,6 +46,7 @@ impl Default for Settings {
         Self {
             method: Method::default(),
             address: "-".into(),
+            if_exists: IfExists::default(),
             format: Format::default(),
             stream_id: None,
             source: None,
@@ -57,6 +60,8 @@ struct State {
     sink: Sink,
     /// What people know it by.
     destination: String,
+    /// Whether the sink was opened, or an attempt to open it failed.
+    is_open: bool,
     /// What the caps say.
     size: Option<Size>,
     n_frames: u64,
@@ -75,6 +80,14 @@ pub struct RoiPublish {
     state: Mutex<Option<State>>,
     /// Frames seen and the sink's account, of this run or the last one.
     stats: Mutex<(u64, Counts)>,
+    /// Until when lines may wait for a reader.
+    pub(super) deadline: Deadline,
+}
+
+/// What came of a line.
+struct Outcome {
+    written: io::Result<()>,
+    opened: io::Result<()>,
 }
 
 #[glib::object_subclass]
@@ -97,8 +110,13 @@ impl ObjectImpl for RoiPublish {
                     .blurb("Where results go; may change while stopped")
                     .mutable_ready()
                     .build(),
-                address("address", "Address", "Path of the file, which is replaced if it is there; - is standard output; may change while stopped"),
+                address("address", "Address", "Path of the file, which is opened when the first frame is there; - is standard output; may change while stopped"),
                 address("file-path", "File path", "Another name of address; may change while stopped"),
+                glib::ParamSpecEnum::builder_with_default("if-exists", default.if_exists)
+                    .nick("If it exists")
+                    .blurb("What happens to a file that exists; may change while stopped")
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecEnum::builder_with_default("format", default.format)
                     .nick("Format")
                     .blurb("How results are written; may change while stopped")
@@ -136,6 +154,7 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method = value.get().expect("GObject checked the type"),
             "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
+            "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
             "stream-id" => settings.stream_id = text(),
             "source" => settings.source = text().map(|source| json::redact(&source).into_owned()),
@@ -159,6 +178,7 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method.to_value(),
             "address" | "file-path" => settings.address.to_value(),
+            "if-exists" => settings.if_exists.to_value(),
             "format" => settings.format.to_value(),
             "stream-id" => settings.stream_id.to_value(),
             "source" => settings.source.to_value(),
@@ -194,6 +214,16 @@ impl ElementImpl for RoiPublish {
         });
         PAD_TEMPLATES.as_ref()
     }
+
+    fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        match transition {
+            gst::StateChange::ReadyToPaused => self.deadline.clear(),
+            // A line that waits for a reader would hold up the stop.
+            gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
+            _ => {}
+        }
+        self.parent_change_state(transition)
+    }
 }
 
 impl BaseTransformImpl for RoiPublish {
@@ -203,19 +233,16 @@ impl BaseTransformImpl for RoiPublish {
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings.lock().unwrap().clone();
-        let to_stdout = settings.method == Method::Stdout || settings.address == "-";
-        let (sink, destination) = if to_stdout {
-            (sink::stdout(), "standard output".to_owned())
-        } else {
-            let sink =
-                sink::open_file(&settings.address).map_err(|sentence| gst::error_msg!(gst::ResourceError::OpenWrite, ("{sentence}")))?;
-            (sink, settings.address)
-        };
+        let address = if settings.method == Method::Stdout { "-" } else { &*settings.address };
+        let target = Destination::new(address, settings.if_exists, self.deadline.clone());
+        let destination = if target.is_stdout() { "standard output" } else { address }.to_owned();
+        target.check().map_err(|error| gst::error_msg!(gst::ResourceError::OpenWrite, ("{}", cannot_open(address, &error))))?;
         gst::debug!(CAT, imp = self, "writing results to {destination}");
         *self.stats.lock().unwrap() = Default::default();
         *self.state.lock().unwrap() = Some(State {
-            sink,
+            sink: Sink::new(target),
             destination,
+            is_open: false,
             size: None,
             n_frames: 0,
             flushed_at: None,
@@ -253,16 +280,17 @@ impl BaseTransformImpl for RoiPublish {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
-        let (warning, lost_rois) = {
+        let (outcome, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
-            let outcome = state.publish(buffer, stream_id.as_deref(), source.as_deref(), add_empty_results);
+            let opened = state.open();
+            let written = state.publish(buffer, stream_id.as_deref(), source.as_deref(), add_empty_results);
             *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_said)| !is_said).map(|(sizes, is_said)| {
                 *is_said = true;
                 *sizes
             });
-            (state.first_warning(outcome), lost_rois)
+            (Outcome { written, opened }, lost_rois)
         };
         if let Some((attached_size, size)) = lost_rois {
             gst::element_imp_warning!(
@@ -272,22 +300,49 @@ impl BaseTransformImpl for RoiPublish {
                      (videocrop does that), so boxes may be off; crop before the detector, or publish before cropping")
             );
         }
-        self.warn(warning);
-        // A destination that fails is no reason to stop the stream.
-        Ok(gst::FlowSuccess::Ok)
+        self.report(outcome).map(|()| gst::FlowSuccess::Ok)
     }
 }
 
 impl RoiPublish {
     fn flush(&self) {
-        let warning = {
+        self.hand_on(|_| Ok(()));
+    }
+
+    /// Opens the destination if no frame has: the stream ended well without one.
+    pub(super) fn open(&self) {
+        self.hand_on(State::open);
+    }
+
+    fn hand_on(&self, open: impl FnOnce(&mut State) -> io::Result<()>) {
+        let outcome = {
             let mut guard = self.state.lock().unwrap();
             let Some(state) = guard.as_mut() else { return };
-            let outcome = state.sink.flush();
+            let opened = open(state);
+            let written = state.sink.flush();
             *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
-            state.first_warning(outcome)
+            Outcome { written, opened }
         };
-        self.warn(warning);
+        // What failed is on the bus.
+        let _said = self.report(outcome);
+    }
+
+    /// Says what went wrong. A destination that can't be opened is an error; one that takes no more is a warning, and the stream goes on.
+    fn report(&self, outcome: Outcome) -> Result<(), gst::FlowError> {
+        if let Err(error) = outcome.opened {
+            let address = self.settings.lock().unwrap().address.clone();
+            gst::element_imp_error!(self, gst::ResourceError::OpenWrite, ("{}", cannot_open(&address, &error)));
+            return Err(gst::FlowError::Error);
+        }
+        let Err(error) = outcome.written else { return Ok(()) };
+        let sentence = self.state.lock().unwrap().as_mut().and_then(|state| state.first_warning(&error));
+        if let Some(sentence) = sentence {
+            // The application tells by the kind what to do, and not by the sentence.
+            let is_closed = error.kind() == ErrorKind::BrokenPipe;
+            let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", is_closed).build();
+            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{sentence}"), details: details);
+        }
+        Ok(())
     }
 
     fn warn_of_losses(&self) {
@@ -307,6 +362,14 @@ impl RoiPublish {
 }
 
 impl State {
+    /// Opens the destination, once. One that no reader opened by its deadline is not an error here: its lines are lost.
+    fn open(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_open, true) {
+            return Ok(());
+        }
+        self.sink.open().or_else(|error| if error.kind() == ErrorKind::TimedOut { Ok(()) } else { Err(error) })
+    }
+
     /// Writes the line of this buffer, and flushes where it is time.
     fn publish(&mut self, buffer: &gst::BufferRef, stream_id: Option<&str>, source: Option<&str>, add_empty: bool) -> io::Result<()> {
         let own_frame_number = self.n_frames;
@@ -346,16 +409,24 @@ impl State {
     }
 
     /// The sentence for the bus, for the first error of a run.
-    fn first_warning(&mut self, outcome: io::Result<()>) -> Option<String> {
-        let error = outcome.err()?;
+    fn first_warning(&mut self, error: &io::Error) -> Option<String> {
         if std::mem::replace(&mut self.has_warned, true) {
             return None;
         }
-        Some(format!(
-            "cannot write results to {}: {error}; the stream goes on, and results that can't be written are counted as lost",
-            self.destination
-        ))
+        Some(format!("cannot write results to {}: {error}; results that can't be written are counted as lost", self.destination))
     }
+}
+
+/// Why a destination can't be opened, and what to do.
+fn cannot_open(address: &str, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in one that exists",
+        ErrorKind::IsADirectory => "set `address` to a file in that folder",
+        ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
+        ErrorKind::AlreadyExists => "remove it, set `if-exists`, or set `address` to another file",
+        _ => "set `address` to a file that can be written, or to - for standard output",
+    };
+    format!("cannot write results to {address}: {error}; {remedy}")
 }
 
 fn no_results(size: Size) -> FrameResults {

@@ -1,10 +1,9 @@
 //! Where lines of results go: a bounded buffer in front of whatever takes bytes.
 //!
-//! Owns the account of what was written and what was lost. A destination is anything that implements [`Write`]; a further
-//! one (MQTT, HTTP) is a further function like [`open_file`]. Knows no GStreamer and no JSON.
+//! Owns the account of what was written and what was lost. A destination is anything that implements [`Write`]. Knows no GStreamer
+//! and no JSON.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 
 /// Lines are handed on when this much has gathered, also before [`Sink::flush`].
@@ -37,59 +36,18 @@ impl fmt::Debug for Sink {
     }
 }
 
-/// A sink into a new file; one that is there is replaced.
-///
-/// # Errors
-/// If it can't be opened, with a sentence that says what to do.
-pub fn open_file(path: &str) -> Result<Sink, String> {
-    let file = File::create(path).map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::NotFound => "create the folder, or set `address` to a file in one that exists",
-            ErrorKind::IsADirectory => "set `address` to a file in that folder",
-            ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
-            _ => "set `address` to a file that can be written, or to - for standard output",
-        };
-        format!("cannot write results to {path}: {error}; {remedy}")
-    })?;
-    Ok(Sink::new(file))
-}
-
-/// A sink into standard output.
-pub fn stdout() -> Sink {
-    Sink::new(WholeLines)
-}
-
-/// Standard output, for which several sinks may write lines at the same time.
-struct WholeLines;
-
-impl Write for WholeLines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut stdout = io::stdout().lock();
-        let mut n_written = 0;
-        while n_written < bytes.len() {
-            match stdout.write(&bytes[n_written..]) {
-                Ok(0) => break,
-                Ok(n) => n_written += n,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if n_written == 0 => return Err(error),
-                Err(_) => break, // It comes again with the next call.
-            }
-            if bytes[..n_written].ends_with(b"\n") {
-                break;
-            }
-        }
-        Ok(n_written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
-    }
-}
-
 impl Sink {
     /// A sink into `destination`, which needs no buffer of its own.
     pub fn new(destination: impl Write + Send + 'static) -> Self {
         Self { destination: Box::new(destination), pending: Vec::new(), is_torn: false, counts: Counts::default() }
+    }
+
+    /// Makes sure that the destination is open: an input without frames has an empty file of results.
+    ///
+    /// # Errors
+    /// If it can't be opened.
+    pub fn open(&mut self) -> io::Result<()> {
+        self.destination.flush()
     }
 
     /// Takes a line, end included. It is written later, with others, unless many are waiting.

@@ -1,0 +1,117 @@
+//! What signals do to a run, and the exit codes that say so.
+//!
+//! The first SIGINT, SIGTERM or SIGHUP ends the run properly, so that its files are complete. The second one ends the process at once, and
+//! so does the end of `PATIENCE`, whatever blocks: the codes are those of a process that the signal killed.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
+
+use super::terminal::Terminal;
+use super::trace::Trace;
+use crate::pipeline::Interrupt;
+
+/// From the first signal to the end of the process; with what is printed it stays below ten seconds.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How long the trace may wait for its reader after the first signal.
+const WRITE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a line on standard error may take that is the last one.
+const PRINT_PATIENCE: Duration = Duration::from_millis(300);
+
+/// The first signal, 0 before it.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// A stream did not end in time after a signal, and was stopped. What was lost has been said.
+#[derive(Debug)]
+pub(super) struct Forced(i32);
+
+impl Forced {
+    /// As a shell names the end of a process by this signal.
+    pub(super) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.0).unwrap_or(1)
+    }
+}
+
+impl std::fmt::Display for Forced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} stopped the run before its end", low_level::signal_name(self.0).unwrap_or("a signal"))
+    }
+}
+
+impl std::error::Error for Forced {}
+
+/// An error if streams were stopped by force.
+pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
+    if forced { Err(Forced(SIGNAL.load(Ordering::Acquire)).into()) } else { Ok(()) }
+}
+
+/// Handles signals from now on.
+pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Terminal) -> anyhow::Result<()> {
+    let mut handled = vec![SIGINT, SIGTERM];
+    if !is_ignored(SIGHUP) {
+        handled.push(SIGHUP);
+    }
+    let mut signals = Signals::new(handled).context("cannot handle signals")?;
+    let (interrupt, trace, terminal) = (interrupt.clone(), trace.cloned(), terminal.clone());
+    let body = move || {
+        for signal in signals.forever() {
+            if SIGNAL.swap(signal, Ordering::AcqRel) != 0 {
+                low_level::exit(128 + signal);
+            }
+            interrupt.interrupt();
+            if let Some(trace) = &trace {
+                trace.write_until(Instant::now() + WRITE_PATIENCE);
+            }
+            end_after(PATIENCE, signal, &terminal);
+            // Standard error may be what blocks.
+            print_in_time(&terminal, "\nending (once more to end at once)");
+        }
+    };
+    std::thread::Builder::new().name("roiflow-signals".to_owned()).spawn(body).context("cannot start the thread that handles signals")?;
+    Ok(())
+}
+
+/// Ends the process when this time is over, without waiting for anything.
+fn end_after(patience: Duration, signal: i32, terminal: &Terminal) {
+    let terminal = terminal.clone();
+    let body = move || {
+        std::thread::sleep(patience);
+        print_in_time(&terminal, "error: the run did not end in time after the signal and is ended by force: results in flight are lost");
+        low_level::exit(128 + signal);
+    };
+    if std::thread::Builder::new().name("roiflow-patience".to_owned()).spawn(body).is_err() {
+        low_level::exit(128 + signal);
+    }
+}
+
+/// Prints, and does not wait for a terminal that takes nothing.
+fn print_in_time(terminal: &Terminal, text: &'static str) {
+    let (printed, is_printed) = mpsc::channel();
+    let terminal = terminal.clone();
+    let print = move || {
+        terminal.print(text);
+        let _given_up = printed.send(());
+    };
+    if std::thread::Builder::new().name("roiflow-print".to_owned()).spawn(print).is_ok() {
+        let _in_time = is_printed.recv_timeout(PRINT_PATIENCE);
+    }
+}
+
+/// Whether the process was started with this signal ignored, as by `nohup`.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+}
+
+/// Ends the process as the programs of Unix end whose reader has gone: quietly, by SIGPIPE.
+pub(super) fn end_as_by_closed_pipe() -> ExitCode {
+    let _ended = low_level::emulate_default_handler(SIGPIPE);
+    ExitCode::from(128 + SIGPIPE as u8)
+}

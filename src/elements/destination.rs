@@ -1,0 +1,461 @@
+//! A file, FIFO, device or standard output that results are written to.
+//!
+//! [`Destination::check`] says at start whether it can be written, and changes nothing. The destination is opened, and a file that
+//! exists is replaced, by the first write or flush: a start that fails leaves earlier results as they are. A write that waits for a
+//! reader ends at a [`Deadline`] that another thread sets.
+//!
+//! Knows no elements and no formats.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use gst::glib;
+use gstreamer as gst;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::io::Errno;
+
+/// What happens to a file that exists when results are written to it. Devices and FIFOs are written in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiflowIfExists")]
+pub enum IfExists {
+    /// It is emptied when the first result is written.
+    #[default]
+    #[enum_value(name = "Replace it when the first result is there", nick = "replace")]
+    Replace,
+    /// Results are written behind what it holds.
+    #[enum_value(name = "Write behind what it holds", nick = "append")]
+    Append,
+    /// It is an error.
+    #[enum_value(name = "Fail", nick = "fail")]
+    Fail,
+}
+
+/// Until when writes may wait for a reader. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Deadline(Arc<Mutex<Option<Instant>>>);
+
+impl Deadline {
+    /// Writes that wait end at this time, unless they had to end earlier.
+    pub fn set(&self, deadline: Instant) {
+        let mut current = self.lock();
+        *current = Some(current.map_or(deadline, |current| current.min(deadline)));
+    }
+
+    /// Writes may wait for ever.
+    pub fn clear(&self) {
+        *self.lock() = None;
+    }
+
+    /// How long a write may wait now, at most `longest`.
+    ///
+    /// # Errors
+    /// `TimedOut` once the time has come.
+    fn remaining(&self, longest: Duration) -> io::Result<Duration> {
+        let Some(deadline) = *self.lock() else { return Ok(longest) };
+        match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "nothing reads it")),
+            remaining => Ok(remaining.min(longest)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Destination {
+    /// `None` is standard output.
+    path: Option<PathBuf>,
+    if_exists: IfExists,
+    deadline: Deadline,
+    opened: Option<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    /// A write can wait for a reader: a FIFO, a pipe, a terminal.
+    can_wait: bool,
+    /// The most bytes that one write may have.
+    max_bytes: usize,
+    /// Where several streams may write.
+    turn: Option<Turn>,
+}
+
+/// How often a write that waits looks at its deadline.
+const TICK: Duration = Duration::from_millis(50);
+/// As much as a pipe takes at once when it says that it takes something.
+const PIPE_BYTES: usize = 4096;
+
+/// Held while lines are written to something that several streams may write to. True if it ends in the middle of a line.
+type Turn = Arc<Mutex<bool>>;
+
+/// The turn at standard output, a device or a FIFO, by device and number.
+fn turn_at(device: u64, number: u64) -> Turn {
+    static TURNS: Mutex<Vec<((u64, u64), Turn)>> = Mutex::new(Vec::new());
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    match turns.iter().find(|(id, _)| *id == (device, number)) {
+        Some((_, turn)) => turn.clone(),
+        None => {
+            let turn = Turn::default();
+            turns.push(((device, number), turn.clone()));
+            turn
+        }
+    }
+}
+
+/// Whether this path names the standard output of this process.
+pub fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
+}
+
+impl Destination {
+    /// Nothing is opened; `-` and `/dev/stdout` are standard output.
+    pub fn new(path: impl Into<PathBuf>, if_exists: IfExists, deadline: Deadline) -> Self {
+        let path = path.into();
+        let path = (!is_stdout(&path)).then_some(path);
+        Self { path, if_exists, deadline, opened: None }
+    }
+
+    /// Whether this is the standard output of the process.
+    pub fn is_stdout(&self) -> bool {
+        self.path.is_none()
+    }
+
+    /// Whether a muxer may go back in it.
+    pub fn is_seekable(&self) -> bool {
+        if self.opened.as_ref().is_some_and(|opened| opened.turn.is_some()) {
+            return false;
+        }
+        let Some(path) = &self.path else { return false };
+        self.if_exists != IfExists::Append && std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
+    }
+
+    /// Looks whether the destination can be opened, and changes nothing.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        if path.as_os_str().is_empty() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "the path is empty"));
+        }
+        let may = |path: &Path, access| Ok(accessat(CWD, path, access, AtFlags::EACCESS)?);
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => Err(ErrorKind::IsADirectory.into()),
+            Ok(metadata) if metadata.is_file() && self.if_exists == IfExists::Fail => Err(ErrorKind::AlreadyExists.into()),
+            // Opening shows more than the permissions, such as a file system that is read-only.
+            Ok(metadata) if metadata.is_file() => OpenOptions::new().write(true).open(path).map(drop),
+            Ok(_) => may(path, Access::WRITE_OK),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (folder, name) = new_file(path)?;
+                if name.is_none() {
+                    return Err(ErrorKind::IsADirectory.into());
+                }
+                if !std::fs::metadata(&folder)?.is_dir() {
+                    return Err(ErrorKind::NotADirectory.into());
+                }
+                may(&folder, Access::WRITE_OK | Access::EXEC_OK)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open(&mut self) -> io::Result<&mut Opened> {
+        if self.opened.is_none() {
+            let opened = match &self.path {
+                None => open_stdout()?,
+                Some(path) => open_path(path, self.if_exists, &self.deadline)?,
+            };
+            self.opened = Some(opened);
+        }
+        Ok(self.opened.as_mut().expect("it was opened above"))
+    }
+
+    /// Writes some bytes, waiting for a reader until the deadline.
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let deadline = self.deadline.clone();
+        self.open()?.write(bytes, &deadline)
+    }
+
+    /// Writes whole lines, between those of other streams.
+    fn write_in_turn(&mut self, turn: &Turn, bytes: &[u8]) -> io::Result<usize> {
+        let mut is_torn = loop {
+            match turn.try_lock() {
+                Ok(is_torn) => break is_torn,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(self.deadline.remaining(Duration::from_millis(2))?),
+            }
+        };
+        if *is_torn {
+            self.write_some(b"\n")?;
+            *is_torn = false;
+        }
+        let mut n_written = 0;
+        while n_written < bytes.len() {
+            match self.write_some(&bytes[n_written..]) {
+                Ok(0) => break,
+                Ok(n) => n_written += n,
+                Err(error) if n_written == 0 => return Err(error),
+                // It comes again with the next call.
+                Err(_) => break,
+            }
+        }
+        *is_torn = n_written > 0 && !bytes[..n_written].ends_with(b"\n");
+        Ok(n_written)
+    }
+}
+
+impl Write for Destination {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Lines are whole when they come; video comes from one stream alone.
+        let turn = self.open()?.turn.clone().filter(|_| bytes.ends_with(b"\n"));
+        match turn {
+            Some(turn) => self.write_in_turn(&turn, bytes),
+            None => self.write_some(bytes),
+        }
+    }
+
+    /// Opens the destination if no write has.
+    fn flush(&mut self) -> io::Result<()> {
+        self.open()?.file.flush()
+    }
+}
+
+impl Seek for Destination {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.open()?.file.seek(to)
+    }
+}
+
+impl Opened {
+    fn write(&mut self, bytes: &[u8], deadline: &Deadline) -> io::Result<usize> {
+        loop {
+            if self.can_wait && !is_writable(&self.file, deadline)? {
+                continue;
+            }
+            let n_bytes = bytes.len().min(self.max_bytes);
+            match self.file.write(&bytes[..n_bytes]) {
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+                written => return written,
+            }
+        }
+    }
+}
+
+/// Waits a moment until something can be written; also true if a write would fail.
+fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
+    let mut descriptors = [PollFd::new(file, PollFlags::OUT)];
+    // After the deadline what can be written at once still is.
+    let remaining = deadline.remaining(TICK);
+    let time = remaining.as_ref().map_or(Duration::ZERO, |time| *time);
+    let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ };
+    match poll(&mut descriptors, Some(&time)) {
+        Ok(0) => remaining.map(|_| false),
+        Ok(_) => Ok(true),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The folder of a file that does not exist, and its name in it; no name if the path can only be a folder's. Links that lead nowhere
+/// are followed: it is their target that would be made.
+///
+/// # Errors
+/// If links lead in a circle.
+pub fn new_file(path: &Path) -> io::Result<(PathBuf, Option<std::ffi::OsString>)> {
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+        match std::fs::read_link(&path) {
+            Ok(target) => path = folder.join(target),
+            Err(_) => return Ok((folder, path.file_name().filter(|_| !is_folder).map(ToOwned::to_owned))),
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+fn open_path(path: &Path, if_exists: IfExists, deadline: &Deadline) -> io::Result<Opened> {
+    loop {
+        let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let mut options = OpenOptions::new();
+        // A FIFO that nothing reads must not hold the thread, nor a device that is slow.
+        options.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        match if_exists {
+            _ if is_special => {}
+            IfExists::Replace => drop(options.create(true).truncate(false)),
+            IfExists::Append => drop(options.append(true).create(true)),
+            IfExists::Fail => drop(options.create_new(true)),
+        }
+        match options.open(path) {
+            Ok(file) => {
+                let metadata = file.metadata()?;
+                let is_file = metadata.is_file();
+                if is_file {
+                    begin(&file, path, if_exists)?;
+                }
+                let turn = (!is_file).then(|| turn_at(metadata.dev(), metadata.ino()));
+                return Ok(Opened { can_wait: !is_file, max_bytes: usize::MAX, file, turn });
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path) => {
+                std::thread::sleep(deadline.remaining(TICK)?);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_fifo(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+/// Empties a file, or ends the line that an earlier run did not.
+fn begin(mut file: &File, path: &Path, if_exists: IfExists) -> io::Result<()> {
+    if if_exists != IfExists::Append {
+        return file.set_len(0);
+    }
+    let last_byte = || {
+        let mut readable = File::open(path)?;
+        readable.seek(SeekFrom::End(-1))?;
+        let mut last = [b'\n'];
+        readable.read_exact(&mut last)?;
+        io::Result::Ok(last[0])
+    };
+    match last_byte() {
+        Ok(b'\n') | Err(_) => Ok(()),
+        Ok(_) => file.write_all(b"\n"),
+    }
+}
+
+fn open_stdout() -> io::Result<Opened> {
+    let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let metadata = file.metadata()?;
+    let turn = Some(turn_at(metadata.dev(), metadata.ino()));
+    if metadata.is_file() {
+        return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, turn });
+    }
+    // Opened anew, so that not waiting is a matter of this process alone: others may share what it was started with.
+    let own = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/proc/self/fd/1");
+    Ok(match own {
+        Ok(own) => Opened { file: own, can_wait: true, max_bytes: usize::MAX, turn },
+        Err(_) => Opened { file, can_wait: true, max_bytes: PIPE_BYTES, turn },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("roiflow-destination-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _removed = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn destination(path: &Path, if_exists: IfExists) -> Destination {
+        Destination::new(path, if_exists, Deadline::default())
+    }
+
+    #[test]
+    fn a_file_is_replaced_by_the_first_write_only() {
+        let folder = Folder::new("replace");
+        let path = folder.0.join("file");
+        std::fs::write(&path, "old").unwrap();
+        let mut destination = destination(&path, IfExists::Replace);
+        destination.check().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        destination.write_all(b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        let mut empty = self::destination(&path, IfExists::Replace);
+        empty.flush().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn lines_are_appended_on_lines_of_their_own() {
+        let folder = Folder::new("append");
+        let path = folder.0.join("file");
+        for (before, after) in [("a\n", "a\nb\n"), ("torn", "torn\nb\n"), ("", "b\n")] {
+            std::fs::write(&path, before).unwrap();
+            destination(&path, IfExists::Append).write_all(b"b\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
+        }
+    }
+
+    #[test]
+    fn check_names_what_cannot_be_written() {
+        let folder = Folder::new("check");
+        let file = folder.0.join("file");
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink("nowhere/file", folder.0.join("dangling")).unwrap();
+        std::os::unix::fs::symlink("circle", folder.0.join("circle")).unwrap();
+        std::os::unix::fs::symlink("new", folder.0.join("link to new")).unwrap();
+        let kind = |path: &Path, if_exists| destination(path, if_exists).check().map_err(|error| error.kind());
+        assert_eq!(kind(&file, IfExists::Fail), Err(ErrorKind::AlreadyExists));
+        assert_eq!(kind(Path::new("/dev/null"), IfExists::Fail), Ok(()));
+        for (name, expected) in [
+            ("new", Ok(())),
+            ("link to new", Ok(())),
+            ("", Err(ErrorKind::IsADirectory)),
+            ("new/", Err(ErrorKind::IsADirectory)),
+            ("no/new", Err(ErrorKind::NotFound)),
+            ("dangling", Err(ErrorKind::NotFound)),
+            ("file/new", Err(ErrorKind::NotADirectory)),
+        ] {
+            assert_eq!(kind(&folder.0.join(name), IfExists::Replace), expected, "{name}");
+        }
+        assert!(kind(&folder.0.join("circle"), IfExists::Replace).is_err());
+        assert_eq!(kind(Path::new(""), IfExists::Replace), Err(ErrorKind::InvalidInput));
+        assert!(!folder.0.join("new").exists());
+    }
+
+    #[test]
+    fn a_write_without_a_reader_ends_at_the_deadline() {
+        let folder = Folder::new("deadline");
+        let path = folder.0.join("fifo");
+        rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        let deadline = Deadline::default();
+        let mut destination = Destination::new(&path, IfExists::Replace, deadline.clone());
+        let writer = std::thread::spawn(move || {
+            let opening = destination.write(b"x").map_err(|error| error.kind());
+            (destination, opening)
+        });
+        deadline.set(Instant::now());
+        let (mut destination, opening) = writer.join().unwrap();
+        assert_eq!(opening, Err(ErrorKind::TimedOut));
+        // A reader that is there and reads nothing: the pipe takes what it has room for.
+        deadline.clear();
+        let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path).unwrap();
+        assert!(destination.write(&[0; 1 << 20]).unwrap() < 1 << 20);
+        deadline.set(Instant::now());
+        let error = loop {
+            match destination.write(&[0; 1 << 20]) {
+                Ok(_) => {}
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(error, ErrorKind::TimedOut);
+        drop(reader);
+        assert_eq!(destination.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,265 @@
+//! `roiflow-video-file`: where `roiflow run` writes encoded video. Not part of the plugin.
+//!
+//! As `filesink`, but the file is opened, and one that exists replaced, when the first bytes come, or with `hold-until-moov` when what
+//! has come can be played; FIFOs and standard output that
+//! nothing reads hold up neither a start nor a stop; and errors say what happened and what is left.
+
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::sync::{LazyLock, Mutex};
+use std::time::Instant;
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gst_base::prelude::*;
+use gst_base::subclass::prelude::*;
+use gstreamer as gst;
+use gstreamer_base as gst_base;
+
+use super::destination::{Deadline, Destination, IfExists};
+
+/// The name of the element in a gst-launch line.
+pub const NAME: &str = "roiflow-video-file";
+
+/// The name of the structure in the details of an error. Its field `closed` says whether the reader closed the destination.
+pub const WRITE_FAILED: &str = "roiflow-video-file-write-failed";
+
+glib::wrapper! {
+    /// The element; see the [module](self).
+    pub struct VideoFile(ObjectSubclass<imp::VideoFile>) @extends gst_base::BaseSink, gst::Element, gst::Object;
+}
+
+impl VideoFile {
+    /// Until when bytes may wait for a reader of the destination; later ones are an error.
+    pub fn write_until(&self, deadline: Instant) {
+        self.imp().deadline.set(deadline);
+    }
+}
+
+mod imp {
+    use super::*;
+
+    #[derive(Default)]
+    struct Settings {
+        location: String,
+        if_exists: IfExists,
+        hold_until_moov: bool,
+    }
+
+    /// The most that is held back: some seconds of video.
+    const MAX_HELD_BYTES: usize = 64 << 20;
+
+    /// Exists between start and stop.
+    struct State {
+        destination: Destination,
+        /// The begin of the file, until it is written.
+        held: Option<Vec<u8>>,
+        /// Where the next bytes go.
+        position: u64,
+        /// Where the file is.
+        at: u64,
+        n_written: u64,
+    }
+
+    #[derive(Default)]
+    pub struct VideoFile {
+        settings: Mutex<Settings>,
+        state: Mutex<Option<State>>,
+        pub(super) deadline: Deadline,
+    }
+
+    #[glib::object_subclass]
+    impl ObjectSubclass for VideoFile {
+        const NAME: &'static str = "RoiflowVideoFile";
+        type Type = super::VideoFile;
+        type ParentType = gst_base::BaseSink;
+    }
+
+    impl ObjectImpl for VideoFile {
+        fn properties() -> &'static [glib::ParamSpec] {
+            static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+                vec![
+                    glib::ParamSpecString::builder("location")
+                        .nick("Location")
+                        .blurb("Path of the file; - is standard output; may change while stopped")
+                        .mutable_ready()
+                        .build(),
+                    glib::ParamSpecEnum::builder_with_default("if-exists", IfExists::default())
+                        .nick("If it exists")
+                        .blurb("What happens to a file that exists; may change while stopped")
+                        .mutable_ready()
+                        .build(),
+                    glib::ParamSpecBoolean::builder("hold-until-moov")
+                        .nick("Hold until moov")
+                        .blurb("Write nothing until the box `moov` of an MP4 file is there, without which it can't be played")
+                        .mutable_ready()
+                        .build(),
+                ]
+            });
+            PROPERTIES.as_ref()
+        }
+
+        fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+            let mut settings = self.settings.lock().unwrap();
+            match pspec.name() {
+                "location" => settings.location = value.get::<Option<String>>().expect("GObject checked the type").unwrap_or_default(),
+                "hold-until-moov" => settings.hold_until_moov = value.get().expect("GObject checked the type"),
+                "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
+                name => unreachable!("property {name} is not in the list above"),
+            }
+        }
+
+        fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+            let settings = self.settings.lock().unwrap();
+            match pspec.name() {
+                "location" => settings.location.to_value(),
+                "hold-until-moov" => settings.hold_until_moov.to_value(),
+                "if-exists" => settings.if_exists.to_value(),
+                name => unreachable!("property {name} is not in the list above"),
+            }
+        }
+
+        fn constructed(&self) {
+            self.parent_constructed();
+            // Files are written as fast as frames come.
+            self.obj().set_sync(false);
+        }
+    }
+
+    impl GstObjectImpl for VideoFile {}
+
+    impl ElementImpl for VideoFile {
+        fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+            static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+                gst::subclass::ElementMetadata::new(
+                    "Write video",
+                    "Sink/File",
+                    "Writes encoded video to a file that is replaced when there is some",
+                    "The roiflow developers",
+                )
+            });
+            Some(&*METADATA)
+        }
+
+        fn pad_templates() -> &'static [gst::PadTemplate] {
+            static PAD_TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+                let caps = gst::Caps::new_any();
+                let template = gst::PadTemplate::new("sink", gst::PadDirection::Sink, gst::PadPresence::Always, &caps);
+                vec![template.expect("names and caps of pads are valid")]
+            });
+            PAD_TEMPLATES.as_ref()
+        }
+
+        fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            match transition {
+                gst::StateChange::ReadyToPaused => self.deadline.clear(),
+                // Bytes that wait for a reader would hold up the stop.
+                gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
+                _ => {}
+            }
+            self.parent_change_state(transition)
+        }
+    }
+
+    impl BaseSinkImpl for VideoFile {
+        fn start(&self) -> Result<(), gst::ErrorMessage> {
+            let settings = self.settings.lock().unwrap();
+            let destination = Destination::new(&*settings.location, settings.if_exists, self.deadline.clone());
+            let cannot = |error| gst::error_msg!(gst::ResourceError::OpenWrite, ("cannot write video `{}`: {error}", settings.location));
+            destination.check().map_err(cannot)?;
+            let held = settings.hold_until_moov.then(Vec::new);
+            *self.state.lock().unwrap() = Some(State { destination, held, position: 0, at: 0, n_written: 0 });
+            Ok(())
+        }
+
+        fn stop(&self) -> Result<(), gst::ErrorMessage> {
+            *self.state.lock().unwrap() = None;
+            Ok(())
+        }
+
+        fn render(&self, buffer: &gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+            let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
+            let written = {
+                let mut guard = self.state.lock().unwrap();
+                let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
+                state.write(&map).map_err(|error| (error, state.n_written))
+            };
+            let Err((error, n_written)) = written else { return Ok(gst::FlowSuccess::Ok) };
+            let settings = self.settings.lock().unwrap();
+            let left = if n_written > 0 { "; what was written before can be played" } else { "" };
+            let sentence = format!("cannot write video `{}`: {error}{left}", settings.location);
+            drop(settings);
+            let details = gst::Structure::builder(WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();
+            gst::element_imp_error!(self, gst::ResourceError::Write, ("{sentence}"), details: details);
+            Err(gst::FlowError::Error)
+        }
+
+        fn event(&self, event: gst::Event) -> bool {
+            if let gst::EventView::Segment(segment) = event.view()
+                && let Some(bytes) = segment.segment().downcast_ref::<gst::format::Bytes>()
+                && let Some(state) = self.state.lock().unwrap().as_mut()
+                && let Some(start) = bytes.start()
+            {
+                // A muxer goes back to write what it knows only at the end.
+                state.position = *start;
+            }
+            self.parent_event(event)
+        }
+
+        fn query(&self, query: &mut gst::QueryRef) -> bool {
+            match query.view_mut() {
+                gst::QueryViewMut::Seeking(seeking) => {
+                    let is_seekable = self.state.lock().unwrap().as_ref().is_some_and(|state| state.destination.is_seekable());
+                    if seeking.format() != gst::Format::Bytes {
+                        return false;
+                    }
+                    seeking.set(is_seekable, gst::format::Bytes::ZERO, None::<gst::format::Bytes>);
+                    true
+                }
+                _ => BaseSinkImplExt::parent_query(self, query),
+            }
+        }
+    }
+
+    impl State {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+            let Some(mut held) = self.held.take() else { return self.write_now(bytes) };
+            let begin = usize::try_from(self.position).unwrap_or(usize::MAX);
+            let end = begin.saturating_add(bytes.len());
+            if end <= MAX_HELD_BYTES {
+                held.resize(held.len().max(end), 0);
+                held[begin..end].copy_from_slice(bytes);
+                self.position = end as u64;
+            }
+            // A box begins with its length and its type, and a muxer writes this one whole.
+            if end <= MAX_HELD_BYTES && bytes.get(4..8) != Some(b"moov") {
+                self.held = Some(held);
+                return Ok(());
+            }
+            let position = std::mem::replace(&mut self.position, 0);
+            self.write_now(&held)?;
+            self.position = position;
+            if end <= MAX_HELD_BYTES { Ok(()) } else { self.write_now(bytes) }
+        }
+
+        fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
+            if self.at != self.position && self.destination.is_seekable() {
+                self.at = self.destination.seek(SeekFrom::Start(self.position))?;
+            }
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                match self.destination.write(rest) {
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(n) => {
+                        rest = &rest[n..];
+                        self.position += n as u64;
+                        self.at = self.position;
+                        self.n_written += n as u64;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        }
+    }
+}

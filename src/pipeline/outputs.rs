@@ -1,0 +1,360 @@
+//! Which files a run writes: that they are none of those that it reads, that each has one writer, and how video is written.
+//!
+//! Files are compared, not paths: by device and number after links were followed, and by folder and name where a file is yet to be
+//! made. All of it is known before anything is opened; see [`check`].
+
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use gst::glib;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::plan::{PUBLISH, SINK};
+use super::{Error, Input, Outputs, Plan, Result, build};
+use crate::elements::destination::{self, Deadline, Destination, IfExists};
+use crate::elements::video_file;
+
+/// The element that makes the size of the video even, for encoders of half-resolution chroma.
+pub(super) const EVEN: &str = "roiflow-even";
+
+/// Longer files are no descriptions.
+const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
+
+/// A file that a run reads or writes.
+#[derive(Debug, Clone)]
+struct File {
+    /// What it is for, such as `--json`.
+    role: String,
+    path: PathBuf,
+    is_json: bool,
+}
+
+/// Which file a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Identity {
+    /// One that exists, by device and number.
+    Existing(u64, u64),
+    /// One that would be made: device and number of the folder, and the name in it.
+    New(u64, u64, OsString),
+}
+
+/// Refuses outputs that are files which the runs read, and outputs that share a file. Opens and changes nothing. `trace` is the file of
+/// `--trace`.
+///
+/// # Errors
+/// `Usage`, naming both.
+pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>) -> Result<()> {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    if let Some(trace) = trace {
+        writes.push(File { role: "--trace".to_owned(), path: trace.to_owned(), is_json: false });
+    }
+    for plan in plans {
+        // What can't be built writes nothing, and says why when it is played.
+        if let Ok(pipeline) = build::build(plan) {
+            collect(&pipeline, plan, &mut reads, &mut writes);
+        }
+    }
+    compare(&reads, &writes)
+}
+
+/// As [`check`], for a pipeline that was built.
+pub(super) fn check_built(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    collect(pipeline, plan, &mut reads, &mut writes);
+    compare(&reads, &writes)
+}
+
+/// Refuses to write a file that is read, too: `option` with `out`, such as `--out`, is compared with the files of `reads`, each with what it
+/// is for. What models consist of besides is found.
+///
+/// # Errors
+/// `Usage`, naming both.
+pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
+    let mut files = Vec::new();
+    reads.iter().for_each(|(role, path)| add_read(&mut files, role, path));
+    // The description that lies with the model is what may be written anew.
+    files.retain(|file| file.role != "description" || reads.iter().any(|(_, path)| *path == file.path));
+    compare(&files, &[File { role: option.to_owned(), path: out.to_owned(), is_json: false }])
+}
+
+/// The destination of an option, if it can be written.
+///
+/// # Errors
+/// `Usage` if it exists and is to be kept; `Failed` if it can't be written.
+pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Result<()> {
+    use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
+    let Err(error) = Destination::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let path = path.display();
+    Err(match error.kind() {
+        AlreadyExists => Error::usage(format!(
+            "{option} `{path}`: expected a new file, because of --no-overwrite; it exists. Remove it, or name another file"
+        )),
+        InvalidInput => Error::usage(format!("{option}: expected the name of a file, got `{path}`")),
+        IsADirectory => Error::failed(format!("cannot write `{path}`: it is a folder; name a file in it")),
+        NotFound | NotADirectory => {
+            Error::failed(format!("cannot write `{path}`: the folder `{}` does not exist; create it first", folder.display()))
+        }
+        _ => Error::failed(format!("cannot write `{path}`: {error}; name a file that this user may write")),
+    })
+}
+
+fn collect(pipeline: &gst::Pipeline, plan: &Plan, reads: &mut Vec<File>, writes: &mut Vec<File>) {
+    add_read(reads, "pipeline description", &plan.path);
+    match &plan.input {
+        Input::File(path) => add_read(reads, "input", path),
+        Input::Images(paths) => paths.iter().for_each(|path| add_read(reads, "input picture", path)),
+        Input::Uri(uri) => {
+            if let Ok((path, _)) = glib::filename_from_uri(uri) {
+                add_read(reads, "input", &path);
+            }
+        }
+        Input::Test(_) | Input::Application => {}
+    }
+    for element in pipeline.iterate_recurse().into_iter().flatten() {
+        collect_of_element(&element, reads, writes);
+    }
+}
+
+/// What the properties of an element name, whoever set them.
+fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mut Vec<File>) {
+    let text = |name: &str| {
+        let is_text = element.find_property(name).is_some_and(|property| property.value_type() == glib::Type::STRING);
+        is_text.then(|| element.property::<Option<String>>(name)).flatten().filter(|text| !text.is_empty())
+    };
+    let (name, factory) = (element.name(), element.factory().map(|factory| factory.name()).unwrap_or_default());
+    let role = |property: &str| match &*name {
+        PUBLISH => "--json".to_owned(),
+        SINK => "--video".to_owned(),
+        name => format!("`{property}` of `{name}`"),
+    };
+    if factory == "roipublish" {
+        let writes_file = element.property::<crate::elements::publish::Method>("method") == crate::elements::publish::Method::File;
+        let path = text("address").filter(|_| writes_file).unwrap_or_else(|| "-".to_owned());
+        writes.push(File { role: role("address"), path: path.into(), is_json: true });
+        return;
+    }
+    for property in ["model", "description", "model-proc", "labels-file"] {
+        if let Some(path) = text(property) {
+            add_read(reads, property, Path::new(&path));
+        }
+    }
+    if let Some(path) = text("location") {
+        if element.element_flags().contains(gst::ElementFlags::SINK) {
+            writes.push(File { role: role("location"), path: path.into(), is_json: false });
+        } else {
+            add_read(reads, &role("location"), Path::new(&path));
+        }
+    }
+}
+
+/// Adds a file and those that are read with it: the weights of a model, the description that lies with it, what a description names.
+fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
+    let mut add = |role: String, path: PathBuf| reads.push(File { role, path, is_json: false });
+    add(role.to_owned(), path.to_owned());
+    if role == "model" {
+        add("weights of the model".to_owned(), path.with_extension("bin"));
+        for ending in ["toml", "json"] {
+            let description = path.with_extension(ending);
+            if description.is_file() {
+                add_read(reads, if ending == "json" { "model-proc" } else { "description" }, &description);
+            }
+        }
+    } else if ["description", "model-proc"].contains(&role) {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for name in texts(path) {
+            let named = folder.join(name);
+            if named.is_file() {
+                add("file of the description".to_owned(), named);
+            }
+        }
+    }
+}
+
+/// All texts in a description, of whatever keys.
+fn texts(path: &Path) -> Vec<String> {
+    fn add(value: &toml::Value, texts: &mut Vec<String>) {
+        match value {
+            toml::Value::String(text) => texts.push(text.clone()),
+            toml::Value::Array(values) => values.iter().for_each(|value| add(value, texts)),
+            toml::Value::Table(table) => table.values().for_each(|value| add(value, texts)),
+            _ => {}
+        }
+    }
+    let is_short = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_DESCRIPTION_BYTES);
+    let Some(text) = is_short.then(|| std::fs::read_to_string(path).ok()).flatten() else { return Vec::new() };
+    // Both formats are read into the values of one of them.
+    let value = toml::from_str::<toml::Value>(&text).ok().or_else(|| serde_json::from_str(&text).ok());
+    let mut texts = Vec::new();
+    value.iter().for_each(|value| add(value, &mut texts));
+    texts
+}
+
+fn compare(reads: &[File], writes: &[File]) -> Result<()> {
+    let read: Vec<_> = reads.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
+    let written: Vec<_> = writes.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
+    for (idx, (write, id)) in written.iter().enumerate() {
+        if is_shared(&write.path) {
+            // Lines of several streams may go there; lines and video can't be told apart again.
+            let other = written[..idx].iter().find(|(other, other_id)| other_id == id && other.is_json != write.is_json);
+            if let Some((other, _)) = other.filter(|(other, _)| is_stdout(other) && is_stdout(write) && !is_null(&write.path)) {
+                return Err(Error::usage(format!("{} and {}: only one of them can be standard output", other.role, write.role)));
+            }
+            continue;
+        }
+        let path = write.path.display();
+        if let Some((read, _)) = read.iter().find(|(_, read_id)| read_id == id) {
+            return Err(Error::usage(format!(
+                "{} `{path}`: expected a file that the run does not read, got the {} `{}`; write to another file",
+                write.role,
+                read.role,
+                read.path.display()
+            )));
+        }
+        if let Some(model) = reads.iter().find(|read| read.role == "model" && has_weights_in(&read.path, &write.path)) {
+            let model = model.path.display();
+            return Err(Error::usage(format!(
+                "{} `{path}`: expected a file that the run does not read, got weights of the model `{model}`; write to another file",
+                write.role
+            )));
+        }
+        if let Some(other) = written[..idx].iter().find(|(other, other_id)| other_id == id && !(other.is_json && both_stdout(other, write)))
+        {
+            return Err(Error::usage(format!(
+                "{} `{path}` and {} `{}` are one file; expected a file for each. Name another one",
+                write.role,
+                other.0.role,
+                other.0.path.display()
+            )));
+        }
+        if let Some(picture) = read.iter().find(|(read, _)| read.role == "input picture" && is_beside(&read.path, &write.path)) {
+            return Err(Error::usage(format!(
+                "{} `{path}`: the next run would take it for a picture of its input, as `{}`; write to another folder, or with another ending",
+                write.role,
+                picture.0.path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_stdout(file: &File) -> bool {
+    destination::is_stdout(&file.path) || identity(&file.path) == identity(Path::new("-"))
+}
+
+fn both_stdout(first: &File, second: &File) -> bool {
+    second.is_json && destination::is_stdout(&first.path) && destination::is_stdout(&second.path)
+}
+
+fn is_null(path: &Path) -> bool {
+    identity(path) == identity(Path::new("/dev/null"))
+}
+
+/// Whether a file that is yet to be written is a picture, and lies where this one lies.
+fn is_beside(picture: &Path, file: &Path) -> bool {
+    let folder = |path: &Path| match identity(path)? {
+        Identity::New(device, number, _) => Some((device, number)),
+        Identity::Existing(..) => {
+            let folder = path.canonicalize().ok()?.parent()?.metadata().ok()?;
+            Some((folder.dev(), folder.ino()))
+        }
+    };
+    super::input::is_image(file) && folder(picture).is_some_and(|of_picture| folder(file) == Some(of_picture))
+}
+
+fn metadata(path: &Path) -> Option<Metadata> {
+    if destination::is_stdout(path) { std::fs::metadata("/dev/stdout").ok() } else { std::fs::metadata(path).ok() }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    if let Some(metadata) = metadata(path) {
+        return Some(Identity::Existing(metadata.dev(), metadata.ino()));
+    }
+    let (folder, name) = destination::new_file(path).ok()?;
+    let folder = std::fs::metadata(folder).ok()?;
+    Some(Identity::New(folder.dev(), folder.ino(), name?))
+}
+
+/// Whether several may write there, and read what others write: a device or a FIFO.
+fn is_shared(path: &Path) -> bool {
+    metadata(path).is_some_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_char_device() || kind.is_fifo() || kind.is_socket()
+    })
+}
+
+/// Whether an ONNX model says that some of its weights lie in this file.
+fn has_weights_in(model: &Path, file: &Path) -> bool {
+    if model.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("onnx")) || !model.is_file() {
+        return false;
+    }
+    let lies_below = || {
+        let (model, file) = (model.canonicalize().ok()?, file.canonicalize().ok()?);
+        Some(file.strip_prefix(model.parent()?).ok()?.to_str()?.to_owned())
+    };
+    let Some(name) = lies_below().filter(|name| name.len() < 128) else { return false };
+    // Such a file is a pair of `location` and its name, as protocol buffers write it.
+    let pair = [b"\x0a\x08location\x12".as_slice(), &[name.len() as u8], name.as_bytes()].concat();
+    std::fs::read(model).is_ok_and(|bytes| bytes.windows(pair.len()).any(|window| window == pair))
+}
+
+impl Outputs {
+    /// Whether outputs may be one for several streams: standard output for lines, devices, FIFOs.
+    pub(super) fn is_for_all(path: &Path) -> bool {
+        destination::is_stdout(path) || is_shared(path)
+    }
+}
+
+/// The elements that write video, and the location of the last one.
+pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
+    // An encoder that looks ahead holds back frames: the window beside it waits for them, at the seam of a loop they would get the
+    // times of the next turn, and they are lost when a camera or the process goes away.
+    let is_live = matches!(input, Input::Uri(_));
+    let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
+    // Pictures of several sizes become one video; mp4 has no other way.
+    let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
+    let encode = format!(
+        "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
+    );
+    let sink = |more: &str| format!("{} name={SINK}{more}", video_file::NAME);
+    if destination::is_stdout(path) {
+        return Ok((format!("{encode} ! matroskamux streamable=true ! {}", sink("")), "-".into()));
+    }
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let goes_back = Destination::new(path, outputs.if_exists, Deadline::default()).is_seekable();
+    // In fragments, so that what is on the disk can be played at any moment; at the end one index of all takes the place of theirs.
+    let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
+    let muxer = match (&*ending, goes_back) {
+        ("mp4" | "m4v", true) => format!("mp4mux {fragments}"),
+        ("mov", true) => format!("qtmux {fragments}"),
+        ("mkv", true) => "matroskamux".to_owned(),
+        ("mp4" | "m4v", false) => "mp4mux fragment-duration=500 streamable=true".to_owned(),
+        ("mov", false) => "qtmux fragment-duration=500 streamable=true".to_owned(),
+        (_, false) if ending == "mkv" || is_shared(path) => "matroskamux streamable=true".to_owned(),
+        _ => return Err(Error::usage(format!("video `{}`: expected a file that ends in .mp4, .mov or .mkv, or `-`", path.display()))),
+    };
+    check_destination("--video", path, outputs.if_exists)?;
+    let sink = sink(if muxer.contains("first-moov") { " hold-until-moov=true" } else { "" });
+    Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
+}
+
+/// Crops by one pixel, or pads, as the size of the frames says when it is known: the encoder takes even sizes from 16 x 16 on. The
+/// `videoscale` behind has nothing to do then; it is there because the encoder's limits are asked for before.
+pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
+    let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
+    let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |pad, info| {
+        if let Some(gst::EventView::Caps(caps)) = info.event().map(|event| event.view())
+            && let Some(structure) = caps.caps().structure(0)
+            && let (Ok(width), Ok(height)) = (structure.get::<i32>("width"), structure.get::<i32>("height"))
+            && let Some(element) = pad.parent_element()
+        {
+            element.set_property("right", even(width));
+            element.set_property("bottom", even(height));
+        }
+        gst::PadProbeReturn::Ok
+    });
+}

@@ -1,0 +1,537 @@
+//! What `roiflow run` writes: nothing over what it reads, nothing before it is ready, and what it wrote can be read at any moment.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use crate::cli::{Folder, check_fails, command, roiflow};
+
+/// Fails a test that waits for something that does not come.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn n_lines(path: &str) -> usize {
+    std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many frames a video has, and whether it could be read without an error.
+fn played(folder: &Folder, video: &str) -> usize {
+    let json = folder.file("played.jsonl");
+    let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
+    assert!(output.status.success(), "{video}: {}", said(&output));
+    n_lines(&json)
+}
+
+/// A clip of so many frames in the folder.
+fn clip(folder: &Folder, name: &str, n_frames: usize) -> String {
+    let path = folder.file(name);
+    let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &format!("test:{n_frames}"), "--video", &path]);
+    assert!(output.status.success(), "{}", said(&output));
+    path
+}
+
+fn picture(path: &str, width: u32, height: u32) {
+    image::RgbImage::from_pixel(width, height, image::Rgb([255, 0, 0])).save(path).unwrap();
+}
+
+fn fifo(folder: &Folder, name: &str) -> String {
+    let path = folder.file(name);
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+fn signal(child: &Child, signal: &str) {
+    // The shell's own `kill`: the program of that name is not on every machine.
+    assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
+}
+
+/// Runs, and checks that it is refused as wrong use and that none of these files changed.
+fn check_refused(arguments: &[&str], files: &[&str]) {
+    let contents = || files.iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>();
+    let before = contents();
+    let output = roiflow(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+    assert!(contents() == before, "{arguments:?}: a file changed");
+}
+
+#[test]
+fn output_that_is_an_input_is_refused() {
+    let folder = Folder::new("outputs-input");
+    let colors = folder.file("colors.toml");
+    let clip = clip(&folder, "clip.mp4", 5);
+    let (soft, hard) = (folder.file("soft.mp4"), folder.file("hard.mp4"));
+    symlink("clip.mp4", &soft).unwrap();
+    std::fs::hard_link(&clip, &hard).unwrap();
+    symlink(".", folder.file("again")).unwrap();
+    std::fs::create_dir(folder.file("sub")).unwrap();
+    let in_linked_folder = folder.file("again/clip.mp4");
+    let by_stream = folder.file("{stream}.mp4");
+    for output in [&clip, &soft, &hard, &in_linked_folder, &by_stream, &folder.file("sub/../clip.mp4")] {
+        for option in ["--video", "--json", "--trace"] {
+            if option == "--trace" && output == &by_stream {
+                continue;
+            }
+            check_refused(&["run", &colors, "--input", &clip, option, output], &[&clip, &colors]);
+        }
+    }
+    let uri = format!("file://{clip}");
+    check_refused(&["run", &colors, "--input", &uri, "--video", &clip], &[&clip]);
+    check_refused(&["run", &colors, "--input", &soft, "--video", &hard], &[&clip]);
+    // The output of one stream is the input of another.
+    let other = folder.file("other.mp4");
+    std::fs::copy(&clip, &other).unwrap();
+    check_refused(&["run", &colors, "--input", &clip, "--input", &other, "--json", &by_stream], &[&clip, &other]);
+    // A path that is relative to the working folder.
+    let output = command().args(["run", "colors.toml", "--input", &clip, "--video", "./clip.mp4"]).current_dir(folder.file(".")).output();
+    assert_eq!(output.unwrap().status.code(), Some(2));
+    assert_eq!(played(&folder, &clip), 5);
+}
+
+#[test]
+fn output_that_the_run_reads_otherwise_is_refused() {
+    let folder = Folder::new("outputs-read");
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
+    let file = |name: &str| folder.file(name);
+    for name in ["rectangle.onnx", "rectangle.toml"] {
+        std::fs::copy(tiny.join(name), file(name)).unwrap();
+    }
+    std::fs::write(file("rectangle.bin"), "weights").unwrap();
+    std::fs::write(file("labels.txt"), "rectangle\n").unwrap();
+    std::fs::create_dir(file("pictures")).unwrap();
+    for name in ["pictures/a.png", "pictures/b.png"] {
+        picture(&file(name), 32, 32);
+    }
+    let colors = std::fs::read_to_string(file("colors.toml"))
+        .unwrap()
+        .replace("model={detector}", &format!("model={{detector}} labels-file={}", file("labels.txt")));
+    std::fs::write(file("colors.toml"), colors).unwrap();
+    let detector = format!("detector={}", file("rectangle.onnx"));
+    let run = |output: &str| {
+        let path = file(output);
+        let arguments = ["run", &file("colors.toml"), "--set", &detector, "--input", &file("pictures"), "--json", &path];
+        check_refused(&arguments, &[&path]);
+    };
+    for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
+        run(output);
+    }
+    // Not read yet, but by the next run.
+    check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
+    assert!(!Path::new(&file("pictures/c.png")).exists());
+    // An output that is written in the graph itself.
+    let text = std::fs::read_to_string(file("colors.toml")).unwrap();
+    std::fs::write(file("own.toml"), text.replace("{json}", &format!("roipublish address={} ! {{json}}", file("pictures/b.png")))).unwrap();
+    check_refused(&["run", &file("own.toml"), "--input", &file("pictures")], &[&file("pictures/b.png")]);
+    let described = ["describe", &file("rectangle.onnx"), "--force", "--out", &file("rectangle.onnx")];
+    check_refused(&described, &[&file("rectangle.onnx")]);
+}
+
+#[test]
+fn two_outputs_of_one_file_are_refused() {
+    let folder = Folder::new("outputs-two");
+    let colors = folder.file("colors.toml");
+    symlink(".", folder.file("again")).unwrap();
+    let (new, same) = (folder.file("new.mkv"), folder.file("again/new.mkv"));
+    for arguments in [
+        ["--json", &new, "--trace", &new],
+        ["--json", &new, "--trace", &same],
+        ["--json", &new, "--video", &same],
+        ["--json", "-", "--video", "-"],
+        ["--json", "-", "--video", "/dev/stdout"],
+        ["--json", "/dev/stdout", "--trace", "-"],
+    ] {
+        check_refused(&[&["run", &colors, "--input", "test:3"][..], &arguments].concat(), &[]);
+        assert!(!Path::new(&new).exists(), "{arguments:?}");
+    }
+    // Names of streams lead to one file through a link.
+    std::fs::write(folder.file("test.jsonl"), "old").unwrap();
+    symlink("test.jsonl", folder.file("test-2.jsonl")).unwrap();
+    let two = ["run", &colors, "--input", "test:3", "--input", "test:3", "--json", &folder.file("{stream}.jsonl")];
+    check_refused(&two, &[&folder.file("test.jsonl")]);
+}
+
+#[test]
+fn devices_may_be_several_outputs() {
+    let folder = Folder::new("outputs-devices");
+    let colors = folder.file("colors.toml");
+    let one = roiflow(&["run", &colors, "--input", "test:3", "--json", "/dev/null", "--trace", "/dev/null", "--video", "/dev/null"]);
+    assert!(one.status.success(), "{}", said(&one));
+    let two = roiflow(&["run", &colors, "--input", "test:3", "--input", "test:3", "--json", "/dev/null"]);
+    assert!(two.status.success(), "{}", said(&two));
+    let stdout = roiflow(&["run", &colors, "-q", "--input", "test:3", "--input", "test:3", "--json", "/dev/stdout"]);
+    assert_eq!(String::from_utf8_lossy(&stdout.stdout).lines().count(), 6, "{}", said(&stdout));
+}
+
+#[test]
+fn start_that_fails_leaves_results_untouched() {
+    let folder = Folder::new("outputs-start");
+    let colors = folder.file("colors.toml");
+    std::fs::write(folder.file("text.mp4"), "this is no video").unwrap();
+    let results = ["o.jsonl", "o.mp4", "o.trace"].map(|name| folder.file(name));
+    let [json, video, trace] = &results;
+    for start in [
+        vec!["--input", "test:3", "--set", "detector=no.onnx"],
+        vec!["--input", "test:3", "--device", "TPU"],
+        vec!["--input", &folder.file("text.mp4")],
+        vec!["--input", "no.mp4"],
+    ] {
+        results.iter().for_each(|path| std::fs::write(path, "old").unwrap());
+        let run = [&["run", &colors, "--json", json, "--video", video, "--trace", trace][..], &start].concat();
+        assert_eq!(roiflow(&run).status.code(), Some(1), "{start:?}");
+        assert!(results.iter().all(|path| std::fs::read(path).unwrap() == b"old"), "{start:?}");
+        // And makes none.
+        results.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        roiflow(&run);
+        assert!(results.iter().all(|path| !Path::new(path).exists()), "{start:?}");
+    }
+}
+
+#[test]
+fn destination_that_cannot_be_written_is_said_at_start() {
+    let folder = Folder::new("outputs-unwritable");
+    let colors = folder.file("colors.toml");
+    std::fs::create_dir(folder.file("dir.mp4")).unwrap();
+    for option in ["--json", "--video", "--trace"] {
+        for (path, code) in
+            [("no/o.mp4", 1), ("dir.mp4", 1), ("new.mp4/", 1), ("colors.toml/o.mp4", 1)].map(|(path, code)| (folder.file(path), code))
+        {
+            check_fails(&["run", &colors, "--input", "test:1000000", option, &path], code, &["cannot write"]);
+        }
+        check_fails(&["run", &colors, "--input", "test:1000000", option, ""], 2, &[option]);
+    }
+    // A file system on which nobody can make files.
+    check_fails(&["run", &colors, "--input", "test:1000000", "--json", "/proc/o.jsonl"], 1, &["cannot write"]);
+    let odd = folder.file("line\nbreak {stream}.jsonl");
+    assert!(roiflow(&["run", &colors, "--input", "test:3", "--json", &odd]).status.success());
+    assert_eq!(n_lines(&odd.replace("{stream}", "test")), 3);
+}
+
+#[test]
+fn results_are_kept_or_appended_to_on_request() {
+    let folder = Folder::new("outputs-exists");
+    let colors = folder.file("colors.toml");
+    let json = folder.file("o.jsonl");
+    let run = |more: &[&str]| roiflow(&[&["run", &colors, "-q", "--input", "test:3", "--json", &json][..], more].concat());
+    assert!(run(&["--no-overwrite"]).status.success());
+    check_refused(&["run", &colors, "--input", "test:3", "--json", &json, "--no-overwrite"], &[&json]);
+    check_refused(&["run", &colors, "--input", "test:3", "--trace", &json, "--no-overwrite"], &[&json]);
+    let video = clip(&folder, "o.mp4", 3);
+    check_refused(&["run", &colors, "--input", "test:3", "--video", &video, "--no-overwrite"], &[&video]);
+    assert!(run(&["--append"]).status.success());
+    assert_eq!(n_lines(&json), 6);
+    // What a run that was killed left is not continued in its last line.
+    std::fs::write(&json, "{\"torn").unwrap();
+    assert!(run(&["--append"]).status.success());
+    assert_eq!(n_lines(&json), 4);
+    assert!(run(&[]).status.success());
+    assert_eq!(n_lines(&json), 3);
+    check_fails(&["run", &colors, "--input", "test:3", "--video", &video, "--json", &json, "--append"], 2, &["--append"]);
+    check_fails(&["run", &colors, "--input", "test:3", "--append", "--no-overwrite", "--json", &json], 2, &["--append"]);
+}
+
+#[test]
+fn input_without_frames_has_an_empty_file_of_results() {
+    let folder = Folder::new("outputs-empty");
+    let json = folder.file("o.jsonl");
+    std::fs::write(&json, "old\n").unwrap();
+    let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:0", "--json", &json]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::read(&json).unwrap(), b"");
+}
+
+#[test]
+fn video_of_a_killed_run_plays() {
+    let folder = Folder::new("outputs-killed");
+    for ending in ["mp4", "mov", "mkv"] {
+        let (json, video) = (folder.file("o.jsonl"), folder.file(&format!("o.{ending}")));
+        let mut child = command()
+            .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--json", &json, "--video", &video])
+            .spawn()
+            .unwrap();
+        wait_until("the video is there", || std::fs::metadata(&video).is_ok_and(|file| file.len() > 0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (n_frames, n_lines) = (played(&folder, &video), n_lines(&json));
+        // What the encoder and the last fragment held is lost.
+        assert!(n_frames > 0 && n_frames + 100 >= n_lines, "{ending}: {n_frames} of {n_lines}");
+        std::fs::remove_file(json).unwrap();
+    }
+}
+
+#[test]
+fn finished_video_has_a_duration_and_seeks() {
+    let folder = Folder::new("outputs-seek");
+    gst::init().unwrap();
+    for ending in ["mp4", "mov", "mkv"] {
+        let video = clip(&folder, &format!("o.{ending}"), 90);
+        assert_eq!(std::fs::read_dir(folder.file(".")).unwrap().count(), 2, "no temporary file is left");
+        let pipeline = gst::parse::launch("filesrc name=file ! decodebin ! fakesink name=sink sync=false").unwrap();
+        let pipeline = pipeline.downcast::<gst::Pipeline>().unwrap();
+        pipeline.by_name("file").unwrap().set_property("location", &video);
+        pipeline.set_state(gst::State::Paused).unwrap();
+        let time = gst::ClockTime::from_seconds(20);
+        assert_eq!(pipeline.state(time).0, Ok(gst::StateChangeSuccess::Success), "{ending}");
+        let duration = pipeline.query_duration::<gst::ClockTime>().unwrap();
+        assert!((2900..3100).contains(&duration.mseconds()), "{ending}: {duration}");
+        pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, gst::ClockTime::from_seconds(2)).unwrap();
+        assert_eq!(pipeline.state(time).0, Ok(gst::StateChangeSuccess::Success), "{ending}");
+        let sample: gst::Sample = pipeline.by_name("sink").unwrap().property("last-sample");
+        let position = sample.segment().unwrap().downcast_ref::<gst::ClockTime>().unwrap().to_stream_time(sample.buffer().unwrap().pts());
+        assert!((1950..2050).contains(&position.unwrap().mseconds()), "{ending}: {position:?}");
+        pipeline.set_state(gst::State::Null).unwrap();
+        std::fs::remove_file(video).unwrap();
+    }
+}
+
+#[test]
+fn full_disk_is_said_and_what_was_written_plays() {
+    let folder = Folder::new("outputs-full");
+    for ending in ["mp4", "mkv"] {
+        let video = folder.file(&format!("o.{ending}"));
+        let script = "trap '' XFSZ; ulimit -f 1000; exec \"$0\" \"$@\"";
+        let roiflow = env!("CARGO_BIN_EXE_roiflow");
+        let run = ["-c", script, roiflow, "run", &folder.file("colors.toml"), "--input", "test:1000000", "--video", &video];
+        let output = Command::new("sh").args(run).env("ROIFLOW_CACHE_DIR", "").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains("cannot write video") && said(&output).contains(&video), "{}", said(&output));
+        assert!(std::fs::metadata(&video).unwrap().len() <= 512_000);
+        assert!(played(&folder, &video) > 10, "{ending}");
+    }
+}
+
+#[test]
+fn results_that_cannot_be_written_end_the_run() {
+    let folder = Folder::new("outputs-dev-full");
+    let colors = folder.file("colors.toml");
+    let video = folder.file("o.mp4");
+    let run = ["run", &colors, "--input", "test:1000000", "--json", "/dev/full", "--video", &video];
+    check_fails(&run, 1, &["/dev/full", "No space left", "could not be written"]);
+    // It was ended properly: the video has all that came until then.
+    assert!(played(&folder, &video) > 0);
+}
+
+#[test]
+fn reader_that_closes_ends_the_run_quietly() {
+    let folder = Folder::new("outputs-closed");
+    let (colors, video) = (folder.file("colors.toml"), folder.file("o.mkv"));
+    for arguments in [
+        vec!["run", &colors, "--input", "test:1000000", "--json", "-", "--video", &video],
+        vec!["run", &colors, "--input", "test:1000000", "--input", "test:1000000", "--json", "-"],
+        vec!["run", &colors, "--input", "test:1000000", "--video", "-"],
+        vec!["devices"],
+        vec!["devices", "--json"],
+        vec!["describe", "--schema"],
+        vec!["completions", "bash"],
+        vec!["inspect", &colors],
+    ] {
+        // As with a reader that is gone at once, however little is written.
+        let (reader, writer) = std::io::pipe().unwrap();
+        let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        drop(reader);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(13), "{arguments:?}: {} {}", output.status, said(&output));
+        assert!(!["error", "panicked", "warning"].iter().any(|word| said(&output).contains(word)), "{arguments:?}: {}", said(&output));
+    }
+    assert!(played(&folder, &video) > 0, "the other output is complete");
+}
+
+#[test]
+fn fifo_whose_reader_closes_is_an_error() {
+    let folder = Folder::new("outputs-fifo");
+    let path = fifo(&folder, "fifo.jsonl");
+    let arguments = ["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path];
+    let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(std::fs::File::open(&path).unwrap()), &mut line).unwrap();
+    assert!(line.starts_with('{'), "{line}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("fifo.jsonl"), "{}", said(&output));
+}
+
+/// Sends SIGTERM when the run is `ready`, and returns how it ended, which must be in time.
+fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> Output {
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(what, || is_ready() && is_handling_signals(&child));
+    signal(&child, "TERM");
+    let begin = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(10), "{what}: {:?}", begin.elapsed());
+    output
+}
+
+/// Before that, a signal ends the process at once.
+fn is_handling_signals(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    caught.is_some_and(|caught| caught >> 14 & 1 == 1)
+}
+
+#[test]
+fn stalled_reader_does_not_hold_up_the_end() {
+    let folder = Folder::new("outputs-stalled");
+    let video = folder.file("o.mp4");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut run = command();
+    run.args(["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", "-", "--video", &video]).stdout(writer);
+    let size = std::cell::Cell::new((0, Instant::now()));
+    let stands_still = || {
+        let now = std::fs::metadata(&video).map_or(0, |file| file.len());
+        if now != size.get().0 {
+            size.set((now, Instant::now()));
+        }
+        now > 0 && size.get().1.elapsed() > Duration::from_secs(1)
+    };
+    let output = check_ends(run, "a stalled reader", stands_still);
+    drop(reader);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("lost"), "{}", said(&output));
+    assert!(played(&folder, &video) > 0, "the video is complete");
+}
+
+#[test]
+fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
+    let folder = Folder::new("outputs-fifos");
+    let path = fifo(&folder, "fifo.mkv");
+    for option in ["--json", "--video", "--trace"] {
+        let mut run = command();
+        run.args(["run", &folder.file("colors.toml"), "--input", "test:1000000", option, &path]);
+        let output = check_ends(run, option, || true);
+        // Without an error only if the signal came before the first frame.
+        let has_no_frames = said(&output).contains("frames  0 in");
+        assert!(output.status.code() != Some(0) || has_no_frames, "{option}: {}", said(&output));
+    }
+}
+
+#[test]
+fn start_that_hangs_does_not_hold_up_the_end() {
+    let folder = Folder::new("outputs-hang");
+    let path = fifo(&folder, "fifo.onnx");
+    let detector = format!("detector={path}");
+    let json = folder.file("o.jsonl");
+    std::fs::write(&json, "old").unwrap();
+    // A server that accepts, and never answers.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let camera = format!("rtsp://{}/camera", server.local_addr().unwrap());
+    for input in [vec!["--input", "test:3", "--set", &detector], vec!["--input", &camera]] {
+        let mut run = command();
+        run.args(["run", &folder.file("colors.toml"), "--json", &json]).args(&input);
+        let output = check_ends(run, "a start that hangs", || true);
+        assert_eq!(output.status.code(), Some(128 + 15), "{input:?}: {}", said(&output));
+        assert_eq!(std::fs::read(&json).unwrap(), b"old");
+    }
+}
+
+#[test]
+fn second_signal_ends_the_process_at_once() {
+    let folder = Folder::new("outputs-second");
+    let path = fifo(&folder, "fifo.jsonl");
+    let child = command().args(["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path]).spawn();
+    let mut child = child.unwrap();
+    wait_until("the process handles signals", || is_handling_signals(&child));
+    let begin = Instant::now();
+    signal(&child, "TERM");
+    // Signals that come together are one.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, "INT");
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + 2));
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn frames_of_odd_and_tiny_sizes_become_video() {
+    let folder = Folder::new("outputs-odd");
+    let colors = folder.file("colors.toml");
+    for (width, height) in [(101, 75), (100, 75), (7, 9), (1, 1)] {
+        let name = format!("{width}x{height}.png");
+        picture(&folder.file(&name), width, height);
+        let video = folder.file("o.mp4");
+        let output = roiflow(&["run", &colors, "-q", "--input", &folder.file(&name), "--video", &video]);
+        assert!(output.status.success(), "{name}: {}", said(&output));
+        assert_eq!(played(&folder, &video), 1, "{name}");
+    }
+    let clip = folder.file("odd.mkv");
+    crate::harness::run(&crate::harness::pipeline(&format!(
+        "videotestsrc num-buffers=10 ! video/x-raw,width=101,height=75 ! videoconvert ! jpegenc ! matroskamux ! filesink location={clip}"
+    )));
+    for ending in ["mp4", "mkv"] {
+        let video = folder.file(&format!("o.{ending}"));
+        let output = roiflow(&["run", &colors, "-q", "--input", &clip, "--video", &video]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(played(&folder, &video), 10);
+    }
+}
+
+/// `roiflow run --show` on a display that is not one, with a sink in place of a window.
+fn show(folder: &Folder, more: &[&str]) -> Output {
+    let socket = folder.file("wayland");
+    let display = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    // Greeted once for each time that the pipeline is built.
+    std::thread::spawn(move || {
+        for stream in display.incoming() {
+            let _unread = stream.and_then(|mut stream| std::io::Write::write_all(&mut stream, b"an answer"));
+        }
+    });
+    command()
+        .args(["run", &folder.file("colors.toml"), "--show"])
+        .args(more)
+        .env_remove("DISPLAY")
+        .env("WAYLAND_DISPLAY", &socket)
+        .env("GST_PLUGIN_FEATURE_RANK", "fakevideosink:MAX")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn window_takes_no_frames_from_the_results() {
+    let folder = Folder::new("outputs-show");
+    let clip = folder.file("clip.mkv");
+    // More frames than this machine infers in their time, so that the window is late.
+    crate::harness::run(&crate::harness::pipeline(&format!(
+        "videotestsrc num-buffers=300 ! video/x-raw,width=640,height=480,framerate=300/1 ! videoconvert ! x264enc speed-preset=ultrafast \
+         ! h264parse ! matroskamux ! filesink location={clip}"
+    )));
+    let json = folder.file("o.jsonl");
+    let output = show(&folder, &["--input", &clip, "--json", &json]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(n_lines(&json), 300, "{}", said(&output));
+}
+
+#[test]
+fn display_that_does_not_answer_is_an_error() {
+    let folder = Folder::new("outputs-display");
+    let silent = folder.file("silent");
+    let _silent = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    for (names, says) in [
+        (vec![("DISPLAY", ":4077")], "DISPLAY"),
+        (vec![("WAYLAND_DISPLAY", &*silent)], "does not answer"),
+        (vec![("DISPLAY", "nonsense")], "HOST:NUMBER"),
+        (vec![("WAYLAND_DISPLAY", "wayland-4077"), ("XDG_RUNTIME_DIR", "/tmp")], "WAYLAND_DISPLAY"),
+        (vec![("WAYLAND_DISPLAY", "wayland-0")], "XDG_RUNTIME_DIR"),
+    ] {
+        let mut run = command();
+        run.args(["run", &folder.file("colors.toml"), "--input", "test:3", "--show"]);
+        for name in ["DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"] {
+            run.env_remove(name);
+        }
+        let output = run.envs(names.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{names:?}: {}", said(&output));
+        assert!(said(&output).contains("--show") && said(&output).contains(says), "{names:?}: {}", said(&output));
+    }
+}
