@@ -19,6 +19,8 @@ use crate::pipeline::Interrupt;
 
 /// From the first signal to the end of the process; with what is printed it stays below ten seconds.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// Signals that come so close together are one: `timeout` and service managers signal the process, and then its group.
+const TOGETHER: Duration = Duration::from_millis(250);
 /// How long the trace may wait for its reader after the first signal.
 const WRITE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a line on standard error may take that is the last one.
@@ -60,10 +62,14 @@ pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Te
     let mut signals = Signals::new(handled).context("cannot handle signals")?;
     let (interrupt, trace, terminal) = (interrupt.clone(), trace.cloned(), terminal.clone());
     let body = move || {
+        let mut first: Option<Instant> = None;
         for signal in signals.forever() {
-            if SIGNAL.swap(signal, Ordering::AcqRel) != 0 {
-                low_level::exit(128 + signal);
+            match first {
+                Some(first) if first.elapsed() < TOGETHER => continue,
+                Some(_) => low_level::exit(128 + signal),
+                None => first = Some(Instant::now()),
             }
+            SIGNAL.store(signal, Ordering::Release);
             interrupt.interrupt();
             if let Some(trace) = &trace {
                 trace.write_until(Instant::now() + WRITE_PATIENCE);

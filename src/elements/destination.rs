@@ -448,12 +448,7 @@ mod tests {
         let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path).unwrap();
         assert!(destination.write(&[0; 1 << 20]).unwrap() < 1 << 20);
         deadline.set(Instant::now());
-        let error = loop {
-            match destination.write(&[0; 1 << 20]) {
-                Ok(_) => {}
-                Err(error) => break error.kind(),
-            }
-        };
+        let error = destination.write_all(&[0; 1 << 20]).unwrap_err().kind();
         assert_eq!(error, ErrorKind::TimedOut);
         drop(reader);
         assert_eq!(destination.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
