@@ -29,6 +29,7 @@ pub fn data() -> Vec<PathBuf> {
 
 /// The folder for compiled models, so that the next start is quick: `ROIFLOW_CACHE_DIR` (none if it is empty), otherwise
 /// `roiflow/models` in the user's cache folder (`XDG_CACHE_HOME`, `~/.cache`).
+#[cfg(feature = "cli")]
 pub fn model_cache() -> Option<PathBuf> {
     match std::env::var_os("ROIFLOW_CACHE_DIR") {
         Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),

@@ -138,7 +138,6 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     let percentile = |percent: usize| latencies[(latencies.len() * percent).div_ceil(100).max(1) - 1];
     let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
     let throughput = latencies.len() as f64 / elapsed.as_secs_f64();
-    let mut out = super::terminal::stdout();
     if args.json {
         let result = json!({
             "model": args.model, "device": compiled.device(), "asked_device": args.device,
@@ -150,10 +149,13 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
             "latency_ms": { "p50": milliseconds(percentile(50)), "p95": milliseconds(percentile(95)), "p99": milliseconds(percentile(99)) },
             "peak_memory_bytes": peak_memory_bytes(),
         });
+        // JSON escapes what it must by itself.
+        let mut out = std::io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, &result)?;
         writeln!(out)?;
         return Ok(());
     }
+    let mut out = super::terminal::stdout();
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         // Writing to a string can't fail.

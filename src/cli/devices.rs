@@ -18,12 +18,14 @@ pub(super) struct Args {
 
 pub(super) fn list(args: &Args) -> anyhow::Result<()> {
     let devices = devices::core().devices();
-    let mut out = terminal::stdout();
     if args.json {
+        // JSON escapes what it must by itself.
+        let mut out = std::io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, &devices.iter().map(as_json).collect::<Value>())?;
         writeln!(out)?;
         return Ok(());
     }
+    let mut out = terminal::stdout();
     let width = devices.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, info) in devices {
         writeln!(out, "{:<width$}  {}", OneLine(&name).to_string(), OneLine(&info.description))?;

@@ -420,7 +420,7 @@ fn wrong_use_says_what_to_do_and_exits_with_2() {
 fn what_cannot_be_done_says_why_and_exits_with_1() {
     let folder = Folder::new("failed");
     let colors = folder.file("colors.toml");
-    check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "check the path"]);
+    check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "expected a file"]);
     check_fails(&["run", &colors, "--input", "no.mp4"], 1, &["no.mp4", "expected a video"]);
     check_fails(&["run", &colors, "--input", "test:", "--set", "detector=no.onnx"], 1, &["no.onnx", "check the path"]);
     check_fails(&["run", &colors, "--input", "test:", "--device", "TPU"], 1, &["no device `TPU`", "CPU"]);
