@@ -21,6 +21,8 @@ pub enum ErrorKind {
     NotFound,
     /// An element type, shape or tensor that does not fit the port.
     Tensor,
+    /// There is not so much memory; the message names the number of bytes.
+    OutOfMemory,
     /// A property or option that makes no sense.
     Config,
     /// A file that can't be read.
@@ -106,6 +108,7 @@ impl From<tensor::Error> for Error {
     fn from(error: tensor::Error) -> Self {
         let kind = match error.kind() {
             tensor::ErrorKind::Busy => ErrorKind::Busy,
+            tensor::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
             tensor::ErrorKind::Unsupported => ErrorKind::Unsupported,
             tensor::ErrorKind::Io => ErrorKind::Io,
             _ => ErrorKind::Tensor,

@@ -4,6 +4,7 @@
 //! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
 //! the request's own tensor, by one pass, in the run's step `fill`.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ pub(super) struct InputSlot {
     own: Tensor,
     source: Source,
     lease: Option<InputLease>,
+    /// What the run reads, for devices that want a tensor: with the memory and layout of the lease, because a growing output
+    /// leaves its tensor's memory to those who read it.
+    leased: OnceCell<Tensor>,
     /// The leases on the slices of a batch.
     slices: Vec<Bytes>,
 }
@@ -74,6 +78,7 @@ pub(super) struct OutputSlot {
     own: bool,
     /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
     spare: Option<Tensor>,
+    /// None in a run whose output others read when it began: the output then takes fresh memory, once its shape is known.
     lease: Option<BytesMut>,
     /// Instead of `lease`, in a device's memory.
     remote: Option<DeviceLease>,
@@ -81,7 +86,7 @@ pub(super) struct OutputSlot {
 
 impl InputSlot {
     pub(super) fn new(port: Port, device_idx: usize, own: Tensor) -> Self {
-        Self { port, device_idx, own, source: Source::Own, lease: None, slices: Vec::new() }
+        Self { port, device_idx, own, source: Source::Own, lease: None, leased: OnceCell::new(), slices: Vec::new() }
     }
 
     /// The tensor that the next run reads.
@@ -114,10 +119,21 @@ impl InputSlot {
 
     /// The tensor that the device reads in a run.
     fn read(&self) -> &Tensor {
-        match &self.source {
-            Source::Shared(tensor) => tensor,
-            Source::Own | Source::Batch(_) | Source::Fill(_) => &self.own,
+        match (&self.source, &self.lease) {
+            (_, Some(InputLease::Read(bytes))) => self.leased.get_or_init(|| bytes.tensor()),
+            (Source::Shared(tensor), _) => tensor,
+            (Source::Own | Source::Batch(_) | Source::Fill(_), _) => &self.own,
         }
+    }
+
+    /// Whether the run that holds the leases reads this memory.
+    fn reads_memory_of(&self, tensor: &Tensor) -> bool {
+        let reads = match &self.lease {
+            Some(InputLease::Read(bytes)) => bytes.is_of_memory_of(tensor),
+            Some(InputLease::Fill(bytes)) => bytes.is_of_memory_of(tensor),
+            Some(InputLease::Remote(_)) | None => self.read().shares_memory_with(tensor),
+        };
+        reads || self.slices.iter().any(|slice| slice.is_of_memory_of(tensor))
     }
 
     /// Whether the value fits the port, and the device can use its memory; nothing is set.
@@ -192,6 +208,27 @@ impl InputSlot {
         }
     }
 
+    /// The write lease on the request's own tensor, with this shape: in the same memory where that is large enough.
+    fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
+        check_fits("input", &self.port, self.port.element, &shape)?;
+        let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
+        if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
+            // Whoever looks at the smaller tensor keeps it.
+            let own = device.allocate_input(self.device_idx, shape)?;
+            let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
+            self.own = own;
+            return Ok(lease);
+        }
+        let mut lease = self.own.bytes_mut().map_err(|error| self.named(error.into()))?;
+        if *lease.layout().shape() != shape {
+            let mut held = Some(lease);
+            let reshaped = self.own.reshape_leased(&mut held, shape);
+            reshaped.map_err(|error| self.named(error.into()))?;
+            lease = held.expect("a reshaped tensor has its lease");
+        }
+        Ok(lease)
+    }
+
     /// Takes the leases of a run.
     fn lease(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
         let filled_shape = match &mut self.source {
@@ -215,10 +252,7 @@ impl InputSlot {
             }
         };
         self.lease = Some(match filled_shape {
-            Some(shape) => {
-                self.place_own(device, shape)?;
-                InputLease::Fill(self.own.bytes_mut().map_err(|error| self.named(error.into()))?)
-            }
+            Some(shape) => InputLease::Fill(self.lease_own(device, shape)?),
             None => {
                 let tensor = self.tensor()?;
                 if tensor.is_remote() {
@@ -298,12 +332,7 @@ impl OutputSlot {
     }
 
     fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
-        let is_fed_back = inputs.iter().find(|slot| match &slot.source {
-            Source::Shared(tensor) => tensor.shares_memory_with(&self.tensor),
-            Source::Batch(slices) => slices.iter().any(|slice| slice.shares_memory_with(&self.tensor)),
-            Source::Own | Source::Fill(_) => slot.own.shares_memory_with(&self.tensor),
-        });
-        if let Some(input) = is_fed_back {
+        if let Some(input) = inputs.iter().find(|slot| slot.reads_memory_of(&self.tensor)) {
             if !self.own {
                 let message = format!(
                     "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
@@ -318,16 +347,37 @@ impl OutputSlot {
             };
             self.spare = Some(std::mem::replace(&mut self.tensor, other));
         }
-        let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", self.port));
+        let expected = self.port.shape.to_static();
         if self.tensor.is_remote() {
-            self.remote = Some(self.tensor.lease_for_device(true).map_err(named)?);
+            self.remote = Some(self.tensor.lease_for_device(true).map_err(|error| self.named(error))?);
         } else {
-            self.lease = Some(self.tensor.bytes_mut().map_err(named)?);
+            match self.tensor.bytes_mut() {
+                Ok(lease) => self.lease = Some(lease),
+                // It takes fresh memory once its shape is known, and leaves the present one to those who read it.
+                Err(_) if expected.is_none() && self.own && self.tensor.may_leave_its_readers() => {}
+                Err(error) => return Err(self.named(error)),
+            }
         }
-        match self.port.shape.to_static() {
+        match expected {
             Some(shape) if shape != self.tensor.shape() => Err(mismatch("output", &self.port, self.tensor.element(), &self.tensor.shape())),
             _ => Ok(()),
         }
+    }
+
+    /// Gives the output the shape that was computed, together with the lease on it, so that no other thread sees one without the
+    /// other.
+    fn reshape(&mut self, shape: &[usize]) -> Result<()> {
+        self.check_computed(shape)?;
+        let shape = Shape::new(shape);
+        let reshaped = match &self.remote {
+            Some(lease) => self.tensor.reshape_leased_by_device(lease, shape),
+            None => self.tensor.reshape_leased(&mut self.lease, shape),
+        };
+        reshaped.map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: crate::tensor::Error) -> Error {
+        Error::from(error).context(format!("output {}", self.port))
     }
 }
 
@@ -408,8 +458,13 @@ impl RunIo {
         match state {
             Some(state) => {
                 check_fits("variable", &slot.port, state.element(), &state.shape())?;
-                slot.place_own(device, state.shape())?;
-                Ok(state.copy_to(&slot.own)?)
+                if state.is_remote() {
+                    slot.place_own(device, state.shape())?;
+                    return Ok(state.copy_to(&slot.own)?);
+                }
+                // Leased first: where that fails the variable is as it was.
+                let state = state.bytes()?;
+                Ok(state.copy_to(&mut slot.lease_own(device, *state.layout().shape())?)?)
             }
             None => {
                 let shape = slot.port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
@@ -441,8 +496,7 @@ impl RunIo {
                     Source::Batch(list)
                 }
                 Input::Copy(values) => {
-                    slot.place_own(device, Shape::new(values.shape()))?;
-                    let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;
+                    let mut bytes = slot.lease_own(device, Shape::new(values.shape()))?;
                     values.copy_to(&mut bytes)?;
                     Source::Own
                 }
@@ -481,6 +535,7 @@ impl RunIo {
     pub(super) fn release(&mut self) {
         for slot in &mut self.inputs {
             slot.lease = None;
+            slot.leased.take();
             slot.slices.clear();
         }
         self.outputs.iter_mut().for_each(|slot| (slot.lease, slot.remote) = (None, None));
@@ -544,7 +599,12 @@ impl RunContext<'_> {
     /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
         let slot = &self.io.outputs[output_idx];
-        let bytes = slot.lease.as_ref().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))?;
+        let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
+            Some(_) => unseen("output", &slot.port, &slot.tensor),
+            None => {
+                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the device's", slot.port))
+            }
+        })?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }
 }
@@ -580,10 +640,10 @@ impl DeviceIo<'_> {
     /// Whether the host can see all inputs and outputs.
     pub(super) fn is_on_host(&self) -> bool {
         self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
-            && self.io.outputs.iter().all(|slot| slot.lease.is_some())
+            && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// The tensor of an input: for devices that know it by its memory.
+    /// The tensor of an input, as it was when the run began: for devices that know it by its memory.
     pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
         self.io.inputs[self.io.places.inputs[input_idx]].read()
     }
@@ -607,13 +667,9 @@ impl DeviceIo<'_> {
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
-            slot.check_computed(shape)?;
-            slot.lease = None;
-            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
-            slot.tensor.set_shape(shape).map_err(named)?;
-            slot.lease = Some(slot.tensor.bytes_mut().map_err(named)?);
+            slot.reshape(shape)?;
         }
-        Ok(slot.lease.as_mut().expect("set above"))
+        slot.lease.as_mut().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))
     }
 
     /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
@@ -628,11 +684,7 @@ impl DeviceIo<'_> {
         }
         let slot = &mut self.io.outputs[slot_idx];
         if *slot.tensor.shape() != *shape {
-            slot.check_computed(shape)?;
-            slot.remote = None;
-            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
-            slot.tensor.set_shape(shape).map_err(named)?;
-            slot.remote = Some(slot.tensor.lease_for_device(true).map_err(named)?);
+            slot.reshape(shape)?;
         }
         Ok(&slot.tensor)
     }

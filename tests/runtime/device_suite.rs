@@ -3,6 +3,7 @@
 
 mod batches;
 mod gathering;
+mod growing;
 mod nodes;
 mod states;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use batches::*;
 use gathering::*;
+use growing::*;
 use nodes::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
@@ -714,6 +716,9 @@ macro_rules! joins {
             options_that_change_nothing_are_told,
             profiling_that_was_not_enabled_is_an_error,
             profiling_changes_no_result,
+            a_growing_cascade_of_two_threads_is_never_torn,
+            a_reader_of_a_growing_output_fails_no_started_run,
+            a_growing_output_that_is_read_gets_fresh_memory,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {
