@@ -172,6 +172,8 @@ impl CompiledModel {
             calls_back: false,
             started: Instant::now(),
             span: tracing::Span::none(),
+            n_queued: 0,
+            task: None,
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }

@@ -1,6 +1,8 @@
 //! What can go wrong in the runtime: an opaque error with a kind for callers and sentences for people.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::tensor;
@@ -62,7 +64,7 @@ impl Error {
     }
 
     /// What a panic said that was caught at this place; of the kind [`ErrorKind::Panic`].
-    pub fn of_panic(place: &str, panic: &(dyn std::any::Any + Send)) -> Self {
+    pub fn of_panic(place: &str, panic: &(dyn Any + Send)) -> Self {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Self::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
     }
@@ -79,6 +81,22 @@ impl Error {
             Ok(inner) => Self(Arc::new(Inner { message, ..inner })),
             Err(shared) => Self(Arc::new(Inner { kind: shared.kind, message, source: None })),
         }
+    }
+}
+
+/// Runs code of the user's or of a device; its panic becomes an error that names `place`.
+pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(action)).map_err(|panic| {
+        let error = Error::of_panic(&place.to_string(), &*panic);
+        drop_panic(panic);
+        error
+    })
+}
+
+/// Drops what a panic carried. That may be any value, and its drop may panic, too.
+pub(crate) fn drop_panic(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
     }
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::device::DeviceRequest;
+use super::error::catch;
 use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::CancelToken;
@@ -246,8 +247,7 @@ impl InputSlot {
                 Some(leased?)
             }
             Source::Fill(fill) => {
-                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&self.port)));
-                let asked = asked.unwrap_or_else(|panic| Err(Error::of_panic("the filler", &*panic)));
+                let asked = catch(format_args!("the filler"), || fill.shape(&self.port)).and_then(|asked| asked);
                 Some(asked.map_err(|error| self.named(error))?)
             }
         };

@@ -59,7 +59,8 @@ impl InferRequest {
     }
 
     /// Starts a run at once and gives a future of its end, for `.await` in any executor. Dropping the future cancels the run.
-    /// An error of the start comes out of the future. `request.await` waits for a run that was started in another way.
+    /// An error of the start comes out of the future. [`InferRequest::completed`] waits for a run that was started in another
+    /// way.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -82,10 +83,16 @@ impl InferRequest {
             Ok(body) => {
                 let run = shared.expect_latest();
                 shared.pass_on(body);
-                RunFuture::of(self.clone(), run)
+                RunFuture::owning(self.clone(), run)
             }
             Err(error) => RunFuture::failed(self.clone(), error),
         }
+    }
+
+    /// A future of the end of the run that was started last, in whatever way; ready at once if none was. It observes: dropping it
+    /// does not cancel the run. `request.await` is the same.
+    pub fn completed(&self) -> RunFuture {
+        RunFuture::observing(self.clone())
     }
 
     /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
@@ -108,18 +115,14 @@ impl InferRequest {
         }
     }
 
-    /// Asks the current run to end at the next step boundary, or inside the device where the engine can. The run then ends with
-    /// `Canceled`, or as if nothing had been asked if it was over first. Harmless on an idle request.
+    /// Cancels the current run. It then ends with `Canceled`, or as if it had not been canceled if it was over first. Harmless on
+    /// an idle request.
+    ///
+    /// A run whose next step waits in the queue of an executor ends at once, whatever becomes of the executor. A step that has begun
+    /// is not broken off: the run ends when the step looks at its [`CancelToken`](super::CancelToken) or returns, inside the
+    /// device where the engine can be interrupted. No further step begins. A callback is called on another thread than this one.
     pub fn cancel(&self) {
-        let guarded = self.shared().guarded.lock().unwrap();
-        let is_running = guarded.state.is_running();
-        if is_running {
-            self.shared().cancel.cancel();
-        }
-        drop(guarded);
-        if is_running {
-            self.shared().recall();
-        }
+        self.shared().cancel_latest();
     }
 
     /// Whether asynchronous runs of this request go before those of others that wait for the same workers: for work on what other
@@ -269,11 +272,13 @@ impl InferRequest {
     /// use, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
-        let replaced = self.shared().with_body(|body| {
+        let set = |body: &mut Body| {
             let slot = &mut body.io.inputs[input_idx];
             slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
-        })?;
+        };
+        // The device looks at memory of its own: not under the lock.
+        let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
         Ok(())
     }
@@ -285,12 +290,13 @@ impl InferRequest {
     /// As [`InferRequest::set_input_tensor`].
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
-        let replaced = self.shared().with_body(|body| {
+        let set = |body: &mut Body| {
             let slot = &mut body.io.outputs[output_idx];
             check_memory("output", &slot.port, tensor, &*body.device)?;
             check_output(&slot.port, tensor)?;
             Ok(slot.replace(tensor.clone()))
-        })?;
+        };
+        let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced);
         Ok(())
     }
@@ -512,7 +518,7 @@ impl InferRequest {
     /// # Errors
     /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        self.shared().with_body(|body| body.device.profiling_info())
+        self.shared().edit(|body| body.device.profiling_info())
     }
 
     /// As [`InferRequest::step_times`], without allocating.
@@ -520,10 +526,20 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
-        self.shared().with_body(|body| {
-            body.steps.iter().for_each(|step| visit(&step.name, step.duration));
-            Ok(())
-        })
+        let mut of_run = None;
+        for step_idx in 0.. {
+            // One at a time: `visit` is called without the lock, and may use the request.
+            let step = self.shared().with_body(|body| {
+                if *of_run.get_or_insert(body.run) != body.run {
+                    let message = "the request ran again while its step times were visited; visit them before its next start";
+                    return Err(Error::new(ErrorKind::Busy, message));
+                }
+                Ok(body.steps.get(step_idx).map(|step| (step.name.clone(), step.duration)))
+            })?;
+            let Some((name, duration)) = step else { break };
+            visit(&name, duration);
+        }
+        Ok(())
     }
 
     /// The model that this is a request of.
