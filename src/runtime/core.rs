@@ -146,6 +146,10 @@ impl Core {
     /// As [`Core::compile_model`], for a device that stands for others.
     pub(crate) fn compile_device_model(&self, model: &Model, device: &str, config: &Config) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
+        config.check_numbers()?;
+        for port in model.info().inputs.iter().chain(&model.info().outputs) {
+            port.shape.check().map_err(|error| error.context(format!("port {port} of `{}`", model.name())))?;
+        }
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile(model, config, &self.executors)?;

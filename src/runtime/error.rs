@@ -17,6 +17,8 @@ pub enum ErrorKind {
     Canceled,
     /// The request was stopped: its last handle is gone.
     Stopped,
+    /// The request belongs to a queue, which alone starts it and is called back by it.
+    OwnedByQueue,
     /// Waiting here could never end: the request's own callback waits for itself.
     WouldDeadlock,
     /// No such port, device or property.

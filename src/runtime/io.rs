@@ -62,6 +62,22 @@ pub(super) struct InputSlot {
     leased: OnceCell<Tensor>,
     /// The leases on the slices of a batch.
     slices: Vec<Bytes>,
+    /// What a call is about to set.
+    staged: Option<Staged>,
+    /// A list that a batch left behind, empty: a stream of batches allocates nothing.
+    list: Vec<Tensor>,
+    /// Something was set or copied: an empty input is what the user wants.
+    is_given: bool,
+}
+
+/// What a call sets once all of its inputs are known to fit.
+#[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
+enum Staged {
+    Source(Source),
+    /// Values that are copied in place: the lease on the request's own tensor, and the shape that it is to have.
+    Place(BytesMut, Shape),
+    /// Values that were copied into a new tensor.
+    Copied(Tensor),
 }
 
 enum InputLease {
@@ -87,7 +103,18 @@ pub(super) struct OutputSlot {
 
 impl InputSlot {
     pub(super) fn new(port: Port, device_idx: usize, own: Tensor) -> Self {
-        Self { port, device_idx, own, source: Source::Own, lease: None, leased: OnceCell::new(), slices: Vec::new() }
+        Self {
+            port,
+            device_idx,
+            own,
+            source: Source::Own,
+            lease: None,
+            leased: OnceCell::new(),
+            slices: Vec::new(),
+            staged: None,
+            list: Vec::new(),
+            is_given: false,
+        }
     }
 
     /// The tensor that the next run reads.
@@ -108,7 +135,75 @@ impl InputSlot {
     /// Gives the next run another source; the one before is returned, to be dropped outside of any lock.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
+        self.is_given |= !matches!(source, Source::Own);
         std::mem::replace(&mut self.source, source)
+    }
+
+    /// Checks a value and makes all ready that may fail, or waits in [`InputSlot::staged`] to be copied.
+    fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
+        if self.staged.is_some() {
+            let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        self.check(&*device, input)?;
+        self.staged = Some(match input {
+            Input::Share(tensor) => Staged::Source(Source::Shared(tensor.clone())),
+            Input::Batch([only]) => Staged::Source(Source::Shared(only.clone())),
+            Input::Batch(slices) => {
+                let mut list = std::mem::take(&mut self.list);
+                list.clear();
+                list.extend_from_slice(slices);
+                Staged::Source(Source::Batch(list))
+            }
+            Input::Copy(values) => {
+                let shape = Shape::new(values.shape());
+                let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
+                if values.copies_always() && needed_bytes.is_some_and(|needed| needed <= self.own.capacity_bytes()) {
+                    Staged::Place(self.own.bytes_mut().map_err(|error| self.named(error.into()))?, shape)
+                } else {
+                    let own = device.allocate_input(self.device_idx, shape)?;
+                    values.copy_to(&mut own.bytes_mut()?).map_err(|error| self.named(error.into()))?;
+                    Staged::Copied(own)
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Copies values that wait for it.
+    fn copy_staged(&mut self, input: &Input<'_>) -> Result<()> {
+        let (Input::Copy(values), Some(Staged::Place(..))) = (input, &self.staged) else { return Ok(()) };
+        let Some(Staged::Place(bytes, shape)) = self.staged.take() else { return Ok(()) };
+        let mut held = Some(bytes);
+        let before = self.own.shape();
+        let mut copied = self.own.reshape_leased(&mut held, shape);
+        if let (Ok(()), Some(bytes)) = (&copied, &mut held) {
+            copied = values.copy_to(bytes);
+            if copied.is_err() {
+                self.own.reshape_leased(&mut held, before)?;
+            }
+        }
+        copied.map_err(|error| self.named(error.into()))?;
+        self.staged = Some(Staged::Source(Source::Own));
+        Ok(())
+    }
+
+    /// Sets what was made ready.
+    fn commit(&mut self) {
+        let source = match self.staged.take() {
+            None => return,
+            Some(Staged::Source(source)) => source,
+            Some(Staged::Place(..)) => Source::Own,
+            Some(Staged::Copied(own)) => {
+                self.own = own;
+                Source::Own
+            }
+        };
+        self.is_given = true;
+        if let Source::Batch(mut list) = self.replace_source(source) {
+            list.clear();
+            self.list = list;
+        }
     }
 
     /// Lets go of the slices of a batch, not of the list.
@@ -144,10 +239,7 @@ impl InputSlot {
                 check_memory("input", &self.port, tensor, device)?;
                 check_fits("input", &self.port, tensor.element(), &tensor.shape())
             }
-            Input::Copy(values) => {
-                check_fits("input", &self.port, self.port.element, values.shape())?;
-                self.own.bytes_mut().map(drop).map_err(|error| self.named(error.into()))
-            }
+            Input::Copy(values) => check_fits("input", &self.port, self.port.element, values.shape()),
             Input::Batch([only]) => {
                 check_memory("input", &self.port, only, device)?;
                 self.check_slices(std::slice::from_ref(only)).map(drop)
@@ -175,6 +267,12 @@ impl InputSlot {
         if batch_axis != Some(0) {
             let axes = port.axes.as_ref().map_or("none".to_owned(), |axes| format!("`{axes}`"));
             return fail(format!("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: {axes}"));
+        }
+        if let Some(slice_idx) = slices.iter().position(|slice| slice.shares_memory_with(&self.own)) {
+            return fail(format!(
+                "slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
+                slices.len()
+            ));
         }
         let expected = first.shape();
         for (slice_idx, slice) in slices.iter().enumerate() {
@@ -477,33 +575,43 @@ impl RunIo {
         }
     }
 
-    /// Sets the inputs: none of them if one does not fit.
+    /// Sets the inputs: none of them if one does not fit, or can't be copied.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
-        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(&*device, input))?;
-        inputs.visit(&mut |key: PortKey<'_>, input| {
-            let slot = &mut self.inputs[key.find("input", ports)?];
-            let source = match input {
-                Input::Share(tensor) => Source::Shared(tensor.clone()),
-                Input::Batch([only]) => Source::Shared(only.clone()),
-                Input::Batch(slices) => {
-                    // A list that was set before is used again: a stream of batches allocates nothing.
-                    let mut list = match slot.replace_source(Source::Own) {
-                        Source::Batch(list) => list,
-                        _ => Vec::with_capacity(slices.len()),
-                    };
-                    list.clear();
-                    list.extend_from_slice(slices);
-                    Source::Batch(list)
-                }
-                Input::Copy(values) => {
-                    let mut bytes = slot.lease_own(device, Shape::new(values.shape()))?;
-                    values.copy_to(&mut bytes)?;
-                    Source::Own
-                }
-            };
-            drop(slot.replace_source(source));
-            Ok(())
-        })
+        /// What was made ready is given back where a later input does not fit, or panics.
+        struct Unstage<'a>(&'a mut [InputSlot]);
+        impl Drop for Unstage<'_> {
+            fn drop(&mut self) {
+                self.0.iter_mut().for_each(|slot| slot.staged = None);
+            }
+        }
+        let slots = Unstage(&mut self.inputs);
+        inputs.visit(&mut |key: PortKey<'_>, input| slots.0[key.find("input", ports)?].stage(device, input))?;
+        if slots.0.iter().any(|slot| matches!(slot.staged, Some(Staged::Place(..)))) {
+            inputs.visit(&mut |key: PortKey<'_>, input| slots.0[key.find("input", ports)?].copy_staged(input))?;
+        }
+        slots.0.iter_mut().for_each(InputSlot::commit);
+        Ok(())
+    }
+
+    /// A tensor that is set as this output is written by no other output, and is not the request's own tensor of an input.
+    pub(super) fn check_new_output(&self, output_idx: usize, tensor: &Tensor, others: &[(usize, Tensor)]) -> Result<()> {
+        let port = &self.outputs[output_idx].port;
+        let will_be = |idx: usize| others.iter().rfind(|(of, _)| *of == idx).map_or(&self.outputs[idx].tensor, |(_, tensor)| tensor);
+        let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).shares_memory_with(tensor);
+        if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
+            let other = &self.outputs[other_idx].port;
+            let message = format!("output {port}: its tensor shares memory with that of output {other}; each needs a tensor of its own");
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.shares_memory_with(tensor);
+        if let Some(input) = self.visible_inputs().iter().find(is_own) {
+            let message = format!(
+                "output {port}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
+                input.port
+            );
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        Ok(())
     }
 
     /// Checks the tensors against the ports and takes the leases of a run.
@@ -571,11 +679,17 @@ impl RunContext<'_> {
     }
 
     /// The port of an input.
+    ///
+    /// # Panics
+    /// If there is no such input, see [`RunContext::n_inputs`].
     pub fn input_port(&self, input_idx: usize) -> &Port {
         &self.io.inputs[input_idx].port
     }
 
     /// The port of an output.
+    ///
+    /// # Panics
+    /// If there is no such output, see [`RunContext::n_outputs`].
     pub fn output_port(&self, output_idx: usize) -> &Port {
         &self.io.outputs[output_idx].port
     }
@@ -583,9 +697,10 @@ impl RunContext<'_> {
     /// The values of an input, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs before the input is filled.
+    /// `NotFound` if there is no such input; `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs
+    /// before the input is filled.
     pub fn input<T: Element>(&self, input_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = &self.io.inputs[input_idx];
+        let slot = port_at("input", self.io.visible_inputs(), input_idx)?;
         match &slot.lease {
             Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
             Some(InputLease::Remote(_)) => Err(unseen("input", &slot.port, slot.read())),
@@ -596,9 +711,10 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
+    /// `NotFound` if there is no such output; `Tensor` if the elements are not `T`, the step runs before the device's, or the user's
+    /// own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = &self.io.outputs[output_idx];
+        let slot = port_at("output", self.io.visible_outputs(), output_idx)?;
         let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
             Some(_) => unseen("output", &slot.port, &slot.tensor),
             None => {
@@ -641,6 +757,11 @@ impl DeviceIo<'_> {
     pub(super) fn is_on_host(&self) -> bool {
         self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
             && self.io.outputs.iter().all(|slot| slot.remote.is_none())
+    }
+
+    /// Whether a tensor or values were set as this input, or a filler. One that never was is empty where its shape is open.
+    pub fn is_given(&self, input_idx: usize) -> bool {
+        self.io.inputs[self.io.places.inputs[input_idx]].is_given
     }
 
     /// The tensor of an input, as it was when the run began: for devices that know it by its memory.
@@ -688,6 +809,10 @@ impl DeviceIo<'_> {
         }
         Ok(&slot.tensor)
     }
+}
+
+fn port_at<'a, S>(kind: &str, slots: &'a [S], idx: usize) -> Result<&'a S> {
+    slots.get(idx).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no {kind} number {idx}: the model has {}", slots.len())))
 }
 
 /// The device can use the memory that this tensor lies in.

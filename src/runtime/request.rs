@@ -42,7 +42,8 @@ impl InferRequest {
     /// `inputs` are set first, see [`Inputs`] for all their forms: `()` leaves them as they are.
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, and what steps and device say.
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
+    /// queue, and what steps and device say.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
@@ -51,7 +52,8 @@ impl InferRequest {
     /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit; the request stays idle then.
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
+    /// queue; the request stays idle then.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
@@ -140,11 +142,11 @@ impl InferRequest {
     /// [`InferRequest::downgrade`].
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, Result<()>) + Send + Sync + 'static) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
-            guarded.check_idle()?;
+            guarded.check_callback()?;
             guarded.callback.replace(Arc::new(callback))
         };
         drop(previous); // Outside the lock: what it captured may be handles.
@@ -154,11 +156,11 @@ impl InferRequest {
     /// Removes the callback.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// As [`InferRequest::set_callback`].
     pub fn clear_callback(&self) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
-            guarded.check_idle()?;
+            guarded.check_callback()?;
             guarded.callback.take()
         };
         drop(previous);
@@ -287,14 +289,16 @@ impl InferRequest {
     /// that open.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`].
+    /// As [`InferRequest::set_input_tensor`]; `Tensor` also if it shares memory with another output, or with the request's own tensor
+    /// of an input.
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let set = |body: &mut Body| {
-            let slot = &mut body.io.outputs[output_idx];
-            check_memory("output", &slot.port, tensor, &*body.device)?;
-            check_output(&slot.port, tensor)?;
-            Ok(slot.replace(tensor.clone()))
+            let port = &body.io.outputs[output_idx].port;
+            check_memory("output", port, tensor, &*body.device)?;
+            check_output(port, tensor)?;
+            body.io.check_new_output(output_idx, tensor, &[])?;
+            Ok(body.io.outputs[output_idx].replace(tensor.clone()))
         };
         let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced);
@@ -351,6 +355,7 @@ impl InferRequest {
         self.shared().edit(|body| {
             for (output_idx, tensor) in &found {
                 check_memory("output", &self.model_outputs()[*output_idx], tensor, &*body.device)?;
+                body.io.check_new_output(*output_idx, tensor, &found)?;
             }
             for (output_idx, tensor) in found {
                 drop(body.io.outputs[output_idx].replace(tensor));
@@ -563,6 +568,11 @@ impl InferRequest {
 
     pub(super) fn model(&self) -> &Arc<CompiledShared> {
         &self.0.model
+    }
+
+    /// A run that the queue begins to which the request belongs.
+    pub(super) fn begin_for_queue(&self, inputs: &impl Inputs) -> Result<Box<Body>> {
+        self.0.begin_for_queue(inputs, true)
     }
 
     /// See [`OnQuiet`].

@@ -53,6 +53,7 @@ pub(super) struct Guarded {
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
+    keeper: Keeper,
     /// The latest run that ended, and how.
     outcome: (u64, Result<()>),
     /// The runs that somebody waits for: a later run may end before the waiter has looked.
@@ -67,6 +68,17 @@ struct Wakes {
     future: u64,
     run: u64,
     waker: Waker,
+}
+
+/// Who may start the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeper {
+    /// Whoever has a handle.
+    User,
+    /// A queue, and nobody else.
+    Queue,
+    /// The holder of an idle request of a queue. The callback is the queue's nevertheless.
+    Holder,
 }
 
 struct Awaited {
@@ -96,6 +108,7 @@ impl Handle {
                 user_data: None,
                 latency: Duration::ZERO,
                 on_quiet: None,
+                keeper: Keeper::User,
                 outcome: (0, Ok(())),
                 awaited: Vec::new(),
                 wakers: Vec::new(),
@@ -116,11 +129,27 @@ impl Handle {
 
     /// Idle to running, see [`Shared::begin`].
     pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        if self.shared.guarded.lock().unwrap().keeper == Keeper::Queue {
+            return Err(owned_by_queue("start a job of the queue, or take an idle request of it"));
+        }
+        self.begin_for_queue(inputs, calls_back)
+    }
+
+    /// As [`Handle::begin`], for the queue that the request belongs to.
+    pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         self.shared.begin(&self.model.info.inputs, inputs, calls_back)
     }
 }
 
 impl Guarded {
+    /// The callback may be set: the request is idle, and no queue's.
+    pub(super) fn check_callback(&self) -> Result<()> {
+        match self.keeper {
+            Keeper::User => self.check_idle(),
+            Keeper::Queue | Keeper::Holder => Err(owned_by_queue("set the callback of the queue")),
+        }
+    }
+
     pub(super) fn check_idle(&self) -> Result<()> {
         if self.state.is_busy(this_thread()) { Err(busy()) } else { Ok(()) }
     }
@@ -162,6 +191,10 @@ impl Guarded {
         }
         outcome
     }
+}
+
+fn owned_by_queue(what_to_do: &str) -> Error {
+    Error::new(ErrorKind::OwnedByQueue, format!("the request belongs to a queue: {what_to_do}"))
 }
 
 fn busy() -> Error {
@@ -512,6 +545,10 @@ impl Shared {
             self.cancel.tell_engine();
             self.end_canceled(run);
         }
+    }
+
+    pub(super) fn set_keeper(&self, keeper: Keeper) {
+        self.guarded.lock().unwrap().keeper = keeper;
     }
 
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
