@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread;
+use std::{process, thread};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
@@ -71,6 +71,8 @@ pub struct Pool {
     name: String,
     queue: Option<Queue>,
     workers: Vec<thread::JoinHandle<()>>,
+    /// That has the workers: one that was forked from it has none.
+    process: u32,
 }
 
 struct Queue {
@@ -125,7 +127,7 @@ impl Pool {
         let (urgent, urgent_out) = bounded(MAX_REQUESTS);
         let overflow = Arc::<Overflow>::default();
         let queue = Queue { turns, urgent, overflow: overflow.clone() };
-        let mut pool = Self { name: name.to_owned(), queue: Some(queue), workers: Vec::new() };
+        let mut pool = Self { name: name.to_owned(), queue: Some(queue), workers: Vec::new(), process: process::id() };
         for worker_idx in 0..n_threads {
             let (turns, urgent, overflow) = (turns_out.clone(), urgent_out.clone(), overflow.clone());
             let worker = thread::Builder::new()
@@ -215,6 +217,10 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.queue = None;
+        if process::id() != self.process {
+            // Nobody would ever end.
+            return std::mem::forget(std::mem::take(&mut self.workers));
+        }
         let here = thread::current().id();
         for worker in self.workers.drain(..) {
             // The last owner may be a task on one of the workers: it can't wait for itself, and ends by itself.
@@ -269,6 +275,8 @@ struct ExecutorsInner {
     named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
+    /// That has the threads of the pools.
+    process: OnceLock<u32>,
 }
 
 impl Executors {
@@ -313,6 +321,11 @@ impl Executors {
     /// Number of named pools that are in use.
     pub fn n_named(&self) -> usize {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
+    }
+
+    /// The process in which the first request was made: others that were forked from it have none of its threads.
+    pub(crate) fn process(&self) -> u32 {
+        *self.0.process.get_or_init(process::id)
     }
 
     /// Counts one more request in, until the ticket is dropped.

@@ -200,6 +200,12 @@ impl InputSlot {
             }
         };
         self.is_given = true;
+        // Two lists take turns: the second is made along with the first.
+        if let Source::Batch(list) = &source
+            && self.list.capacity() < list.len()
+        {
+            self.list.reserve(list.len());
+        }
         if let Source::Batch(mut list) = self.replace_source(source) {
             list.clear();
             self.list = list;

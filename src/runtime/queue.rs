@@ -225,6 +225,9 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
                 format!("all {} requests are busy, and one of them is in this callback: use try_start_async, or more requests", self.len()),
             ));
         }
+        if state.idle.is_empty() {
+            shared.check_process()?;
+        }
         while state.idle.is_empty() {
             state = shared.changed.wait(state).unwrap();
         }
@@ -252,7 +255,13 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
             let message = "wait_all inside the queue's own callback would wait for itself; return instead";
             return Err(JobErrors { errors: vec![JobError { job: 0, error: Error::new(ErrorKind::WouldDeadlock, message) }], n_more: 0 });
         }
-        while state.slots.iter().any(|slot| matches!(slot, Slot::Started { .. })) {
+        let is_started = |slot: &Slot<U>| matches!(slot, Slot::Started { .. });
+        if state.slots.iter().any(is_started)
+            && let Err(error) = shared.check_process()
+        {
+            return Err(JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 });
+        }
+        while state.slots.iter().any(is_started) {
             state = shared.changed.wait(state).unwrap();
         }
         let (errors, n_more) = (std::mem::take(&mut state.errors), std::mem::take(&mut state.n_more_errors));
@@ -298,6 +307,11 @@ impl<U> Shared<U> {
     /// Whether this thread is inside a callback, step or filler of one of the requests.
     fn is_inside(&self) -> bool {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
+    }
+
+    /// The threads that run the jobs are those of this process.
+    fn check_process(&self) -> Result<()> {
+        self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
     }
 
     fn take<'a>(&'a self, state: &mut MutexGuard<'_, State<U>>) -> Option<IdleRequest<'a, U>> {

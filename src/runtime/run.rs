@@ -43,6 +43,8 @@ pub(super) struct Shared {
     /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
+    /// That has the threads on which runs go on.
+    process: u32,
 }
 
 pub(super) struct Guarded {
@@ -119,6 +121,7 @@ impl Handle {
             is_urgent: AtomicBool::new(false),
             stepping: AtomicU64::new(0),
             handle: OnceLock::new(),
+            process: model.executors.process(),
         });
         let (request, name, device) = (shared.id, &*model.name, &*model.device);
         tracing::trace!(target: "roiflow::trace", request, model = name, device, "request");
@@ -137,6 +140,10 @@ impl Handle {
 
     /// As [`Handle::begin`], for the queue that the request belongs to.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        // A synchronous run needs no other thread.
+        if calls_back {
+            self.shared.check_process()?;
+        }
         self.shared.begin(&self.model.info.inputs, inputs, calls_back)
     }
 }
@@ -287,6 +294,16 @@ impl Shared {
         action()
     }
 
+    /// The threads on which runs go on are those of this process.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        let message = "this process was forked from the one that made the request, and has none of its threads: \
+                       make core, model and request in this process, or start it with exec (in Python with `spawn`)";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     fn is_stepping_here(&self) -> bool {
         self.stepping.load(Ordering::Acquire) == this_thread()
     }
@@ -316,6 +333,11 @@ impl Shared {
     fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
         let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
         match refused {
+            // The executor of the run's end itself.
+            Some(mut body) if body.is_over() => {
+                body.abandon(&self.cancel, error);
+                self.end(body);
+            }
             Some(mut body) => {
                 body.abandon(&self.cancel, error);
                 self.end_apart(body);
@@ -477,6 +499,7 @@ impl Shared {
         if self.is_inside(&guarded) {
             return Err(would_deadlock());
         }
+        self.check_process()?;
         guarded.begin_to_wait(run);
         while !guarded.state.is_finished(run) {
             guarded = match &deadline {
@@ -511,12 +534,13 @@ impl Shared {
         let known_idx = guarded.is_expected_by(future);
         let is_inside = self.is_inside(&guarded);
         let is_finished = guarded.state.is_finished(run);
-        if is_finished || is_inside {
+        let forked = if is_finished { None } else { self.check_process().err() };
+        if is_finished || is_inside || forked.is_some() {
             let outcome = guarded.end_to_wait(run);
             let known = known_idx.map(|known_idx| guarded.wakers.swap_remove(known_idx));
             drop(guarded);
             drop((known, waker));
-            return Some(if is_finished { outcome } else { Err(would_deadlock()) });
+            return Some(if is_finished { outcome } else { Err(forked.unwrap_or_else(would_deadlock)) });
         }
         let before = match known_idx {
             Some(known_idx) => Some(std::mem::replace(&mut guarded.wakers[known_idx].waker, waker)),
@@ -658,7 +682,7 @@ impl Drop for Handle {
         drop(guarded);
         shared.cancel.tell_engine();
         let mut is_left = false;
-        if !is_inside {
+        if !is_inside && shared.check_process().is_ok() {
             // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
             // nothing to do.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.device.is_computing());
