@@ -163,7 +163,7 @@ impl Guarded {
 
     /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one. Gives what is not
     /// needed any more, to be dropped without the lock: an error may hold something of the user's.
-    #[must_use]
+    #[must_use = "it is dropped without the lock"]
     fn settle(&mut self, run: u64, outcome: Result<()>) -> (Option<Result<()>>, Result<()>) {
         let awaited = self.awaited.iter_mut().find(|awaited| awaited.run == run);
         let of_waiters = awaited.and_then(|awaited| awaited.outcome.replace(outcome.clone()));

@@ -243,9 +243,14 @@ fn a_task_of_an_earlier_run_executes_nothing() {
     let [first, second] = [(); 2].map(|()| Arc::new(Manual::default()));
     let request = compile(doubling()).create_infer_request().unwrap();
     let (sender, receiver) = mpsc::channel();
-    let of_first = sender.clone();
-    request.prepend_step_on(first.clone(), "first", move |_| Ok(of_first.send("first").unwrap())).unwrap();
-    request.prepend_step_on(second.clone(), "second", move |_| Ok(sender.send("second").unwrap())).unwrap();
+    for (executor, name) in [(&first, "first"), (&second, "second")] {
+        let sender = sender.clone();
+        let tells = move |_: &RunContext<'_>| {
+            sender.send(name).unwrap();
+            Ok(())
+        };
+        request.prepend_step_on(executor.clone(), name, tells).unwrap();
+    }
     for _ in 0..3 {
         request.start_async(()).unwrap();
         request.cancel();
