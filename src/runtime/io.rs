@@ -201,15 +201,15 @@ impl InputSlot {
         };
         self.is_given = true;
         // Two lists take turns: the second is made along with the first.
-        if let Source::Batch(list) = &source
-            && self.list.capacity() < list.len()
-        {
-            self.list.reserve(list.len());
-        }
-        if let Source::Batch(mut list) = self.replace_source(source) {
-            list.clear();
-            self.list = list;
-        }
+        let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
+        self.list = match self.replace_source(source) {
+            Source::Batch(mut list) => {
+                list.clear();
+                list
+            }
+            _ if n_slices > self.list.capacity() => Vec::with_capacity(n_slices),
+            _ => return,
+        };
     }
 
     /// Lets go of the slices of a batch, not of the list.
