@@ -109,15 +109,14 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
     }
 }
 
-/// No input is empty that must be set first.
+/// No input is empty because nothing was set. An empty one that was set is the engine's to compute.
 ///
 /// # Errors
 /// `Tensor` if one is.
 pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     for (input_idx, port) in info.inputs.iter().enumerate() {
         let shape = io.input(input_idx).layout().shape();
-        // Only where the shape was left open: there nothing was set yet.
-        if shape.contains(&0) && port.shape.to_static().is_none() {
+        if shape.contains(&0) && port.shape.to_static().is_none() && !io.is_given(input_idx) {
             return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
         }
     }

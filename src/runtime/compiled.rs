@@ -120,7 +120,7 @@ impl CompiledModel {
     /// A new request with tensors of its own.
     ///
     /// # Errors
-    /// `Device` if there are too many requests, or no memory for its tensors.
+    /// `Device` if there are too many requests; `OutOfMemory`, with the number of bytes, if there is no memory for its tensors.
     pub fn create_infer_request(&self) -> Result<InferRequest> {
         let shared = &self.shared;
         let ticket = shared.executors.admit()?;
@@ -172,6 +172,8 @@ impl CompiledModel {
             calls_back: false,
             started: Instant::now(),
             span: tracing::Span::none(),
+            n_queued: 0,
+            task: None,
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }

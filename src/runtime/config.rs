@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::{Error, ErrorKind, Result};
+
 /// The largest [`Config::batch_size`].
 pub const MAX_BATCH_SIZE: usize = 1024;
 
@@ -90,6 +92,17 @@ pub enum Precision {
 }
 
 impl Config {
+    /// Whether the numbers are ones that a device can arrange itself for.
+    pub(super) fn check_numbers(&self) -> Result<()> {
+        for (option, number) in [("n_requests", self.n_requests), ("n_threads", self.n_threads)] {
+            if number == Some(0) {
+                let message = format!("{option}: expected at least 1, or None for the device's own choice, got Some(0)");
+                return Err(Error::new(ErrorKind::Config, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Calls of the engine at once and threads of each, on a machine with so many cores. Both at least one; more than the cores
     /// together only if the caller asked for that. Requests that are gathered share a call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {

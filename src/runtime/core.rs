@@ -170,6 +170,10 @@ impl Core {
         accept: &dyn Fn(&ModelInfo) -> Result<()>,
     ) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
+        config.check_numbers()?;
+        for port in model.info().inputs.iter().chain(&model.info().outputs) {
+            port.shape.check().map_err(|error| error.context(format!("port {port} of `{}`", model.name())))?;
+        }
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;

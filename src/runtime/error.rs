@@ -1,6 +1,8 @@
 //! What can go wrong in the runtime: an opaque error with a kind for callers and sentences for people.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::tensor;
@@ -15,12 +17,16 @@ pub enum ErrorKind {
     Canceled,
     /// The request was stopped: its last handle is gone.
     Stopped,
+    /// The request belongs to a queue, which alone starts it and is called back by it.
+    OwnedByQueue,
     /// Waiting here could never end: the request's own callback waits for itself.
     WouldDeadlock,
     /// No such port, device or property.
     NotFound,
     /// An element type, shape or tensor that does not fit the port.
     Tensor,
+    /// There is not so much memory; the message names the number of bytes.
+    OutOfMemory,
     /// A property or option that makes no sense.
     Config,
     /// A file that can't be read.
@@ -60,7 +66,7 @@ impl Error {
     }
 
     /// What a panic said that was caught at this place; of the kind [`ErrorKind::Panic`].
-    pub fn of_panic(place: &str, panic: &(dyn std::any::Any + Send)) -> Self {
+    pub fn of_panic(place: &str, panic: &(dyn Any + Send)) -> Self {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Self::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
     }
@@ -77,6 +83,22 @@ impl Error {
             Ok(inner) => Self(Arc::new(Inner { message, ..inner })),
             Err(shared) => Self(Arc::new(Inner { kind: shared.kind, message, source: None })),
         }
+    }
+}
+
+/// Runs code of the user's or of a device; its panic becomes an error that names `place`.
+pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(action)).map_err(|panic| {
+        let error = Error::of_panic(&place.to_string(), &*panic);
+        drop_panic(panic);
+        error
+    })
+}
+
+/// Drops what a panic carried. That may be any value, and its drop may panic, too.
+pub(crate) fn drop_panic(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
     }
 }
 
@@ -106,6 +128,7 @@ impl From<tensor::Error> for Error {
     fn from(error: tensor::Error) -> Self {
         let kind = match error.kind() {
             tensor::ErrorKind::Busy => ErrorKind::Busy,
+            tensor::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
             tensor::ErrorKind::Unsupported => ErrorKind::Unsupported,
             tensor::ErrorKind::Io => ErrorKind::Io,
             _ => ErrorKind::Tensor,

@@ -1,17 +1,19 @@
 //! Who runs a step: the caller's thread, a bounded pool, or a test that turns the crank by hand.
 //!
-//! A pool runs urgent tasks before others: those of requests that work on what others have found. Queues are bounded. A request
-//! is queued at most once at a time, on one executor, so the capacity of a queue is `MAX_REQUESTS` (each waiting once) and a
-//! request that would exceed it is refused when it is *created*, never when it runs.
+//! A pool runs urgent tasks before others: those of requests that work on what others have found. A request is queued at most once
+//! at a time, on one executor, so that a queue of `MAX_REQUESTS` places holds all that exist; a request that would exceed it is
+//! refused when it is *created*, never when it runs. Tasks beyond that (a user's own, or places that canceled runs left behind)
+//! overflow into a list that allocates: `execute` never blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::{process, thread};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
+use super::error::catch;
 use super::{Config, Error, ErrorKind, Result};
 
 /// The most requests that may exist at a time on the executors of one process.
@@ -19,7 +21,7 @@ pub const MAX_REQUESTS: usize = 4096;
 
 /// Something to run. Implemented by requests, so that queueing one is cloning an `Arc`: no allocation per run.
 pub trait Task: Send + Sync {
-    /// Runs it; must not panic.
+    /// Runs it. A pool survives a panic, and says so in the log.
     fn run(self: Arc<Self>);
 
     /// Whether a pool runs it before tasks that are not urgent; asked when it is queued.
@@ -30,7 +32,7 @@ pub trait Task: Send + Sync {
 
 /// Runs tasks.
 pub trait Executor: Send + Sync + fmt::Debug {
-    /// Queues a task, or runs it at once. Never blocks for long.
+    /// Queues a task, or runs it at once. Never blocks for long. If it panics, the run ends with that as its error.
     fn execute(&self, task: Arc<dyn Task>);
 
     /// Whether a task runs inside `execute`, on the caller's thread: such a step joins its neighbor before it.
@@ -69,11 +71,41 @@ pub struct Pool {
     name: String,
     queue: Option<Queue>,
     workers: Vec<thread::JoinHandle<()>>,
+    /// That has the workers: one that was forked from it has none.
+    process: u32,
 }
 
 struct Queue {
     turns: Sender<Turn>,
     urgent: Sender<Arc<dyn Task>>,
+    overflow: Arc<Overflow>,
+}
+
+/// Tasks that found the queue full.
+#[derive(Default)]
+struct Overflow {
+    n_tasks: AtomicUsize,
+    tasks: Mutex<VecDeque<Arc<dyn Task>>>,
+}
+
+impl Overflow {
+    fn push(&self, task: Arc<dyn Task>) {
+        self.tasks().push_back(task);
+        self.n_tasks.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn pop(&self) -> Option<Arc<dyn Task>> {
+        if self.n_tasks.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let task = self.tasks().pop_front()?;
+        self.n_tasks.fetch_sub(1, Ordering::SeqCst);
+        Some(task)
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, VecDeque<Arc<dyn Task>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What wakes a worker. It runs the urgent tasks that wait before it does anything else.
@@ -93,12 +125,14 @@ impl Pool {
         // A look for each worker, beside the tasks.
         let (turns, turns_out) = bounded(MAX_REQUESTS + n_threads);
         let (urgent, urgent_out) = bounded(MAX_REQUESTS);
-        let mut pool = Self { name: name.to_owned(), queue: Some(Queue { turns, urgent }), workers: Vec::new() };
+        let overflow = Arc::<Overflow>::default();
+        let queue = Queue { turns, urgent, overflow: overflow.clone() };
+        let mut pool = Self { name: name.to_owned(), queue: Some(queue), workers: Vec::new(), process: process::id() };
         for worker_idx in 0..n_threads {
-            let (turns, urgent) = (turns_out.clone(), urgent_out.clone());
+            let (turns, urgent, overflow) = (turns_out.clone(), urgent_out.clone(), overflow.clone());
             let worker = thread::Builder::new()
                 .name(format!("{name}-{worker_idx}"))
-                .spawn(move || work(&turns, &urgent))
+                .spawn(move || work(&turns, &urgent, &overflow))
                 .map_err(|error| Error::with_source(ErrorKind::Device, format!("cannot start worker {worker_idx} of `{name}`"), error))?;
             pool.workers.push(worker);
         }
@@ -112,8 +146,8 @@ impl Pool {
 }
 
 /// A worker, until the pool is dropped and all tasks are done.
-fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>) {
-    // Urgent tasks may be left over for which nobody is woken any more.
+fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>, overflow: &Overflow) {
+    // Urgent tasks, or those of the overflow, may be left over for which nobody is woken any more.
     let mut has_more = false;
     loop {
         let turn = match has_more {
@@ -123,23 +157,49 @@ fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>) {
                 Err(_) => break,
             },
         };
-        let n_run = urgent.try_iter().take(MAX_URGENT_IN_A_ROW).map(Task::run).count();
+        let n_run = urgent.try_iter().take(MAX_URGENT_IN_A_ROW).map(run).count();
         has_more = n_run == MAX_URGENT_IN_A_ROW;
         if let Turn::Task(task) = turn {
-            task.run();
+            run(task);
+        }
+        if let Some(task) = overflow.pop() {
+            has_more = true;
+            run(task);
         }
     }
-    urgent.try_iter().for_each(Task::run);
+    urgent.try_iter().for_each(run);
+    std::iter::from_fn(|| overflow.pop()).for_each(run);
+}
+
+/// Runs a task; the worker survives it.
+fn run(task: Arc<dyn Task>) {
+    let _survived = catch(format_args!("the log"), || {
+        if let Err(error) = catch(format_args!("a task"), || task.run()) {
+            tracing::error!("{error}");
+        }
+    });
 }
 
 impl Executor for Pool {
     fn execute(&self, task: Arc<dyn Task>) {
-        const HELD: &str = "the workers hold the other end until the queue is dropped";
-        let Queue { turns, urgent } = self.queue.as_ref().expect("only drop takes the queue");
-        if !task.is_urgent() {
-            return turns.send(Turn::Task(task)).expect(HELD);
+        let Queue { turns, urgent, overflow } = self.queue.as_ref().expect("only drop takes the queue");
+        let is_urgent = task.is_urgent();
+        let refused = match is_urgent {
+            true => urgent.try_send(task).map_err(TrySendError::into_inner).err(),
+            false => turns.try_send(Turn::Task(task)).err().and_then(|full| match full.into_inner() {
+                Turn::Task(task) => Some(task),
+                Turn::Look => None,
+            }),
+        };
+        if let Some(task) = refused {
+            overflow.push(task);
+            // Refused if the queue is still full: then a worker takes a turn, and looks here after it.
+            let _sent = turns.try_send(Turn::Look);
+            return;
         }
-        urgent.send(task).expect(HELD);
+        if !is_urgent {
+            return;
+        }
         // Who takes a turn that was there after the task was looks for urgent ones after that: no more turns are needed than workers.
         if turns.len() < self.workers.len() {
             // Refused if it is full: then nobody sleeps.
@@ -157,6 +217,10 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.queue = None;
+        if process::id() != self.process {
+            // Nobody would ever end.
+            return std::mem::forget(std::mem::take(&mut self.workers));
+        }
         let here = thread::current().id();
         for worker in self.workers.drain(..) {
             // The last owner may be a task on one of the workers: it can't wait for itself, and ends by itself.
@@ -170,7 +234,7 @@ impl Drop for Pool {
 /// Queues tasks until a test runs them.
 #[derive(Default)]
 pub struct Manual {
-    tasks: Mutex<std::collections::VecDeque<Arc<dyn Task>>>,
+    tasks: Mutex<VecDeque<Arc<dyn Task>>>,
 }
 
 impl Manual {
@@ -211,6 +275,8 @@ struct ExecutorsInner {
     named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
+    /// That has the threads of the pools.
+    process: OnceLock<u32>,
 }
 
 impl Executors {
@@ -255,6 +321,11 @@ impl Executors {
     /// Number of named pools that are in use.
     pub fn n_named(&self) -> usize {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
+    }
+
+    /// The process in which the first request was made: others that were forked from it have none of its threads.
+    pub(crate) fn process(&self) -> u32 {
+        *self.0.process.get_or_init(process::id)
     }
 
     /// Counts one more request in, until the ticket is dropped.

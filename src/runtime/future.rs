@@ -5,31 +5,40 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::run::Expected;
 use super::{Error, InferRequest, Result};
 
-/// The end of one run: its callback has returned, as for [`InferRequest::wait`]. Made by [`InferRequest::run`].
+/// The end of one run: its callback has returned, as for [`InferRequest::wait`].
 ///
-/// Dropping it before that cancels the run: it ends at the next step boundary, and the request is busy until then.
-#[must_use = "dropping the future cancels the run"]
+/// The future of [`InferRequest::run`] owns its run: dropping it before the end cancels the run, as [`InferRequest::cancel`] does.
+/// The future of [`InferRequest::completed`], and of `request.await`, only observes: dropping it changes nothing.
+#[must_use = "a future does nothing unless it is awaited, and dropping that of `run` cancels the run"]
 pub struct RunFuture {
     request: InferRequest,
     state: State,
+    /// The run is canceled if the future is dropped before its end.
+    owns_run: bool,
 }
 
 enum State {
-    /// The run that is expected; 0 for none, which is over at once.
-    Running(u64),
+    Running(Expected),
     Failed(Error),
     Over,
 }
 
 impl RunFuture {
-    pub(super) fn of(request: InferRequest, run: u64) -> Self {
-        Self { request, state: State::Running(run) }
+    /// That cancels the run if it is dropped.
+    pub(super) fn owning(request: InferRequest, run: Expected) -> Self {
+        Self { request, state: State::Running(run), owns_run: true }
+    }
+
+    pub(super) fn observing(request: InferRequest) -> Self {
+        let run = request.shared().expect_latest();
+        Self { request, state: State::Running(run), owns_run: false }
     }
 
     pub(super) fn failed(request: InferRequest, error: Error) -> Self {
-        Self { request, state: State::Failed(error) }
+        Self { request, state: State::Failed(error), owns_run: false }
     }
 
     /// The request that runs.
@@ -45,7 +54,7 @@ impl Future for RunFuture {
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let outcome = match std::mem::replace(&mut self.state, State::Over) {
-            State::Running(0) => Ok(()),
+            State::Running(Expected { run: 0, .. }) => Ok(()),
             State::Failed(error) => Err(error),
             State::Over => panic!("a future must not be polled after it was ready"),
             State::Running(run) => match self.request.shared().poll(run, context.waker()) {
@@ -62,8 +71,8 @@ impl Future for RunFuture {
 
 impl Drop for RunFuture {
     fn drop(&mut self) {
-        if let State::Running(run @ 1..) = self.state {
-            self.request.shared().forget(run);
+        if let State::Running(expected @ Expected { run: 1.., .. }) = self.state {
+            self.request.shared().forget(expected, self.owns_run);
         }
     }
 }
@@ -74,14 +83,13 @@ impl fmt::Debug for RunFuture {
     }
 }
 
-/// Waits for the run that was started last; ready at once if none was. Dropping the future cancels that run.
+/// As [`InferRequest::completed`].
 impl IntoFuture for InferRequest {
     type Output = Result<()>;
     type IntoFuture = RunFuture;
 
     fn into_future(self) -> RunFuture {
-        let run = self.shared().expect_latest();
-        RunFuture::of(self, run)
+        RunFuture::observing(self)
     }
 }
 

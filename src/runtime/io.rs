@@ -4,10 +4,12 @@
 //! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
 //! the request's own tensor, by one pass, in the run's step `fill`.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
 use super::device::DeviceRequest;
+use super::error::catch;
 use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::CancelToken;
@@ -55,8 +57,27 @@ pub(super) struct InputSlot {
     own: Tensor,
     source: Source,
     lease: Option<InputLease>,
+    /// What the run reads, for devices that want a tensor: with the memory and layout of the lease, because a growing output
+    /// leaves its tensor's memory to those who read it.
+    leased: OnceCell<Tensor>,
     /// The leases on the slices of a batch.
     slices: Vec<Bytes>,
+    /// What a call is about to set.
+    staged: Option<Staged>,
+    /// A list that a batch left behind, empty: a stream of batches allocates nothing.
+    list: Vec<Tensor>,
+    /// Something was set or copied: an empty input is what the user wants.
+    is_given: bool,
+}
+
+/// What a call sets once all of its inputs are known to fit.
+#[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
+enum Staged {
+    Source(Source),
+    /// Values that are copied in place: the lease on the request's own tensor, and the shape that it is to have.
+    Place(BytesMut, Shape),
+    /// Values that were copied into a new tensor.
+    Copied(Tensor),
 }
 
 enum InputLease {
@@ -74,6 +95,7 @@ pub(super) struct OutputSlot {
     own: bool,
     /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
     spare: Option<Tensor>,
+    /// None in a run whose output others read when it began: the output then takes fresh memory, once its shape is known.
     lease: Option<BytesMut>,
     /// Instead of `lease`, in a device's memory.
     remote: Option<DeviceLease>,
@@ -81,7 +103,18 @@ pub(super) struct OutputSlot {
 
 impl InputSlot {
     pub(super) fn new(port: Port, device_idx: usize, own: Tensor) -> Self {
-        Self { port, device_idx, own, source: Source::Own, lease: None, slices: Vec::new() }
+        Self {
+            port,
+            device_idx,
+            own,
+            source: Source::Own,
+            lease: None,
+            leased: OnceCell::new(),
+            slices: Vec::new(),
+            staged: None,
+            list: Vec::new(),
+            is_given: false,
+        }
     }
 
     /// The tensor that the next run reads.
@@ -102,7 +135,81 @@ impl InputSlot {
     /// Gives the next run another source; the one before is returned, to be dropped outside of any lock.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
+        self.is_given |= !matches!(source, Source::Own);
         std::mem::replace(&mut self.source, source)
+    }
+
+    /// Checks a value and makes all ready that may fail, or waits in [`InputSlot::staged`] to be copied.
+    fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
+        if self.staged.is_some() {
+            let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        self.check(&*device, input)?;
+        self.staged = Some(match input {
+            Input::Share(tensor) => Staged::Source(Source::Shared(tensor.clone())),
+            Input::Batch([only]) => Staged::Source(Source::Shared(only.clone())),
+            Input::Batch(slices) => {
+                let mut list = std::mem::take(&mut self.list);
+                list.clear();
+                list.extend_from_slice(slices);
+                Staged::Source(Source::Batch(list))
+            }
+            Input::Copy(values) => {
+                let shape = Shape::new(values.shape());
+                let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
+                if values.copies_always() && needed_bytes.is_some_and(|needed| needed <= self.own.capacity_bytes()) {
+                    Staged::Place(self.own.bytes_mut().map_err(|error| self.named(error.into()))?, shape)
+                } else {
+                    let own = device.allocate_input(self.device_idx, shape)?;
+                    values.copy_to(&mut own.bytes_mut()?).map_err(|error| self.named(error.into()))?;
+                    Staged::Copied(own)
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Copies values that wait for it.
+    fn copy_staged(&mut self, input: &Input<'_>) -> Result<()> {
+        let (Input::Copy(values), Some(Staged::Place(..))) = (input, &self.staged) else { return Ok(()) };
+        let Some(Staged::Place(bytes, shape)) = self.staged.take() else { return Ok(()) };
+        let mut held = Some(bytes);
+        let before = self.own.shape();
+        let mut copied = self.own.reshape_leased(&mut held, shape);
+        if let (Ok(()), Some(bytes)) = (&copied, &mut held) {
+            copied = values.copy_to(bytes);
+            if copied.is_err() {
+                self.own.reshape_leased(&mut held, before)?;
+            }
+        }
+        copied.map_err(|error| self.named(error.into()))?;
+        self.staged = Some(Staged::Source(Source::Own));
+        Ok(())
+    }
+
+    /// Sets what was made ready.
+    fn commit(&mut self) {
+        let source = match self.staged.take() {
+            None => return,
+            Some(Staged::Source(source)) => source,
+            Some(Staged::Place(..)) => Source::Own,
+            Some(Staged::Copied(own)) => {
+                self.own = own;
+                Source::Own
+            }
+        };
+        self.is_given = true;
+        // Two lists take turns: the second is made along with the first.
+        let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
+        self.list = match self.replace_source(source) {
+            Source::Batch(mut list) => {
+                list.clear();
+                list
+            }
+            _ if n_slices > self.list.capacity() => Vec::with_capacity(n_slices),
+            _ => return,
+        };
     }
 
     /// Lets go of the slices of a batch, not of the list.
@@ -114,10 +221,21 @@ impl InputSlot {
 
     /// The tensor that the device reads in a run.
     fn read(&self) -> &Tensor {
-        match &self.source {
-            Source::Shared(tensor) => tensor,
-            Source::Own | Source::Batch(_) | Source::Fill(_) => &self.own,
+        match (&self.source, &self.lease) {
+            (_, Some(InputLease::Read(bytes))) => self.leased.get_or_init(|| bytes.tensor()),
+            (Source::Shared(tensor), _) => tensor,
+            (Source::Own | Source::Batch(_) | Source::Fill(_), _) => &self.own,
         }
+    }
+
+    /// Whether the run that holds the leases reads this memory.
+    fn reads_memory_of(&self, tensor: &Tensor) -> bool {
+        let reads = match &self.lease {
+            Some(InputLease::Read(bytes)) => bytes.is_of_memory_of(tensor),
+            Some(InputLease::Fill(bytes)) => bytes.is_of_memory_of(tensor),
+            Some(InputLease::Remote(_)) | None => self.read().shares_memory_with(tensor),
+        };
+        reads || self.slices.iter().any(|slice| slice.is_of_memory_of(tensor))
     }
 
     /// Whether the value fits the port, and the device can use its memory; nothing is set.
@@ -127,10 +245,7 @@ impl InputSlot {
                 check_memory("input", &self.port, tensor, device)?;
                 check_fits("input", &self.port, tensor.element(), &tensor.shape())
             }
-            Input::Copy(values) => {
-                check_fits("input", &self.port, self.port.element, values.shape())?;
-                self.own.bytes_mut().map(drop).map_err(|error| self.named(error.into()))
-            }
+            Input::Copy(values) => check_fits("input", &self.port, self.port.element, values.shape()),
             Input::Batch([only]) => {
                 check_memory("input", &self.port, only, device)?;
                 self.check_slices(std::slice::from_ref(only)).map(drop)
@@ -158,6 +273,12 @@ impl InputSlot {
         if batch_axis != Some(0) {
             let axes = port.axes.as_ref().map_or("none".to_owned(), |axes| format!("`{axes}`"));
             return fail(format!("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: {axes}"));
+        }
+        if let Some(slice_idx) = slices.iter().position(|slice| slice.shares_memory_with(&self.own)) {
+            return fail(format!(
+                "slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
+                slices.len()
+            ));
         }
         let expected = first.shape();
         for (slice_idx, slice) in slices.iter().enumerate() {
@@ -192,6 +313,27 @@ impl InputSlot {
         }
     }
 
+    /// The write lease on the request's own tensor, with this shape: in the same memory where that is large enough.
+    fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
+        check_fits("input", &self.port, self.port.element, &shape)?;
+        let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
+        if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
+            // Whoever looks at the smaller tensor keeps it.
+            let own = device.allocate_input(self.device_idx, shape)?;
+            let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
+            self.own = own;
+            return Ok(lease);
+        }
+        let mut lease = self.own.bytes_mut().map_err(|error| self.named(error.into()))?;
+        if *lease.layout().shape() != shape {
+            let mut held = Some(lease);
+            let reshaped = self.own.reshape_leased(&mut held, shape);
+            reshaped.map_err(|error| self.named(error.into()))?;
+            lease = held.expect("a reshaped tensor has its lease");
+        }
+        Ok(lease)
+    }
+
     /// Takes the leases of a run.
     fn lease(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
         let filled_shape = match &mut self.source {
@@ -209,16 +351,12 @@ impl InputSlot {
                 Some(leased?)
             }
             Source::Fill(fill) => {
-                let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fill.shape(&self.port)));
-                let asked = asked.unwrap_or_else(|panic| Err(Error::of_panic("the filler", &*panic)));
+                let asked = catch(format_args!("the filler"), || fill.shape(&self.port)).and_then(|asked| asked);
                 Some(asked.map_err(|error| self.named(error))?)
             }
         };
         self.lease = Some(match filled_shape {
-            Some(shape) => {
-                self.place_own(device, shape)?;
-                InputLease::Fill(self.own.bytes_mut().map_err(|error| self.named(error.into()))?)
-            }
+            Some(shape) => InputLease::Fill(self.lease_own(device, shape)?),
             None => {
                 let tensor = self.tensor()?;
                 if tensor.is_remote() {
@@ -298,12 +436,7 @@ impl OutputSlot {
     }
 
     fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
-        let is_fed_back = inputs.iter().find(|slot| match &slot.source {
-            Source::Shared(tensor) => tensor.shares_memory_with(&self.tensor),
-            Source::Batch(slices) => slices.iter().any(|slice| slice.shares_memory_with(&self.tensor)),
-            Source::Own | Source::Fill(_) => slot.own.shares_memory_with(&self.tensor),
-        });
-        if let Some(input) = is_fed_back {
+        if let Some(input) = inputs.iter().find(|slot| slot.reads_memory_of(&self.tensor)) {
             if !self.own {
                 let message = format!(
                     "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
@@ -318,16 +451,37 @@ impl OutputSlot {
             };
             self.spare = Some(std::mem::replace(&mut self.tensor, other));
         }
-        let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", self.port));
+        let expected = self.port.shape.to_static();
         if self.tensor.is_remote() {
-            self.remote = Some(self.tensor.lease_for_device(true).map_err(named)?);
+            self.remote = Some(self.tensor.lease_for_device(true).map_err(|error| self.named(error))?);
         } else {
-            self.lease = Some(self.tensor.bytes_mut().map_err(named)?);
+            match self.tensor.bytes_mut() {
+                Ok(lease) => self.lease = Some(lease),
+                // It takes fresh memory once its shape is known, and leaves the present one to those who read it.
+                Err(_) if expected.is_none() && self.own && self.tensor.may_leave_its_readers() => {}
+                Err(error) => return Err(self.named(error)),
+            }
         }
-        match self.port.shape.to_static() {
+        match expected {
             Some(shape) if shape != self.tensor.shape() => Err(mismatch("output", &self.port, self.tensor.element(), &self.tensor.shape())),
             _ => Ok(()),
         }
+    }
+
+    /// Gives the output the shape that was computed, together with the lease on it, so that no other thread sees one without the
+    /// other.
+    fn reshape(&mut self, shape: &[usize]) -> Result<()> {
+        self.check_computed(shape)?;
+        let shape = Shape::new(shape);
+        let reshaped = match &self.remote {
+            Some(lease) => self.tensor.reshape_leased_by_device(lease, shape),
+            None => self.tensor.reshape_leased(&mut self.lease, shape),
+        };
+        reshaped.map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: crate::tensor::Error) -> Error {
+        Error::from(error).context(format!("output {}", self.port))
     }
 }
 
@@ -408,8 +562,13 @@ impl RunIo {
         match state {
             Some(state) => {
                 check_fits("variable", &slot.port, state.element(), &state.shape())?;
-                slot.place_own(device, state.shape())?;
-                Ok(state.copy_to(&slot.own)?)
+                if state.is_remote() {
+                    slot.place_own(device, state.shape())?;
+                    return Ok(state.copy_to(&slot.own)?);
+                }
+                // Leased first: where that fails the variable is as it was.
+                let state = state.bytes()?;
+                Ok(state.copy_to(&mut slot.lease_own(device, *state.layout().shape())?)?)
             }
             None => {
                 let shape = slot.port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
@@ -422,34 +581,43 @@ impl RunIo {
         }
     }
 
-    /// Sets the inputs: none of them if one does not fit.
+    /// Sets the inputs: none of them if one does not fit, or can't be copied.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
-        inputs.visit(&mut |key: PortKey<'_>, input| self.inputs[key.find("input", ports)?].check(&*device, input))?;
-        inputs.visit(&mut |key: PortKey<'_>, input| {
-            let slot = &mut self.inputs[key.find("input", ports)?];
-            let source = match input {
-                Input::Share(tensor) => Source::Shared(tensor.clone()),
-                Input::Batch([only]) => Source::Shared(only.clone()),
-                Input::Batch(slices) => {
-                    // A list that was set before is used again: a stream of batches allocates nothing.
-                    let mut list = match slot.replace_source(Source::Own) {
-                        Source::Batch(list) => list,
-                        _ => Vec::with_capacity(slices.len()),
-                    };
-                    list.clear();
-                    list.extend_from_slice(slices);
-                    Source::Batch(list)
-                }
-                Input::Copy(values) => {
-                    slot.place_own(device, Shape::new(values.shape()))?;
-                    let mut bytes = slot.own.bytes_mut().map_err(|error| slot.named(error.into()))?;
-                    values.copy_to(&mut bytes)?;
-                    Source::Own
-                }
-            };
-            drop(slot.replace_source(source));
-            Ok(())
-        })
+        /// What was made ready is given back where a later input does not fit, or panics.
+        struct Unstage<'a>(&'a mut [InputSlot]);
+        impl Drop for Unstage<'_> {
+            fn drop(&mut self) {
+                self.0.iter_mut().for_each(|slot| slot.staged = None);
+            }
+        }
+        let slots = Unstage(&mut self.inputs);
+        inputs.visit(&mut |key: PortKey<'_>, input| slots.0[key.find("input", ports)?].stage(device, input))?;
+        if slots.0.iter().any(|slot| matches!(slot.staged, Some(Staged::Place(..)))) {
+            inputs.visit(&mut |key: PortKey<'_>, input| slots.0[key.find("input", ports)?].copy_staged(input))?;
+        }
+        slots.0.iter_mut().for_each(InputSlot::commit);
+        Ok(())
+    }
+
+    /// A tensor that is set as this output is written by no other output, and is not the request's own tensor of an input.
+    pub(super) fn check_new_output(&self, output_idx: usize, tensor: &Tensor, others: &[(usize, Tensor)]) -> Result<()> {
+        let port = &self.outputs[output_idx].port;
+        let will_be = |idx: usize| others.iter().rfind(|(of, _)| *of == idx).map_or(&self.outputs[idx].tensor, |(_, tensor)| tensor);
+        let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).shares_memory_with(tensor);
+        if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
+            let other = &self.outputs[other_idx].port;
+            let message = format!("output {port}: its tensor shares memory with that of output {other}; each needs a tensor of its own");
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.shares_memory_with(tensor);
+        if let Some(input) = self.visible_inputs().iter().find(is_own) {
+            let message = format!(
+                "output {port}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
+                input.port
+            );
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        Ok(())
     }
 
     /// Checks the tensors against the ports and takes the leases of a run.
@@ -481,6 +649,7 @@ impl RunIo {
     pub(super) fn release(&mut self) {
         for slot in &mut self.inputs {
             slot.lease = None;
+            slot.leased.take();
             slot.slices.clear();
         }
         self.outputs.iter_mut().for_each(|slot| (slot.lease, slot.remote) = (None, None));
@@ -516,11 +685,17 @@ impl RunContext<'_> {
     }
 
     /// The port of an input.
+    ///
+    /// # Panics
+    /// If there is no such input, see [`RunContext::n_inputs`].
     pub fn input_port(&self, input_idx: usize) -> &Port {
         &self.io.inputs[input_idx].port
     }
 
     /// The port of an output.
+    ///
+    /// # Panics
+    /// If there is no such output, see [`RunContext::n_outputs`].
     pub fn output_port(&self, output_idx: usize) -> &Port {
         &self.io.outputs[output_idx].port
     }
@@ -528,9 +703,10 @@ impl RunContext<'_> {
     /// The values of an input, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs before the input is filled.
+    /// `NotFound` if there is no such input; `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs
+    /// before the input is filled.
     pub fn input<T: Element>(&self, input_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = &self.io.inputs[input_idx];
+        let slot = port_at("input", self.io.visible_inputs(), input_idx)?;
         match &slot.lease {
             Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
             Some(InputLease::Remote(_)) => Err(unseen("input", &slot.port, slot.read())),
@@ -541,10 +717,16 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `Tensor` if the elements are not `T`, or the user's own output tensor has gaps or lies in a device's memory.
+    /// `NotFound` if there is no such output; `Tensor` if the elements are not `T`, the step runs before the device's, or the user's
+    /// own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = &self.io.outputs[output_idx];
-        let bytes = slot.lease.as_ref().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))?;
+        let slot = port_at("output", self.io.visible_outputs(), output_idx)?;
+        let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
+            Some(_) => unseen("output", &slot.port, &slot.tensor),
+            None => {
+                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the device's", slot.port))
+            }
+        })?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }
 }
@@ -580,10 +762,15 @@ impl DeviceIo<'_> {
     /// Whether the host can see all inputs and outputs.
     pub(super) fn is_on_host(&self) -> bool {
         self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
-            && self.io.outputs.iter().all(|slot| slot.lease.is_some())
+            && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// The tensor of an input: for devices that know it by its memory.
+    /// Whether a tensor or values were set as this input, or a filler. One that never was is empty where its shape is open.
+    pub fn is_given(&self, input_idx: usize) -> bool {
+        self.io.inputs[self.io.places.inputs[input_idx]].is_given
+    }
+
+    /// The tensor of an input, as it was when the run began: for devices that know it by its memory.
     pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
         self.io.inputs[self.io.places.inputs[input_idx]].read()
     }
@@ -607,13 +794,9 @@ impl DeviceIo<'_> {
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
-            slot.check_computed(shape)?;
-            slot.lease = None;
-            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
-            slot.tensor.set_shape(shape).map_err(named)?;
-            slot.lease = Some(slot.tensor.bytes_mut().map_err(named)?);
+            slot.reshape(shape)?;
         }
-        Ok(slot.lease.as_mut().expect("set above"))
+        slot.lease.as_mut().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))
     }
 
     /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
@@ -628,14 +811,14 @@ impl DeviceIo<'_> {
         }
         let slot = &mut self.io.outputs[slot_idx];
         if *slot.tensor.shape() != *shape {
-            slot.check_computed(shape)?;
-            slot.remote = None;
-            let named = |error: crate::tensor::Error| Error::from(error).context(format!("output {}", slot.port));
-            slot.tensor.set_shape(shape).map_err(named)?;
-            slot.remote = Some(slot.tensor.lease_for_device(true).map_err(named)?);
+            slot.reshape(shape)?;
         }
         Ok(&slot.tensor)
     }
+}
+
+fn port_at<'a, S>(kind: &str, slots: &'a [S], idx: usize) -> Result<&'a S> {
+    slots.get(idx).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no {kind} number {idx}: the model has {}", slots.len())))
 }
 
 /// The device can use the memory that this tensor lies in.

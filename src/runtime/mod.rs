@@ -74,7 +74,7 @@ pub use model::{Model, ModelInfo, VariablePorts};
 pub use ordered::{Ordered, OrderedStream};
 pub use port::{Axes, Dim, PartialShape, Port, PortKey};
 pub use profile::{NodeStatus, NodeTime, StepTime};
-pub use queue::{AsyncInferQueue, JobErrors};
+pub use queue::{AsyncInferQueue, JobErrors, RefusedJob};
 pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};

@@ -81,7 +81,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the number of axes would change. Whether the model can be computed at
+    /// `NotFound` if there is no such input; `Tensor` if the number of axes would change, or bounds admit no extent. Whether the model can be computed at
     /// these shapes is known when it is compiled.
     pub fn reshape<'a, K: Into<PortKey<'a>>>(&self, shapes: impl IntoIterator<Item = (K, PartialShape)>) -> Result<Self> {
         let mut info = (*self.info).clone();
@@ -92,6 +92,7 @@ impl Model {
                 let message = format!("reshape of input {port}: expected {} axes, got {shape}", port.shape.dims().len());
                 return Err(Error::new(ErrorKind::Tensor, message));
             }
+            shape.check().map_err(|error| error.context(format!("reshape of input {port}")))?;
             port.shape = shape;
         }
         if let ModelSource::File(_) = *self.source {

@@ -108,12 +108,29 @@ impl PartialShape {
     /// A shape of these extents.
     ///
     /// # Errors
-    /// If there are more than [`MAX_RANK`].
+    /// If there are more than [`MAX_RANK`], or no extent is within the bounds of one.
     pub fn new(dims: Vec<Dim>) -> Result<Self> {
         if dims.len() > MAX_RANK {
             return Err(Error::new(ErrorKind::Model, format!("a port with {} axes: at most {MAX_RANK} are supported", dims.len())));
         }
-        Ok(Self(dims))
+        let shape = Self(dims);
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Whether every extent can be met.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Tensor`] if the least extent of an axis is above its greatest, as in `8..=2`.
+    pub fn check(&self) -> Result<()> {
+        let is_empty = |dim: &Dim| matches!(dim, Dim::Range { min, max } if min > max);
+        match self.0.iter().position(is_empty) {
+            None => Ok(()),
+            Some(axis) => {
+                let message = format!("shape {self}, axis {axis}: expected a least extent up to the greatest, got {}", self.0[axis]);
+                Err(Error::new(ErrorKind::Tensor, message))
+            }
+        }
     }
 
     /// The extents.

@@ -2,6 +2,9 @@
 //!
 //! Lock order: `Shared::state`, then a request's own lock; neither is held while a callback or a start is on. A request goes
 //! back among the idle ones when it has nothing on any more (its callback has returned), so a taken one is never busy.
+//!
+//! Every handle of a request can read it. Only the queue starts it, or the holder of an [`IdleRequest`] for as long as that lives,
+//! and its callback is the queue's: so no job and no request is ever lost track of.
 
 use std::fmt;
 use std::ops::{Deref, Index};
@@ -9,6 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use super::error::catch;
+use super::run::Keeper;
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -110,12 +115,21 @@ pub struct JobErrors {
     pub n_more: u64,
 }
 
+/// A job that was refused, with the caller's data.
+#[derive(Debug)]
+pub struct RefusedJob<U> {
+    /// Why.
+    pub error: Error,
+    /// What the job would have carried.
+    pub user_data: U,
+}
+
 /// Why a job was not started by [`AsyncInferQueue::try_start_async`].
 #[derive(Debug)]
 pub enum TryStartError<U> {
     /// All requests are busy; the caller's data comes back.
     Full(U),
-    /// An input does not fit, or a tensor is in use.
+    /// An input does not fit, or a tensor is in use. The data is dropped; [`AsyncInferQueue::start_or_return`] gives it back.
     Refused(Error),
 }
 
@@ -153,6 +167,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
                     queue.make_idle(request_idx, run);
                 }
             }));
+            request.shared().set_keeper(Keeper::Queue);
         }
         Ok(Self { shared })
     }
@@ -165,13 +180,24 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         drop(previous); // Outside the lock: what it captured may be anything.
     }
 
-    /// Starts a job as soon as a request is idle, and gives its number, from 0. `inputs` as for [`InferRequest::infer`]; those
+    /// Starts a job as soon as a request is idle, and gives its number, from 0; a job that is refused takes none. `inputs` as for [`InferRequest::infer`]; those
     /// that are not named are what an earlier job left there.
     ///
     /// # Errors
     /// `Tensor` or `Busy` if the inputs can't be set; `WouldDeadlock` inside the queue's own callback when no request is idle.
     pub fn start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.take_idle()?.start(inputs, user_data)
+    }
+
+    /// As [`AsyncInferQueue::start_async`], but gives the data of a refused job back.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_or_return(&self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
+        match self.take_idle() {
+            Ok(idle) => idle.start_or_return(inputs, user_data),
+            Err(error) => Err(RefusedJob { error, user_data }),
+        }
     }
 
     /// As [`AsyncInferQueue::start_async`], but does not wait.
@@ -198,6 +224,9 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
                 ErrorKind::WouldDeadlock,
                 format!("all {} requests are busy, and one of them is in this callback: use try_start_async, or more requests", self.len()),
             ));
+        }
+        if state.idle.is_empty() {
+            shared.check_process()?;
         }
         while state.idle.is_empty() {
             state = shared.changed.wait(state).unwrap();
@@ -226,7 +255,13 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
             let message = "wait_all inside the queue's own callback would wait for itself; return instead";
             return Err(JobErrors { errors: vec![JobError { job: 0, error: Error::new(ErrorKind::WouldDeadlock, message) }], n_more: 0 });
         }
-        while state.slots.iter().any(|slot| matches!(slot, Slot::Started { .. })) {
+        let is_started = |slot: &Slot<U>| matches!(slot, Slot::Started { .. });
+        if state.slots.iter().any(is_started)
+            && let Err(error) = shared.check_process()
+        {
+            return Err(JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 });
+        }
+        while state.slots.iter().any(is_started) {
             state = shared.changed.wait(state).unwrap();
         }
         let (errors, n_more) = (std::mem::take(&mut state.errors), std::mem::take(&mut state.n_more_errors));
@@ -240,11 +275,18 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 
     /// Takes an idle request, or notes who wants one.
     pub(super) fn poll_idle(&self, waker: &Waker) -> Option<IdleRequest<'_, U>> {
+        let waker = waker.clone(); // Before the lock: its code is the user's.
         let mut state = self.shared.state.lock().unwrap();
         let idle = self.shared.take(&mut state);
-        if idle.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
-            state.wakers.push(waker.clone());
-        }
+        let unused = match idle.is_some() || state.wakers.iter().any(|known| known.will_wake(&waker)) {
+            true => Some(waker),
+            false => {
+                state.wakers.push(waker);
+                None
+            }
+        };
+        drop(state);
+        drop(unused);
         idle
     }
 }
@@ -267,9 +309,15 @@ impl<U> Shared<U> {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
     }
 
+    /// The threads that run the jobs are those of this process.
+    fn check_process(&self) -> Result<()> {
+        self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
+    }
+
     fn take<'a>(&'a self, state: &mut MutexGuard<'_, State<U>>) -> Option<IdleRequest<'a, U>> {
         let request_idx = state.idle.pop()?;
         state.slots[request_idx] = Slot::Taken;
+        self.requests[request_idx].shared().set_keeper(Keeper::Holder);
         Some(IdleRequest { shared: self, request_idx })
     }
 
@@ -314,7 +362,11 @@ impl<U> Shared<U> {
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        for waker in wakers {
+            if let Err(error) = catch(format_args!("a waker"), || waker.wake()) {
+                tracing::warn!("{error}");
+            }
+        }
         drop(before);
     }
 }
@@ -341,34 +393,42 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
     /// # Errors
     /// As there.
     pub fn start(self, inputs: impl Inputs, user_data: U) -> Result<u64> {
-        self.start_then(inputs, Then::Callback(user_data))
+        self.start_or_return(inputs, user_data).map_err(|refused| refused.error)
+    }
+
+    /// As [`IdleRequest::start`], but gives the data of a refused job back.
+    ///
+    /// # Errors
+    /// As [`AsyncInferQueue::start_async`].
+    pub fn start_or_return(self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
+        self.start_then(inputs, Then::Callback(user_data)).map_err(|(error, then)| match then {
+            Then::Callback(user_data) => RefusedJob { error, user_data },
+            Then::Tell(_) => unreachable!("it is what was given"),
+        })
     }
 
     /// Starts a job whose end is told to `tell`, not to the queue's callback or `wait_all`.
     pub(super) fn start_telling(self, inputs: impl Inputs, tell: Tell) -> Result<u64> {
-        self.start_then(inputs, Then::Tell(tell))
+        self.start_then(inputs, Then::Tell(tell)).map_err(|(error, _told_nothing)| error)
     }
 
-    fn start_then(self, inputs: impl Inputs, then: Then<U>) -> Result<u64> {
+    /// The number of the job; a job that is refused takes none, and its request goes back.
+    fn start_then(self, inputs: impl Inputs, then: Then<U>) -> Result<u64, (Error, Then<U>)> {
         let (shared, request_idx) = (self.shared, self.request_idx);
-        std::mem::forget(self); // From here on the slot says who has the request.
         let request = &shared.requests[request_idx];
-        let after = request.shared().guarded.lock().unwrap().state.latest_run();
+        let body = match request.begin_for_queue(&inputs) {
+            Ok(body) => body,
+            Err(error) => return Err((error, then)),
+        };
+        std::mem::forget(self); // From here on the slot says who has the request.
+        request.shared().set_keeper(Keeper::Queue);
         let mut state = shared.state.lock().unwrap();
         let number = state.n_started;
         state.n_started += 1;
-        state.slots[request_idx] = Slot::Started { after, job: Some(Job { number, then }) };
+        state.slots[request_idx] = Slot::Started { after: body.run - 1, job: Some(Job { number, then }) };
         drop(state);
-        match catch_unwind(AssertUnwindSafe(|| request.start_async(inputs))) {
-            Ok(Ok(())) => Ok(number),
-            failed => {
-                shared.put_back(shared.state.lock().unwrap(), request_idx);
-                match failed {
-                    Ok(refused) => refused.map(|()| number),
-                    Err(panic) => resume_unwind(panic),
-                }
-            }
-        }
+        request.shared().pass_on(body);
+        Ok(number)
     }
 }
 
@@ -383,6 +443,8 @@ impl<U> Deref for IdleRequest<'_, U> {
 impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
+        // From here on no other handle starts it.
+        self.shared().set_keeper(Keeper::Queue);
         let guarded = self.shared().guarded.lock().unwrap();
         let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);

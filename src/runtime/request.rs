@@ -42,7 +42,8 @@ impl InferRequest {
     /// `inputs` are set first, see [`Inputs`] for all their forms: `()` leaves them as they are.
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, and what steps and device say.
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
+    /// queue, and what steps and device say.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
@@ -51,7 +52,8 @@ impl InferRequest {
     /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit; the request stays idle then.
+    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
+    /// queue; the request stays idle then.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
@@ -59,7 +61,8 @@ impl InferRequest {
     }
 
     /// Starts a run at once and gives a future of its end, for `.await` in any executor. Dropping the future cancels the run.
-    /// An error of the start comes out of the future. `request.await` waits for a run that was started in another way.
+    /// An error of the start comes out of the future. [`InferRequest::completed`] waits for a run that was started in another
+    /// way.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -82,10 +85,16 @@ impl InferRequest {
             Ok(body) => {
                 let run = shared.expect_latest();
                 shared.pass_on(body);
-                RunFuture::of(self.clone(), run)
+                RunFuture::owning(self.clone(), run)
             }
             Err(error) => RunFuture::failed(self.clone(), error),
         }
+    }
+
+    /// A future of the end of the run that was started last, in whatever way; ready at once if none was. It observes: dropping it
+    /// does not cancel the run. `request.await` is the same.
+    pub fn completed(&self) -> RunFuture {
+        RunFuture::observing(self.clone())
     }
 
     /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
@@ -108,18 +117,14 @@ impl InferRequest {
         }
     }
 
-    /// Asks the current run to end at the next step boundary, or inside the device where the engine can. The run then ends with
-    /// `Canceled`, or as if nothing had been asked if it was over first. Harmless on an idle request.
+    /// Cancels the current run. It then ends with `Canceled`, or as if it had not been canceled if it was over first. Harmless on
+    /// an idle request.
+    ///
+    /// A run whose next step waits in the queue of an executor ends at once, whatever becomes of the executor. A step that has begun
+    /// is not broken off: the run ends when the step looks at its [`CancelToken`](super::CancelToken) or returns, inside the
+    /// device where the engine can be interrupted. No further step begins. A callback is called on another thread than this one.
     pub fn cancel(&self) {
-        let guarded = self.shared().guarded.lock().unwrap();
-        let is_running = guarded.state.is_running();
-        if is_running {
-            self.shared().cancel.cancel();
-        }
-        drop(guarded);
-        if is_running {
-            self.shared().recall();
-        }
+        self.shared().cancel_latest();
     }
 
     /// Whether asynchronous runs of this request go before those of others that wait for the same workers: for work on what other
@@ -137,11 +142,11 @@ impl InferRequest {
     /// [`InferRequest::downgrade`].
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, Result<()>) + Send + Sync + 'static) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
-            guarded.check_idle()?;
+            guarded.check_callback()?;
             guarded.callback.replace(Arc::new(callback))
         };
         drop(previous); // Outside the lock: what it captured may be handles.
@@ -151,11 +156,11 @@ impl InferRequest {
     /// Removes the callback.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// As [`InferRequest::set_callback`].
     pub fn clear_callback(&self) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
-            guarded.check_idle()?;
+            guarded.check_callback()?;
             guarded.callback.take()
         };
         drop(previous);
@@ -269,11 +274,13 @@ impl InferRequest {
     /// use, `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
-        let replaced = self.shared().with_body(|body| {
+        let set = |body: &mut Body| {
             let slot = &mut body.io.inputs[input_idx];
             slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
-        })?;
+        };
+        // The device looks at memory of its own: not under the lock.
+        let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
         Ok(())
     }
@@ -282,15 +289,18 @@ impl InferRequest {
     /// that open.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`].
+    /// As [`InferRequest::set_input_tensor`]; `Tensor` also if it shares memory with another output, or with the request's own tensor
+    /// of an input.
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
-        let replaced = self.shared().with_body(|body| {
-            let slot = &mut body.io.outputs[output_idx];
-            check_memory("output", &slot.port, tensor, &*body.device)?;
-            check_output(&slot.port, tensor)?;
-            Ok(slot.replace(tensor.clone()))
-        })?;
+        let set = |body: &mut Body| {
+            let port = &body.io.outputs[output_idx].port;
+            check_memory("output", port, tensor, &*body.device)?;
+            check_output(port, tensor)?;
+            body.io.check_new_output(output_idx, tensor, &[])?;
+            Ok(body.io.outputs[output_idx].replace(tensor.clone()))
+        };
+        let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced);
         Ok(())
     }
@@ -345,6 +355,7 @@ impl InferRequest {
         self.shared().edit(|body| {
             for (output_idx, tensor) in &found {
                 check_memory("output", &self.model_outputs()[*output_idx], tensor, &*body.device)?;
+                body.io.check_new_output(*output_idx, tensor, &found)?;
             }
             for (output_idx, tensor) in found {
                 drop(body.io.outputs[output_idx].replace(tensor));
@@ -512,7 +523,7 @@ impl InferRequest {
     /// # Errors
     /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        self.shared().with_body(|body| body.device.profiling_info())
+        self.shared().edit(|body| body.device.profiling_info())
     }
 
     /// As [`InferRequest::step_times`], without allocating.
@@ -520,10 +531,20 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
-        self.shared().with_body(|body| {
-            body.steps.iter().for_each(|step| visit(&step.name, step.duration));
-            Ok(())
-        })
+        let mut of_run = None;
+        for step_idx in 0.. {
+            // One at a time: `visit` is called without the lock, and may use the request.
+            let step = self.shared().with_body(|body| {
+                if *of_run.get_or_insert(body.run) != body.run {
+                    let message = "the request ran again while its step times were visited; visit them before its next start";
+                    return Err(Error::new(ErrorKind::Busy, message));
+                }
+                Ok(body.steps.get(step_idx).map(|step| (step.name.clone(), step.duration)))
+            })?;
+            let Some((name, duration)) = step else { break };
+            visit(&name, duration);
+        }
+        Ok(())
     }
 
     /// The model that this is a request of.
@@ -547,6 +568,11 @@ impl InferRequest {
 
     pub(super) fn model(&self) -> &Arc<CompiledShared> {
         &self.0.model
+    }
+
+    /// A run that the queue begins to which the request belongs.
+    pub(super) fn begin_for_queue(&self, inputs: &impl Inputs) -> Result<Box<Body>> {
+        self.0.begin_for_queue(inputs, true)
     }
 
     /// See [`OnQuiet`].

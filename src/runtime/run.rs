@@ -1,11 +1,16 @@
 //! A request from start to end: who may touch it, how a run walks its steps, the order of completion, stop and wait.
 //!
-//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a filler, a step, a callback or an
-//! executor runs, or while something of the user's is dropped. `Shared::in_flight` holds the body between two executors and is
-//! never taken together with `guarded`.
+//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a filler, a step, a callback, an
+//! interrupt, a waker or an executor runs, or while something of the user's is dropped. `Shared::in_flight` holds the body between
+//! two executors and is never taken together with `guarded`.
+//!
+//! A body in `in_flight` has a number that is new each time it is queued, and the task in the executor's queue knows it. Whoever
+//! takes the body out goes on with the run: the task, a cancel, or the drop of the request. A task that comes too late, or that an
+//! executor runs twice, finds no body of its number and does nothing.
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 // A name is no matter of order: the model checks need not see it.
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,12 +18,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::compiled::CompiledShared;
-use super::executor::{Task, Ticket};
+use super::error::catch;
+use super::executor::{Executor, Task, Ticket};
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken};
 use super::{Error, ErrorKind, Inputs, Port, Result};
-use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, spawn, this_thread};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
@@ -37,7 +43,8 @@ pub(super) struct Shared {
     /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
-    _ticket: Ticket,
+    /// That has the threads on which runs go on.
+    process: u32,
 }
 
 pub(super) struct Guarded {
@@ -48,12 +55,32 @@ pub(super) struct Guarded {
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
+    keeper: Keeper,
     /// The latest run that ended, and how.
     outcome: (u64, Result<()>),
     /// The runs that somebody waits for: a later run may end before the waiter has looked.
     awaited: Vec<Awaited>,
-    /// Tasks of other executors that wait for a run.
-    wakers: Vec<(u64, Waker)>,
+    /// Futures that wait for a run: at most one waker for each.
+    wakers: Vec<Wakes>,
+    n_futures: u64,
+}
+
+/// Whom a future wakes.
+struct Wakes {
+    future: u64,
+    run: u64,
+    waker: Waker,
+}
+
+/// Who may start the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeper {
+    /// Whoever has a handle.
+    User,
+    /// A queue, and nobody else.
+    Queue,
+    /// The holder of an idle request of a queue. The callback is the queue's nevertheless.
+    Holder,
 }
 
 struct Awaited {
@@ -66,6 +93,8 @@ struct Awaited {
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) model: Arc<CompiledShared>,
+    /// Of the handles, not of the run: a task that an executor forgot in its queue is no request.
+    _ticket: Ticket,
 }
 
 impl Handle {
@@ -81,43 +110,71 @@ impl Handle {
                 user_data: None,
                 latency: Duration::ZERO,
                 on_quiet: None,
+                keeper: Keeper::User,
                 outcome: (0, Ok(())),
                 awaited: Vec::new(),
                 wakers: Vec::new(),
+                n_futures: 0,
             }),
             finished: Condvar::new(),
             in_flight: Mutex::new(None),
             is_urgent: AtomicBool::new(false),
             stepping: AtomicU64::new(0),
             handle: OnceLock::new(),
-            _ticket: ticket,
+            process: model.executors.process(),
         });
         let (request, name, device) = (shared.id, &*model.name, &*model.device);
         tracing::trace!(target: "roiflow::trace", request, model = name, device, "request");
-        let handle = Arc::new(Self { shared, model });
+        let handle = Arc::new(Self { shared, model, _ticket: ticket });
         let _first = handle.shared.handle.set(Arc::downgrade(&handle));
         handle
     }
 
     /// Idle to running, see [`Shared::begin`].
     pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        if self.shared.guarded.lock().unwrap().keeper == Keeper::Queue {
+            return Err(owned_by_queue("start a job of the queue, or take an idle request of it"));
+        }
+        self.begin_for_queue(inputs, calls_back)
+    }
+
+    /// As [`Handle::begin`], for the queue that the request belongs to.
+    pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        // A synchronous run needs no other thread.
+        if calls_back {
+            self.shared.check_process()?;
+        }
         self.shared.begin(&self.model.info.inputs, inputs, calls_back)
     }
 }
 
 impl Guarded {
+    /// The callback may be set: the request is idle, and no queue's.
+    pub(super) fn check_callback(&self) -> Result<()> {
+        match self.keeper {
+            Keeper::User => self.check_idle(),
+            Keeper::Queue | Keeper::Holder => Err(owned_by_queue("set the callback of the queue")),
+        }
+    }
+
     pub(super) fn check_idle(&self) -> Result<()> {
         if self.state.is_busy(this_thread()) { Err(busy()) } else { Ok(()) }
     }
 
-    /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one.
-    fn settle(&mut self, run: u64, outcome: Result<()>) {
-        if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.run == run) {
-            awaited.outcome = Some(outcome.clone());
+    /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one. Gives what is not
+    /// needed any more, to be dropped without the lock: an error may hold something of the user's.
+    #[must_use = "it is dropped without the lock"]
+    fn settle(&mut self, run: u64, outcome: Result<()>) -> (Option<Result<()>>, Result<()>) {
+        let awaited = self.awaited.iter_mut().find(|awaited| awaited.run == run);
+        let of_waiters = awaited.and_then(|awaited| awaited.outcome.replace(outcome.clone()));
+        if run < self.outcome.0 {
+            return (of_waiters, outcome);
         }
-        if run >= self.outcome.0 {
-            self.outcome = (run, outcome);
-        }
+        (of_waiters, std::mem::replace(&mut self.outcome, (run, outcome)).1)
+    }
+
+    fn is_expected_by(&self, future: u64) -> Option<usize> {
+        self.wakers.iter().position(|wakes| wakes.future == future)
     }
 
     fn begin_to_wait(&mut self, run: u64) {
@@ -141,6 +198,10 @@ impl Guarded {
         }
         outcome
     }
+}
+
+fn owned_by_queue(what_to_do: &str) -> Error {
+    Error::new(ErrorKind::OwnedByQueue, format!("the request belongs to a queue: {what_to_do}"))
 }
 
 fn busy() -> Error {
@@ -169,9 +230,9 @@ impl Shared {
     /// Changes the idle request without the lock; everybody else meets a busy request meanwhile.
     pub(super) fn edit<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut body = self.begin_edit()?;
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step(|| action(&mut body))));
+        let done = catch_unwind(AssertUnwindSafe(|| self.step(|| action(&mut body))));
         self.end_edit(body);
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Looks at, or changes, the idle request under the lock: nothing in `action` may run or drop what is the user's.
@@ -184,14 +245,14 @@ impl Shared {
     /// Idle to running: inputs are set, all tensors checked, and leased. Where that fails the request is idle again.
     fn begin(&self, ports: &[Port], inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let mut body = self.begin_edit()?;
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let done = catch(format_args!("setting the inputs"), || {
             self.step(|| {
                 let Body { device, io, .. } = &mut *body;
                 io.set_inputs(&mut **device, ports, inputs)?;
                 io.lease(&mut **device)
             })
-        }));
-        match done.unwrap_or_else(|panic| Err(Error::of_panic("setting the inputs", &*panic))) {
+        });
+        match done.and_then(|done| done) {
             Ok(()) => {
                 let mut guarded = self.guarded.lock().unwrap();
                 let run = guarded.state.start();
@@ -201,8 +262,10 @@ impl Shared {
                 Ok(body)
             }
             Err(error) => {
+                // Also what was leased before a panic.
+                let released = catch(format_args!("the end of a lease"), || body.io.release());
                 self.end_edit(body);
-                Err(error)
+                released.and(Err(error))
             }
         }
     }
@@ -221,44 +284,126 @@ impl Shared {
 
     /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
     fn step<R>(&self, action: impl FnOnce() -> R) -> R {
-        let before = self.stepping.swap(this_thread(), Ordering::AcqRel);
-        let result = action();
-        self.stepping.store(before, Ordering::Release);
-        result
+        struct Restore<'a>(&'a AtomicU64, u64);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.store(self.1, Ordering::Release);
+            }
+        }
+        let _also_after_a_panic = Restore(&self.stepping, self.stepping.swap(this_thread(), Ordering::AcqRel));
+        action()
+    }
+
+    /// The threads on which runs go on are those of this process.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        let message = "this process was forked from the one that made the request, and has none of its threads: \
+                       make core, model and request in this process, or start it with exec (in Python with `spawn`)";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     fn is_stepping_here(&self) -> bool {
         self.stepping.load(Ordering::Acquire) == this_thread()
     }
 
-    /// Whether waiting on this thread would be waiting for oneself: it is inside the request's own callback, step or filler.
+    /// Whether waiting on this thread would be waiting for oneself: it is inside the request's own callback, step, filler or
+    /// interrupt.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
-        guarded.state.is_called_on(this_thread()) || self.is_stepping_here()
+        guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
     }
 
     /// Queues the next step where it belongs.
-    pub(super) fn pass_on(self: &Arc<Self>, body: Box<Body>) {
+    pub(super) fn pass_on(self: &Arc<Self>, mut body: Box<Body>) {
         let executor = body.next_executor().clone();
+        let task = body.next_task(self);
+        let (run, n_queued) = (body.run, body.n_queued);
         *self.in_flight.lock().unwrap() = Some(body);
-        executor.execute(self.clone());
-        // A cancel that came before the run was there found nobody to recall.
+        if let Err(error) = catch(format_args!("the executor"), || executor.execute(task)) {
+            self.end_refused(n_queued, error);
+        }
+        // A cancel that came before the body was there found nothing to end.
         if self.cancel.is_canceled() {
-            executor.recall();
+            self.end_canceled(run);
         }
     }
 
-    /// After a cancel, and without any lock: a run that waits for something else than a thread goes on, to its end.
-    pub(super) fn recall(&self) {
-        let waits_at = self.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
+    /// The executor panicked: the run ends with that, unless its task was taken before.
+    fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
+        let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
+        match refused {
+            // The executor of the run's end itself.
+            Some(mut body) if body.is_over() => {
+                body.abandon(&self.cancel, error);
+                self.end(body);
+            }
+            Some(mut body) => {
+                body.abandon(&self.cancel, error);
+                self.end_apart(body);
+            }
+            None => tracing::warn!("{error}, after it had taken its task"),
+        }
+    }
+
+    /// Cancels the run that is on, if any.
+    pub(super) fn cancel_latest(self: &Arc<Self>) {
+        let guarded = self.guarded.lock().unwrap();
+        if guarded.state.is_running() {
+            let run = guarded.state.latest_run();
+            self.cancel.mark();
+            drop(guarded);
+            self.cancel.tell_engine();
+            self.end_canceled(run);
+        }
+    }
+
+    /// After a cancel, and without any lock: ends the run if it waits in the queue of an executor and no engine computes for it. One
+    /// that waits for something else than a thread goes on, to its end.
+    fn end_canceled(self: &Arc<Self>, run: u64) {
+        let mut waits_at = None;
+        let queued = {
+            let mut in_flight = self.in_flight.lock().unwrap();
+            let queued = in_flight.take_if(|body| body.run == run && !body.is_over() && !body.device.is_computing());
+            if queued.is_none() {
+                waits_at = in_flight.as_ref().map(|body| body.next_executor().clone());
+            }
+            queued
+        };
         if let Some(executor) = waits_at {
-            executor.recall();
+            recall(&*executor);
+        }
+        if let Some(mut body) = queued {
+            body.abandon(&self.cancel, canceled());
+            self.end_apart(body);
+        }
+    }
+
+    /// Ends a run on a thread that may be the user's, in the middle of a cancel: whom the run calls back is called on another
+    /// thread, because the user may hold a lock that the callback takes.
+    fn end_apart(self: &Arc<Self>, mut body: Box<Body>) {
+        let guarded = self.guarded.lock().unwrap();
+        let calls = guarded.on_quiet.is_some() || (body.calls_back && guarded.callback.is_some());
+        drop(guarded);
+        if !calls {
+            return self.end(body);
+        }
+        if !body.completion.is_inline() {
+            return self.pass_on(body);
+        }
+        let task = body.next_task(self);
+        *self.in_flight.lock().unwrap() = Some(body);
+        let there = task.clone();
+        if spawn("roiflow-cancel", move || there.run()).is_err() {
+            task.run(); // The system refuses a thread.
         }
     }
 
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
-        body.io.release();
-        body.device.end_run();
+        let released = catch(format_args!("the end of a lease"), || body.io.release());
+        let ended = catch(format_args!("the device's `end_run`"), || body.device.end_run());
+        body.outcome = std::mem::replace(&mut body.outcome, Ok(())).and(released).and(ended);
         body.span = tracing::Span::none(); // Ends it.
         if body.outcome.is_ok() {
             body.io.commit_variables();
@@ -266,21 +411,30 @@ impl Shared {
         let here = this_thread();
         let mut guarded = self.guarded.lock().unwrap();
         guarded.latency = body.started.elapsed();
-        guarded.settle(body.run, body.outcome.clone());
+        let mut before = guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();
+        if guarded.state.is_stopped() {
+            body.task = None; // It holds this request, which would hold it for ever.
+        }
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
-            EndOfRun::LeftToEarlierCallback => return,
+            EndOfRun::LeftToEarlierCallback => {
+                drop(guarded);
+                drop(before);
+                return;
+            }
             EndOfRun::Finished => {}
             EndOfRun::CallBack => loop {
                 let callback = guarded.callback.clone();
                 let (run, outcome) = guarded.outcome.clone();
                 drop(guarded);
+                drop(before);
                 let called = self.call_back(callback, run, outcome);
                 guarded = self.guarded.lock().unwrap();
-                if let Err(error) = called {
-                    guarded.settle(run, Err(error));
-                }
+                before = match called {
+                    Ok(()) => (None, Ok(())),
+                    Err(error) => guarded.settle(run, Err(error)),
+                };
                 match guarded.state.end_callback() {
                     EndOfCallback::Finished => break,
                     EndOfCallback::CallBackAgain => {
@@ -298,6 +452,7 @@ impl Shared {
         // Also after a synchronous run, and while somebody edits: whoever gave the request back meanwhile relies on being told.
         let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
+        drop(before);
         if let Some(on_quiet) = on_quiet {
             on_quiet(latest_run);
         }
@@ -305,10 +460,12 @@ impl Shared {
 
     /// Wakes the tasks whose run is finished, one by one and without the lock.
     fn wake<'a>(&'a self, mut guarded: MutexGuard<'a, Guarded>) -> MutexGuard<'a, Guarded> {
-        while let Some(waker_idx) = guarded.wakers.iter().position(|(run, _)| guarded.state.is_finished(*run)) {
-            let (_, waker) = guarded.wakers.swap_remove(waker_idx);
+        while let Some(waker_idx) = guarded.wakers.iter().position(|wakes| guarded.state.is_finished(wakes.run)) {
+            let Wakes { waker, .. } = guarded.wakers.swap_remove(waker_idx);
             drop(guarded);
-            waker.wake();
+            if let Err(error) = catch(format_args!("a waker"), || waker.wake()) {
+                tracing::warn!("{error}");
+            }
             guarded = self.guarded.lock().unwrap();
         }
         guarded
@@ -320,12 +477,13 @@ impl Shared {
         let request = InferRequest::of(handle);
         let _span =
             tracing::trace_span!(target: "roiflow::trace", parent: None, "callback", request = self.id, run, step = "callback").entered();
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let called = catch(format_args!("the callback"), || {
             callback(&request, outcome);
             drop(callback);
-        }));
-        drop(request);
-        called.map_err(|panic| Error::of_panic("the callback", &*panic))
+        });
+        // It may be the last handle: what goes with it may be the user's.
+        let dropped = catch(format_args!("the drop of the request"), || drop(request));
+        called.and(dropped)
     }
 
     /// Waits for the latest run; `None` for a deadline that never comes.
@@ -341,12 +499,15 @@ impl Shared {
         if self.is_inside(&guarded) {
             return Err(would_deadlock());
         }
+        self.check_process()?;
         guarded.begin_to_wait(run);
         while !guarded.state.is_finished(run) {
             guarded = match &deadline {
                 None => self.finished.wait(guarded).unwrap(),
                 Some(deadline) if deadline.is_over() => {
-                    drop(guarded.end_to_wait(run));
+                    let outcome = guarded.end_to_wait(run);
+                    drop(guarded);
+                    drop(outcome);
                     return Ok(false);
                 }
                 Some(deadline) => deadline.wait(&self.finished, guarded),
@@ -355,44 +516,63 @@ impl Shared {
         guarded.end_to_wait(run).map(|()| true)
     }
 
-    /// Begins to wait for the latest run without a thread; the answer is kept until [`Shared::forget`]. 0 if there is none.
-    pub(super) fn expect_latest(&self) -> u64 {
+    /// Begins to wait for the latest run without a thread; the answer is kept until [`Shared::forget`].
+    pub(super) fn expect_latest(&self) -> Expected {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run > 0 {
             guarded.begin_to_wait(run);
         }
-        run
+        guarded.n_futures += 1;
+        Expected { run, future: guarded.n_futures }
     }
 
-    /// The outcome of a run that is expected, or its waker noted.
-    pub(super) fn poll(&self, run: u64, waker: &Waker) -> Option<Result<()>> {
+    /// The outcome of a run that is expected, or its waker noted: the latest one of a future takes the place of the one before.
+    pub(super) fn poll(&self, Expected { run, future }: Expected, waker: &Waker) -> Option<Result<()>> {
+        let waker = waker.clone(); // Before the lock: its code is the user's.
         let mut guarded = self.guarded.lock().unwrap();
-        if guarded.state.is_finished(run) {
-            return Some(guarded.end_to_wait(run));
+        let known_idx = guarded.is_expected_by(future);
+        let is_inside = self.is_inside(&guarded);
+        let is_finished = guarded.state.is_finished(run);
+        let forked = if is_finished { None } else { self.check_process().err() };
+        if is_finished || is_inside || forked.is_some() {
+            let outcome = guarded.end_to_wait(run);
+            let known = known_idx.map(|known_idx| guarded.wakers.swap_remove(known_idx));
+            drop(guarded);
+            drop((known, waker));
+            return Some(if is_finished { outcome } else { Err(forked.unwrap_or_else(would_deadlock)) });
         }
-        if self.is_inside(&guarded) {
-            drop(guarded.end_to_wait(run));
-            return Some(Err(would_deadlock()));
-        }
-        match guarded.wakers.iter_mut().find(|(of, known)| *of == run && known.will_wake(waker)) {
-            Some(_) => {}
-            None => guarded.wakers.push((run, waker.clone())),
-        }
+        let before = match known_idx {
+            Some(known_idx) => Some(std::mem::replace(&mut guarded.wakers[known_idx].waker, waker)),
+            None => {
+                guarded.wakers.push(Wakes { future, run, waker });
+                None
+            }
+        };
+        drop(guarded);
+        drop(before);
         None
     }
 
-    /// Ends to expect a run, and cancels it if it is still on.
-    pub(super) fn forget(&self, run: u64) {
+    /// Ends to expect a run; `cancels` it if it is still on.
+    pub(super) fn forget(self: &Arc<Self>, Expected { run, future }: Expected, cancels: bool) {
         let mut guarded = self.guarded.lock().unwrap();
-        if guarded.state.is_running() && guarded.state.latest_run() == run {
-            self.cancel.cancel();
+        let cancels = cancels && guarded.state.is_running() && guarded.state.latest_run() == run;
+        if cancels {
+            self.cancel.mark();
         }
-        drop(guarded.end_to_wait(run));
+        let outcome = guarded.end_to_wait(run);
+        let known = guarded.is_expected_by(future).map(|known_idx| guarded.wakers.swap_remove(known_idx));
         drop(guarded);
-        if self.cancel.is_canceled() {
-            self.recall();
+        drop((outcome, known));
+        if cancels {
+            self.cancel.tell_engine();
+            self.end_canceled(run);
         }
+    }
+
+    pub(super) fn set_keeper(&self, keeper: Keeper) {
+        self.guarded.lock().unwrap().keeper = keeper;
     }
 
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
@@ -400,10 +580,28 @@ impl Shared {
     }
 }
 
+/// What a future waits for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// 0 for none, which is over at once.
+    pub(super) run: u64,
+    future: u64,
+}
+
+fn recall(executor: &dyn Executor) {
+    if let Err(error) = catch(format_args!("the executor"), || executor.recall()) {
+        tracing::warn!("{error}");
+    }
+}
+
+fn canceled() -> Error {
+    Error::new(ErrorKind::Canceled, "the run was canceled")
+}
+
 fn would_deadlock() -> Error {
     Error::new(
         ErrorKind::WouldDeadlock,
-        "wait inside the request's own callback or step would wait for itself; start the next run from the callback and return instead",
+        "wait inside the request's own callback, step or interrupt would wait for itself; start the next run from the callback and return instead",
     )
 }
 
@@ -413,32 +611,57 @@ impl Shared {
     }
 }
 
-impl Task for Shared {
-    fn run(self: Arc<Self>) {
-        let Some(mut body) = self.in_flight.lock().unwrap().take() else { return };
-        if !body.is_over() {
-            let executor = body.next_executor();
-            let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
-            // Neighbors on this executor, and inline ones, go on without a hop.
-            self.step(|| {
-                loop {
-                    body.run_next_step(&self.cancel, self.id);
-                    let next = body.next_executor();
-                    if body.is_over() || !(next.is_inline() || Arc::ptr_eq(next, &executor)) {
-                        break;
-                    }
-                }
-            });
-            let next = body.next_executor();
-            if !(body.is_over() && (next.is_inline() || Arc::ptr_eq(next, &executor))) {
-                return self.pass_on(body);
+impl Shared {
+    /// Goes on with the run if its body still waits in the place with this number.
+    fn run_queued(self: &Arc<Self>, n_queued: u64) {
+        let Some(mut body) = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued) else { return };
+        if body.is_over() {
+            return self.end(body);
+        }
+        match catch(format_args!("an executor or a device"), || self.run_neighbors(&mut body)) {
+            Ok(true) => self.end(body),
+            Ok(false) => self.pass_on(body),
+            Err(error) => {
+                body.abandon(&self.cancel, error);
+                self.pass_on(body);
             }
         }
-        self.end(body);
+    }
+
+    /// Runs the next step, and further ones without a hop: neighbors on this executor, and inline ones. Whether that was all, and
+    /// the run ends here.
+    fn run_neighbors(&self, body: &mut Body) -> bool {
+        let executor = body.next_executor();
+        let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
+        let goes_on_here = |next: &Arc<dyn Executor>| next.is_inline() || Arc::ptr_eq(next, &executor);
+        self.step(|| {
+            loop {
+                body.run_next_step(&self.cancel, self.id);
+                if body.is_over() || !goes_on_here(body.next_executor()) {
+                    break;
+                }
+            }
+        });
+        body.is_over() && goes_on_here(body.next_executor())
+    }
+}
+
+/// A place of a run in the queue of an executor.
+pub(super) struct RunTask {
+    pub(super) shared: Arc<Shared>,
+    /// See [`Body::n_queued`].
+    pub(super) n_queued: u64,
+}
+
+impl Task for RunTask {
+    fn run(self: Arc<Self>) {
+        let (shared, n_queued) = (self.shared.clone(), self.n_queued);
+        drop(self); // So that the run's next place in a queue can be this one again.
+        shared.run_queued(n_queued);
     }
 
     fn is_urgent(&self) -> bool {
-        self.is_urgent.load(Ordering::Relaxed)
+        self.shared.is_urgent.load(Ordering::Relaxed)
     }
 }
 
@@ -453,27 +676,27 @@ impl Drop for Handle {
         let shared = &self.shared;
         let mut guarded = shared.guarded.lock().unwrap();
         guarded.state.stop();
-        shared.cancel.cancel();
+        shared.cancel.mark();
         let of_the_user = (guarded.callback.take(), guarded.on_quiet.take(), guarded.user_data.take());
-        if !shared.is_inside(&guarded) {
+        let is_inside = shared.is_inside(&guarded);
+        drop(guarded);
+        shared.cancel.tell_engine();
+        let mut is_left = false;
+        if !is_inside && shared.check_process().is_ok() {
             // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
             // nothing to do.
-            drop(guarded);
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.device.is_computing());
             if let Some(mut body) = queued {
-                body.outcome = shared.cancel.check();
+                body.abandon(&shared.cancel, canceled());
                 shared.end(body);
             }
-            guarded = shared.guarded.lock().unwrap();
+            let mut guarded = shared.guarded.lock().unwrap();
             let deadline = Deadline::after(self.model.config.drop_patience);
             while !guarded.state.is_quiet() {
                 guarded = match &deadline {
                     None => shared.finished.wait(guarded).unwrap(),
                     Some(deadline) if deadline.is_over() => {
-                        tracing::warn!(
-                            request = shared.id,
-                            "a run goes on after its request was dropped; its memory is freed when it ends"
-                        );
+                        is_left = true;
                         break;
                     }
                     Some(deadline) => deadline.wait(&shared.finished, guarded),
@@ -481,9 +704,14 @@ impl Drop for Handle {
             }
         }
         // Freed here and now, model and all, not when a worker forgets the run: the caller may unload or exit next.
-        let body = guarded.body.take();
-        drop(guarded);
-        shared.recall();
+        let body = shared.guarded.lock().unwrap().body.take();
+        let waits_at = shared.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
+        if let Some(executor) = waits_at {
+            recall(&*executor);
+        }
+        if is_left {
+            tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
+        }
         drop((of_the_user, body));
     }
 }

@@ -135,6 +135,11 @@ impl RequestState {
         self.stopped = true;
     }
 
+    /// Whether no run starts any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// Whether this thread must not touch the request: it is edited or runs, or another thread is in its callback.
     pub(crate) fn is_busy(&self, thread: u64) -> bool {
         self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)

@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::DeviceRequest;
+use super::error::catch;
 use super::executor::Executor;
 use super::io::{DeviceIo, RunContext, RunIo};
+use super::run::{RunTask, Shared};
 use super::{Error, ErrorKind, Result, StepTime};
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 
 /// What interrupts an engine that is computing.
 pub trait Interrupt: Send + Sync {
-    /// Asks the engine to end; from another thread than the engine's, and without blocking.
+    /// Asks the engine to end; from any thread, and without blocking. Called once for a run, and without any lock. The run does not
+    /// end before it returns, so waiting for the run here is `WouldDeadlock`.
     fn interrupt(&self);
 }
 
@@ -24,7 +27,19 @@ pub trait Interrupt: Send + Sync {
 #[derive(Default)]
 pub struct CancelToken {
     canceled: AtomicBool,
-    running: Mutex<Option<Arc<dyn Interrupt>>>,
+    engine: Mutex<Engine>,
+    /// [`Engine::telling`] is over.
+    has_told: Condvar,
+}
+
+/// The engine that computes.
+#[derive(Default)]
+struct Engine {
+    running: Option<Arc<dyn Interrupt>>,
+    /// It was told of the cancel.
+    is_told: bool,
+    /// The thread that tells it at the moment, see [`this_thread`]; 0 for none.
+    telling: u64,
 }
 
 impl CancelToken {
@@ -46,37 +61,72 @@ impl CancelToken {
         struct Forget<'a>(&'a CancelToken);
         impl Drop for Forget<'_> {
             fn drop(&mut self) {
-                let _told = self.0.running.lock().unwrap().take();
+                self.0.forget();
             }
         }
-        *self.running.lock().unwrap() = Some(interrupt.clone());
         let _also_after_a_panic = Forget(self);
-        // One of both sees the other: `cancel` writes the flag before it looks for the engine.
-        if self.is_canceled() {
-            interrupt.interrupt();
-        }
+        self.interrupt_with(interrupt);
         action()
     }
 
     /// From now on a cancel calls `interrupt`, and so does one that came before: for an engine that computes beyond the step that
     /// started it. Ends with [`CancelToken::forget`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
-        *self.running.lock().unwrap() = Some(interrupt.clone());
-        if self.is_canceled() {
-            interrupt.interrupt();
-        }
+        let before = {
+            let mut engine = self.engine.lock().unwrap();
+            engine.is_told = false;
+            engine.running.replace(interrupt.clone())
+        };
+        drop(before);
+        // One of both sees the other: a cancel writes the flag before it looks for the engine.
+        self.tell_engine();
     }
 
     /// The engine has computed; a cancel is none of its concern any more.
     pub fn forget(&self) {
-        let _told = self.running.lock().unwrap().take();
+        let mut engine = self.engine.lock().unwrap();
+        // What is meant for this run must not reach the engine in its next one.
+        while engine.telling != 0 && engine.telling != this_thread() {
+            engine = self.has_told.wait(engine).unwrap();
+        }
+        let told = engine.running.take();
+        drop(engine);
+        drop(told); // Without the lock, as everything of the device's.
     }
 
-    pub(super) fn cancel(&self) {
+    /// Marks the run as canceled; under the request's lock, so that it is the run that is on. [`CancelToken::tell_engine`] follows,
+    /// without that lock.
+    pub(super) fn mark(&self) {
         self.canceled.store(true, Ordering::Release);
-        if let Some(interrupt) = &*self.running.lock().unwrap() {
-            interrupt.interrupt();
+    }
+
+    /// Interrupts the engine if the run was canceled and the engine computes, once.
+    pub(super) fn tell_engine(&self) {
+        if !self.is_canceled() {
+            return;
         }
+        let mut engine = self.engine.lock().unwrap();
+        // The flag again: with an engine that another run has begun with, it was reset before.
+        if !self.is_canceled() || engine.is_told || engine.telling != 0 {
+            return;
+        }
+        let Some(interrupt) = engine.running.clone() else { return };
+        (engine.is_told, engine.telling) = (true, this_thread());
+        drop(engine);
+        let told = catch(format_args!("the interruption of the engine"), || {
+            interrupt.interrupt();
+            drop(interrupt);
+        });
+        self.engine.lock().unwrap().telling = 0;
+        self.has_told.notify_all();
+        if let Err(error) = told {
+            tracing::warn!("{error}; the run ends with its step instead");
+        }
+    }
+
+    /// Whether this thread is interrupting the engine.
+    pub(super) fn is_telling_here(&self) -> bool {
+        self.engine.lock().unwrap().telling == this_thread()
     }
 
     pub(super) fn reset(&self) {
@@ -131,6 +181,10 @@ pub(super) struct Body {
     pub(super) started: Instant,
     /// Of the run, from its start to its end; none outside of one.
     pub(super) span: tracing::Span,
+    /// How often it was queued. A task knows it, and does nothing if the body was queued anew since, or taken away by a cancel.
+    pub(super) n_queued: u64,
+    /// The task that was queued last; used again once no executor holds it.
+    pub(super) task: Option<Arc<RunTask>>,
 }
 
 impl Body {
@@ -150,8 +204,7 @@ impl Body {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
         if let Err(error) = cancel.check() {
-            self.device.abandon();
-            self.outcome = Err(error);
+            self.abandon(cancel, error);
             return;
         }
         let step = &mut self.steps[step_idx];
@@ -161,14 +214,14 @@ impl Body {
                 .entered();
         let begin = Instant::now();
         let (device, io) = (&mut self.device, &mut self.io);
-        let task = &mut step.task;
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match task {
+        let (name, task) = (&step.name, &mut step.task);
+        let done = catch(format_args!("step `{name}`"), || match task {
             StepTask::Inputs => io.fill(),
             StepTask::Device(device_step_idx) => device.run_step(*device_step_idx, &mut DeviceIo { io }, cancel),
             StepTask::Custom(custom) => custom(&RunContext { io, cancel, run }),
-        }));
+        });
         step.duration = begin.elapsed();
-        self.outcome = done.unwrap_or_else(|panic| Err(Error::of_panic(&format!("step `{}`", step.name), &*panic)));
+        self.outcome = done.and_then(|done| done);
         if step.is_of_device()
             && let Some(times) = self.device.ended_early()
         {
@@ -177,6 +230,23 @@ impl Body {
                 self.next_step_idx += 1;
             }
         }
+    }
+
+    /// Ends a run, which computes no more, with this error; the device releases what it holds of it.
+    pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
+        let abandoned = catch(format_args!("the device's `abandon`"), || self.device.abandon());
+        cancel.forget();
+        self.outcome = abandoned.and(Err(error));
+    }
+
+    /// A task for the executor of the next step. Allocates only if an executor still holds an earlier one.
+    pub(super) fn next_task(&mut self, shared: &Arc<Shared>) -> Arc<RunTask> {
+        self.n_queued += 1;
+        match self.task.as_mut().and_then(Arc::get_mut) {
+            Some(task) => task.n_queued = self.n_queued,
+            None => self.task = Some(Arc::new(RunTask { shared: shared.clone(), n_queued: self.n_queued })),
+        }
+        self.task.clone().expect("it was there, or was just made")
     }
 
     /// The executor of the next step, or of the run's end.

@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Shape,
     /// The memory may not be written, or what another process offers is not safe to map.
     Access,
+    /// There is not so much memory; the message names the number of bytes.
+    OutOfMemory,
     /// The memory is a device's: the host reaches it by copying only.
     Remote,
     /// A descriptor, socket or mapping that the system refuses, or a peer that does not speak our language.

@@ -198,12 +198,13 @@ impl Layout {
         if begin.len() != self.shape.len() || end.len() != self.shape.len() {
             return fail();
         }
-        let (mut offset_bytes, mut is_empty) = (0, false);
+        let (mut offset_bytes, mut is_empty) = (0_usize, false);
         for (((begin, end), extent), stride_bytes) in begin.iter().zip(end).zip(self.shape.iter()).zip(self.stride_bytes.iter()) {
             if begin > end || end > extent {
                 return fail();
             }
-            offset_bytes += begin * stride_bytes;
+            // Of an empty window, or an axis of one element, the stride may be any number: then the sum is not used, or is zero.
+            offset_bytes = offset_bytes.wrapping_add(begin.wrapping_mul(*stride_bytes));
             is_empty |= begin == end;
         }
         Ok(if is_empty { 0 } else { offset_bytes })
@@ -246,6 +247,18 @@ mod tests {
         assert_eq!(padded.extent_bytes(), 28);
         assert_eq!(Layout::dense(ElementType::F32, shape).unwrap().stride_bytes(), [12, 4]);
         assert!(Layout::dense(ElementType::F32, [usize::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn windows_of_huge_strides_do_not_overflow() {
+        // An axis of one element may have any stride.
+        let huge = isize::MAX as usize & !7;
+        let layout = Layout::strided(ElementType::U8, [1; MAX_RANK], &[huge; MAX_RANK]).unwrap();
+        let (empty, offset_bytes) = layout.window(&[1; MAX_RANK], &[1; MAX_RANK]).unwrap();
+        assert_eq!((empty.n_elements(), empty.extent_bytes(), offset_bytes), (0, 0, 0));
+        let (whole, offset_bytes) = layout.window(&[0; MAX_RANK], &[1; MAX_RANK]).unwrap();
+        assert_eq!((whole.n_elements(), whole.extent_bytes(), offset_bytes), (1, 1, 0));
+        assert!(layout.window(&[0; MAX_RANK], &[usize::MAX; MAX_RANK]).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Memory may be a device's, which the host reaches by copying only ([`remote`]), or shared with other processes (`shared`).
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], [`roi`], [`pool`], [`values`], [`remote`], `shared`.
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`.
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -16,6 +16,7 @@ pub mod error;
 pub mod layout;
 pub mod pool;
 pub mod remote;
+mod reshape;
 pub mod roi;
 #[cfg(target_os = "linux")]
 pub mod shared;

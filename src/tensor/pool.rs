@@ -39,10 +39,24 @@ impl TensorPool {
     }
 
     /// A tensor; its bytes are zero or what the last user left there.
+    ///
+    /// # Panics
+    /// If there is not so much memory, see [`TensorPool::try_take`].
     pub fn take(&self) -> Tensor {
+        self.try_take().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`TensorPool::take`], for a size that comes from outside.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`](super::ErrorKind::OutOfMemory) if there is not so much memory.
+    pub fn try_take(&self) -> Result<Tensor> {
         let block = self.idle.blocks.lock().unwrap().pop();
-        let block = block.unwrap_or_else(|| AlignedBytes::zeroed(self.layout.dense_bytes()));
-        Tensor::over(Memory::pooled(block, PoolReturn(Arc::downgrade(&self.idle))), self.layout)
+        let block = match block {
+            Some(block) => block,
+            None => AlignedBytes::zeroed(self.layout.dense_bytes())?,
+        };
+        Ok(Tensor::over(Memory::pooled(block, PoolReturn(Arc::downgrade(&self.idle))), self.layout))
     }
 
     /// Blocks that wait for their next use.

@@ -101,7 +101,12 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views.
     pub fn lease_for_device(&self, writes: bool) -> Result<DeviceLease> {
-        self.placed().memory.lease_for_device(writes)
+        self.with_placed(|placed| placed.memory.lease_for_device(writes))
+    }
+
+    /// A lease, and the layout and memory that it is on.
+    fn lease_placed(&self, writes: bool) -> Result<(DeviceLease, Placed)> {
+        self.with_placed(|placed| Ok((placed.memory.lease_for_device(writes)?, placed.clone())))
     }
 
     /// As [`Tensor::copy_to`], from the other end.
@@ -115,44 +120,69 @@ impl Tensor {
 
 /// Copies where at least one side is a device's.
 pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
-    let (from, to) = (source.placed(), target.placed());
-    if from.layout.element() != to.layout.element() {
-        let (expected, got) = (to.layout.element(), from.layout.element());
-        return Err(Error::new(ErrorKind::ElementType, format!("copy: expected {expected} as the target has, got {got}")));
-    }
-    if from.layout.shape() != to.layout.shape() {
-        let (expected, got) = (to.layout.shape(), from.layout.shape());
-        return Err(Error::new(ErrorKind::Shape, format!("copy: expected {expected} as the target has, got {got}")));
-    }
-    match (from.memory.as_remote(), to.memory.as_remote()) {
-        (Some(device), None) => {
-            let _lease = from.memory.lease_for_device(false)?;
-            let mut bytes = target.bytes_mut()?;
-            if to.layout.is_dense() {
-                device.read(&from.layout, from.offset_bytes, bytes.extent_mut())
+    check_equal(&source.layout(), &target.layout())?;
+    // Leases and layouts are taken together: neither side can get another shape in between.
+    match (source.is_remote(), target.is_remote()) {
+        (true, false) => {
+            let (_source_lease, from) = source.lease_placed(false)?;
+            let mut bytes_mut = target.bytes_mut()?;
+            check_equal(&from.layout, bytes_mut.layout())?;
+            let device = remote_of(&from)?;
+            if bytes_mut.layout().is_dense() {
+                device.read(&from.layout, from.offset_bytes, bytes_mut.extent_mut())
             } else {
-                let mut dense = vec![0; from.layout.dense_bytes()];
+                let mut dense = zeros(&from.layout)?;
                 device.read(&from.layout, from.offset_bytes, &mut dense)?;
-                bytes.copy_all_from_dense(&dense)
+                bytes_mut.copy_all_from_dense(&dense)
             }
         }
-        (None, Some(device)) => {
-            let _lease = to.memory.lease_for_device(true)?;
+        (false, true) => {
+            let (_target_lease, to) = target.lease_placed(true)?;
             let bytes = source.bytes()?;
-            if from.layout.is_dense() {
+            check_equal(bytes.layout(), &to.layout)?;
+            let device = remote_of(&to)?;
+            if bytes.layout().is_dense() {
                 device.write(&to.layout, to.offset_bytes, bytes.extent())
             } else {
-                let mut dense = vec![0; from.layout.dense_bytes()];
+                let mut dense = zeros(&to.layout)?;
                 bytes.copy_all_to_dense(&mut dense)?;
                 device.write(&to.layout, to.offset_bytes, &dense)
             }
         }
-        (Some(device), Some(other)) => {
-            let _leases = (from.memory.lease_for_device(false)?, to.memory.lease_for_device(true)?);
-            let mut dense = vec![0; from.layout.dense_bytes()];
-            device.read(&from.layout, from.offset_bytes, &mut dense)?;
-            other.write(&to.layout, to.offset_bytes, &dense)
+        (true, true) => {
+            let (_source_lease, from) = source.lease_placed(false)?;
+            let (_target_lease, to) = target.lease_placed(true)?;
+            check_equal(&from.layout, &to.layout)?;
+            let mut dense = zeros(&from.layout)?;
+            remote_of(&from)?.read(&from.layout, from.offset_bytes, &mut dense)?;
+            remote_of(&to)?.write(&to.layout, to.offset_bytes, &dense)
         }
-        (None, None) => source.bytes()?.copy_to(&mut target.bytes_mut()?),
+        (false, false) => source.bytes()?.copy_to(&mut target.bytes_mut()?),
     }
+}
+
+fn remote_of(placed: &Placed) -> Result<&dyn RemoteMemory> {
+    placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor took other memory meanwhile; copy it again"))
+}
+
+fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
+    if from.element() != to.element() {
+        let (expected, got) = (to.element(), from.element());
+        return Err(Error::new(ErrorKind::ElementType, format!("copy: expected {expected} as the target has, got {got}")));
+    }
+    if from.shape() != to.shape() {
+        let (expected, got) = (to.shape(), from.shape());
+        return Err(Error::new(ErrorKind::Shape, format!("copy: expected {expected} as the target has, got {got}")));
+    }
+    Ok(())
+}
+
+/// Bytes for all elements, without gaps.
+fn zeros(layout: &Layout) -> Result<Vec<u8>> {
+    let n_bytes = layout.dense_bytes();
+    let mut bytes = Vec::new();
+    let out_of_memory = |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for a copy of {n_bytes} bytes; copy a smaller region"));
+    bytes.try_reserve_exact(n_bytes).map_err(out_of_memory)?;
+    bytes.resize(n_bytes, 0);
+    Ok(bytes)
 }

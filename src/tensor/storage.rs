@@ -62,9 +62,20 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// New zeroed memory.
+    ///
+    /// # Panics
+    /// If there is not so much memory: see [`Memory::try_zeroed`] for a size that comes from outside.
     pub fn zeroed(len: usize) -> Arc<Self> {
-        let bytes = AlignedBytes::zeroed(len);
-        Arc::new(Self { ptr: bytes.ptr, len, writable: true, lease: AtomicUsize::new(0), owner: Owner::Own(bytes) })
+        Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// New zeroed memory, if there is so much.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] if not.
+    pub fn try_zeroed(len: usize) -> Result<Arc<Self>> {
+        let bytes = AlignedBytes::zeroed(len)?;
+        Ok(Arc::new(Self { ptr: bytes.ptr, len, writable: true, lease: AtomicUsize::new(0), owner: Owner::Own(bytes) }))
     }
 
     /// Somebody else's memory.
@@ -224,11 +235,18 @@ impl Memory {
         }
         match self.lease.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::new(
-                ErrorKind::Busy,
-                "the tensor is in use (by a running request, or through a view); wait for it, or use another tensor",
-            )),
+            Err(state) => {
+                let access = if state == WRITER { "written" } else { "read" };
+                let message =
+                    format!("the tensor is being {access} (by a running request, or through a view); wait for it, or use another tensor");
+                Err(Error::new(ErrorKind::Busy, message))
+            }
         }
+    }
+
+    /// Whether a write lease exists at the moment.
+    pub(super) fn is_written(&self) -> bool {
+        self.lease.load(Ordering::Relaxed) == WRITER
     }
 
     fn end_to_read(&self) {
@@ -276,6 +294,12 @@ impl ReadLease {
     }
 }
 
+impl ReadLease {
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.0
+    }
+}
+
 impl Drop for ReadLease {
     fn drop(&mut self) {
         self.0.end_to_read();
@@ -310,7 +334,7 @@ impl WriteLease {
         ReadLease(memory)
     }
 
-    fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &Arc<Memory> {
         self.0.as_ref().expect("only `downgrade` takes it, and consumes the lease")
     }
 }
@@ -331,6 +355,10 @@ pub struct DeviceLease {
 }
 
 impl DeviceLease {
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Whether it excludes everybody else.
     pub fn writes(&self) -> bool {
         self.writes
@@ -353,23 +381,27 @@ pub(super) struct AlignedBytes {
 unsafe impl Send for AlignedBytes {}
 
 impl AlignedBytes {
-    pub(super) fn zeroed(len: usize) -> Self {
-        let layout = Self::alloc_layout(len);
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] if there is not so much memory.
+    pub(super) fn zeroed(len: usize) -> Result<Self> {
+        let out_of_memory = || Error::new(ErrorKind::OutOfMemory, format!("no memory for a tensor of {len} bytes; use a smaller shape"));
+        let layout = Self::alloc_layout(len).ok_or_else(out_of_memory)?;
         // SAFETY: the layout's size is at least one.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
-        let ptr = NonNull::new(ptr).unwrap_or_else(|| alloc::handle_alloc_error(layout));
-        Self { ptr, len }
+        NonNull::new(ptr).map(|ptr| Self { ptr, len }).ok_or_else(out_of_memory)
     }
 
-    fn alloc_layout(len: usize) -> AllocLayout {
-        AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).expect("tensor layouts are checked against isize::MAX")
+    /// `None` if no memory can be so large.
+    fn alloc_layout(len: usize) -> Option<AllocLayout> {
+        AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).ok()
     }
 }
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
+        let layout = Self::alloc_layout(self.len).expect("it was allocated with this layout");
         // SAFETY: allocated in `zeroed` with this very layout.
-        unsafe { alloc::dealloc(self.ptr.as_ptr(), Self::alloc_layout(self.len)) }
+        unsafe { alloc::dealloc(self.ptr.as_ptr(), layout) }
     }
 }
 

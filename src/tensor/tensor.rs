@@ -43,10 +43,10 @@ impl Tensor {
     /// A dense tensor of zeros.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if its size in bytes overflows.
+    /// [`ErrorKind::Shape`] if its size in bytes overflows; [`ErrorKind::OutOfMemory`] if there is not so much memory.
     pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let layout = Layout::dense(element, shape)?;
-        Ok(Self::over(Memory::zeroed(layout.dense_bytes()), layout))
+        Ok(Self::over(Memory::try_zeroed(layout.dense_bytes())?, layout))
     }
 
     /// A dense tensor with these values, copied, last axis fastest.
@@ -146,10 +146,7 @@ impl Tensor {
 
     /// Shape and strides.
     pub fn layout(&self) -> Layout {
-        match &self.body {
-            Body::Whole(placed) => placed.read().unwrap().layout,
-            Body::Part { placed, .. } => placed.layout,
-        }
+        self.with_placed(|placed| placed.layout)
     }
 
     /// The address of the first element, for identity and range checks only; in a device's memory, a name for it.
@@ -175,40 +172,6 @@ impl Tensor {
             Body::Whole(placed) => placed.read().unwrap().memory.len(),
             Body::Part { placed, .. } => placed.layout.dense_bytes(),
         }
-    }
-
-    /// Gives the tensor another shape. A dense tensor keeps its memory while it is large enough and takes zeroed new memory
-    /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself, or memory that is
-    /// shared or a device's would have to be left.
-    pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
-        let shape = shape.into();
-        match &mut self.body {
-            Body::Part { placed, limit } => {
-                let limit = limit.get_or_insert_with(|| Box::new(*placed.layout.shape()));
-                placed.layout = placed.layout.with_smaller_shape(shape, limit)?;
-            }
-            Body::Whole(shared) => {
-                let mut placed = shared.write().unwrap();
-                let layout = Layout::dense(self.element, shape)?;
-                let _nobody_looks = placed.memory.lease_for_device(true)?;
-                let memory = if layout.dense_bytes() <= placed.memory.len() {
-                    Arc::clone(&placed.memory)
-                } else if placed.memory.may_be_left() {
-                    Memory::zeroed(layout.dense_bytes())
-                } else {
-                    let (needed, held) = (layout.dense_bytes(), placed.memory.len());
-                    return Err(Error::new(
-                        ErrorKind::Shape,
-                        format!("set_shape {shape} needs {needed} bytes, this tensor's memory holds {held}; create one in its context"),
-                    ));
-                };
-                *placed = Placed { memory, layout, offset_bytes: 0 };
-            }
-        }
-        Ok(())
     }
 
     /// The values, to read.
@@ -256,8 +219,10 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Busy`] while somebody writes; [`ErrorKind::Remote`] if the host may not see the memory.
     pub fn bytes(&self) -> Result<Bytes> {
-        let placed = self.placed();
-        Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+        // Under the lock of the layout: `set_shape` cannot come between the layout and the lease.
+        self.with_placed(|placed| {
+            Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+        })
     }
 
     /// The bytes with their layout, to write.
@@ -266,8 +231,9 @@ impl Tensor {
     /// [`ErrorKind::Busy`] while anybody else reads or writes; [`ErrorKind::Access`] if the memory is read-only;
     /// [`ErrorKind::Remote`] if the host may not see it.
     pub fn bytes_mut(&self) -> Result<BytesMut> {
-        let placed = self.placed();
-        Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+        self.with_placed(|placed| {
+            Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
+        })
     }
 
     /// Copies all elements to `target`, any strides on either side, also from and to the memory of a device. The shapes must be
@@ -285,9 +251,15 @@ impl Tensor {
     }
 
     pub(super) fn placed(&self) -> Placed {
+        self.with_placed(Placed::clone)
+    }
+
+    /// Looks at layout and memory while no other handle can change them.
+    #[inline]
+    pub(super) fn with_placed<R>(&self, look: impl FnOnce(&Placed) -> R) -> R {
         match &self.body {
-            Body::Whole(placed) => placed.read().unwrap().clone(),
-            Body::Part { placed, .. } => placed.clone(),
+            Body::Whole(placed) => look(&placed.read().unwrap()),
+            Body::Part { placed, .. } => look(placed),
         }
     }
 
@@ -386,6 +358,14 @@ impl Bytes {
         &self.layout
     }
 
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        self.lease.memory()
+    }
+
+    pub(super) fn offset_bytes(&self) -> usize {
+        self.offset_bytes
+    }
+
     /// From the first element's first byte to the last element's last byte, gaps included.
     pub fn extent(&self) -> &[u8] {
         &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
@@ -431,6 +411,24 @@ pub struct BytesMut {
 }
 
 impl BytesMut {
+    /// `layout` lies inside the leased memory.
+    pub(super) fn new(lease: WriteLease, layout: Layout, offset_bytes: usize) -> Self {
+        Self { lease, layout, offset_bytes }
+    }
+
+    pub(super) fn into_lease(self) -> WriteLease {
+        self.lease
+    }
+
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        self.lease.memory()
+    }
+
+    /// A dense layout from the first byte of the leased memory, which is large enough for it.
+    pub(super) fn set_layout(&mut self, layout: Layout) {
+        (self.layout, self.offset_bytes) = (layout, 0);
+    }
+
     /// Shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -20,6 +20,12 @@ pub trait Values {
     /// # Errors
     /// [`ErrorKind::Shape`] if the shape is another one, or `target` has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
+
+    /// Whether [`Values::copy_to`] never fails for a target of the right shape without gaps. Others are copied into new memory first,
+    /// so that a failure changes nothing.
+    fn copies_always(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> Values for ArrayBase<S, D> {
@@ -34,6 +40,10 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Values for ArrayBase<S, D> {
     fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
         copy(self, target)
     }
+
+    fn copies_always(&self) -> bool {
+        true
+    }
 }
 
 impl<T: Element, D: Dimension> Values for ArrayRef<T, D> {
@@ -47,6 +57,10 @@ impl<T: Element, D: Dimension> Values for ArrayRef<T, D> {
 
     fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
         copy(self, target)
+    }
+
+    fn copies_always(&self) -> bool {
+        true
     }
 }
 

@@ -5,6 +5,7 @@
 //! notification that comes before is lost, as it must be.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LockResult, Mutex as Hidden, PoisonError, Weak};
 use std::time::Duration;
@@ -19,10 +20,28 @@ pub(crate) fn this_thread() -> u64 {
     usize::from(shuttle::current::me()) as u64 + 1
 }
 
-/// Starts a thread that nobody waits for: it must end by itself, or the check fails.
+/// Starts a thread that nobody in the product waits for: it must end by itself, or the check fails.
 pub(crate) fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    drop(shuttle::thread::spawn(body));
+    let thread = shuttle::thread::spawn(body);
+    SPAWNED.with_borrow_mut(|spawned| spawned.push(ManuallyDrop::new(thread)));
     Ok(())
+}
+
+std::thread_local! {
+    /// The threads of [`spawn`]. Never dropped: those of earlier schedules are no threads any more.
+    static SPAWNED: RefCell<Vec<ManuallyDrop<shuttle::thread::JoinHandle<()>>>> = RefCell::default();
+}
+
+/// At the begin of a schedule that ends with [`join_spawned`].
+pub fn forget_spawned() {
+    SPAWNED.with_borrow_mut(Vec::clear);
+}
+
+/// Waits for all threads that [`spawn`] started since [`forget_spawned`].
+pub fn join_spawned() {
+    while let Some(thread) = SPAWNED.with_borrow_mut(Vec::pop) {
+        ManuallyDrop::into_inner(thread).join().unwrap();
+    }
 }
 
 /// As the standard library's; public for the checks' own executors.

@@ -3,6 +3,8 @@
 
 mod batches;
 mod gathering;
+mod growing;
+mod limits;
 mod nodes;
 mod states;
 
@@ -10,6 +12,8 @@ use std::sync::Arc;
 
 use batches::*;
 use gathering::*;
+use growing::*;
+use limits::*;
 use nodes::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
@@ -714,6 +718,13 @@ macro_rules! joins {
             options_that_change_nothing_are_told,
             profiling_that_was_not_enabled_is_an_error,
             profiling_changes_no_result,
+            a_growing_cascade_of_two_threads_is_never_torn,
+            a_reader_of_a_growing_output_fails_no_started_run,
+            a_growing_output_that_is_read_gets_fresh_memory,
+            a_batch_of_zero_rows_is_computed,
+            a_request_for_which_there_is_no_memory_is_refused,
+            a_run_whose_step_is_queued_ends_with_its_cancel,
+            a_cancel_from_another_thread_leaves_the_request_usable,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {

@@ -190,3 +190,21 @@ fn copies_are_exact_for_every_type_and_stride() {
     check(|n| bf16::from_f32(f32::from(n)));
     check(|n| n == 1);
 }
+
+/// A size that no memory has is an error with the number of bytes, and leaves the tensor as it was, for all of its handles.
+#[test]
+fn a_tensor_for_which_there_is_no_memory_is_an_error() {
+    let n_bytes = isize::MAX as usize;
+    let error = Tensor::new(ElementType::U8, [n_bytes]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(error.to_string().contains(&n_bytes.to_string()), "{error}");
+    let mut tensor = counted(&[2, 3]);
+    let handle = tensor.clone();
+    for shape in [&[isize::MAX as usize / 4][..], &[1 << 44, 4]] {
+        assert_eq!(kind(tensor.set_shape(shape)), Some(ErrorKind::OutOfMemory));
+        assert_eq!((&handle.shape()[..], handle.view::<i32>().unwrap().to_vec()), (&[2, 3][..], vec![0, 1, 2, 3, 4, 5]));
+    }
+    assert_eq!(kind(Memory::try_zeroed(n_bytes)), Some(ErrorKind::OutOfMemory));
+    let pool = roiflow::tensor::TensorPool::new(ElementType::U8, [n_bytes], 1).unwrap();
+    assert_eq!(kind(pool.try_take()), Some(ErrorKind::OutOfMemory));
+}

@@ -15,7 +15,7 @@ use crate::devices::quiet;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
-use crate::tensor::{ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
+use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
 
 pub(super) struct CpuRequest {
     plans: Arc<Plans>,
@@ -55,7 +55,7 @@ impl CpuRequest {
         let mut shapes = tvec![];
         for (input_idx, port) in self.inputs.iter().enumerate() {
             let shape = *io.input(input_idx).layout().shape();
-            if shape.contains(&0) {
+            if shape.contains(&0) && port.shape.to_static().is_none() && !io.is_given(input_idx) {
                 return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
             }
             shapes.push(shape);
@@ -93,7 +93,7 @@ impl CpuRequest {
         }
         let mut row = match self.rows[input_idx].take() {
             Some(row) if row.shape() == &**shape && Arc::strong_count(&row) == 1 => row,
-            _ => Arc::new(EngineTensor::zero_dt(datum_of(self.inputs[input_idx].element)?, shape).map_err(device_error)?),
+            _ => Arc::new(zeros(self.inputs[input_idx].element, shape)?),
         };
         let target = Arc::get_mut(&mut row).expect("it is new, or nobody else has it; the engine takes no weak shares").as_bytes_mut();
         match row_idx {
@@ -113,7 +113,7 @@ impl DeviceRequest for CpuRequest {
             // An empty tensor of the engine has no address; this one is replaced before it is read.
             return Ok(Tensor::new(element, shape)?);
         }
-        let (memory, own) = EngineMemory::new(datum_of(element)?, &shape)?;
+        let (memory, own) = EngineMemory::new(element, &shape)?;
         self.own_inputs[port_idx] = Some(own);
         Ok(Tensor::foreign_whole(Box::new(memory), layout)?)
     }
@@ -286,6 +286,17 @@ fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usiz
     numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
+/// A tensor of the engine. The engine itself ends the process where there is not so much memory.
+fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
+    let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
+    // Room for its alignment, too.
+    if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
+        let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
+        return Err(Error::new(ErrorKind::OutOfMemory, message));
+    }
+    EngineTensor::zero_dt(datum_of(element)?, shape).map_err(device_error)
+}
+
 fn device_error(error: TractError) -> Error {
     Error::new(ErrorKind::Device, format!("device CPU: {error:#}"))
 }
@@ -319,8 +330,8 @@ unsafe impl Send for EngineMemory {}
 unsafe impl Sync for EngineMemory {}
 
 impl EngineMemory {
-    fn new(datum: DatumType, shape: &[usize]) -> Result<(Self, Arc<EngineTensor>)> {
-        let mut tensor = EngineTensor::zero_dt(datum, shape).map_err(device_error)?;
+    fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
+        let mut tensor = zeros(element, shape)?;
         // The pointer is taken while the tensor is still exclusively ours, so that writing through it is allowed later on.
         let bytes = tensor.as_bytes_mut();
         let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());

@@ -84,7 +84,10 @@ impl ContextMemory for Arc<Room> {
             let max = self.max_bytes.unwrap_or(usize::MAX);
             return Err(Error::new(ErrorKind::Device, format!("{len} bytes more than the {used} in use: expected at most {max} in all")));
         }
-        let block = NullMemory { memory: Memory::zeroed(len), room: Arc::clone(self) };
+        let memory = Memory::try_zeroed(len).inspect_err(|_| {
+            self.used_bytes.fetch_sub(len, Ordering::AcqRel);
+        })?;
+        let block = NullMemory { memory, room: Arc::clone(self) };
         Ok(Tensor::remote_whole(Box::new(block), layout)?)
     }
 }

@@ -302,6 +302,9 @@ impl Api {
         for (dim, &extent) in dims.iter_mut().zip(extent.shape.iter()) {
             *dim = extent as i64;
         }
+        // The library takes no length: it computes one of type and shape.
+        let needed_bytes = extent.shape.n_elements().and_then(|n_elements| n_elements.checked_mul(extent.element.size()));
+        assert_eq!(needed_bytes, Some(extent.n_bytes), "a tensor over {} {} has as many bytes", extent.shape, extent.element);
         let shape = OvShape { rank: extent.shape.len() as i64, dims: dims.as_mut_ptr() };
         let (code, data) = (code_of(extent.element), extent.ptr.cast());
         let mut tensor = ptr::null_mut();

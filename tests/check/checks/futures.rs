@@ -146,13 +146,16 @@ fn a_waker_goes_before_the_next_callback() -> usize {
                 }
             })
             .unwrap();
-        let mut future = request.run(());
-        let is_pending = pin!(&mut future).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending();
+        let run = request.run(());
+        // A future of its own, because a future keeps the waker of its latest poll only.
+        let mut observer = request.completed();
+        let is_pending = pin!(&mut observer).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending();
         if is_pending {
             let _callback_came_earlier = stage.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst);
-            block_on(future).unwrap();
         }
+        block_on(run).unwrap();
         drop((request.wait(), request.wait(), request.wait()));
+        drop(observer);
         drop(request);
         crank.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
+use roiflow_check::devices::null::{NullDevice, Script};
+use roiflow_check::runtime::executor::Inline;
+use roiflow_check::runtime::{Config, Core, Dim, InferRequest, Model, ModelInfo, PartialShape, Port};
 use roiflow_check::tensor::{ElementType, Memory, Tensor, TensorPool};
 use shuttle::thread;
 
@@ -30,6 +33,11 @@ pub fn checks() -> Vec<Check> {
             name: "a_tensor_that_moves_is_whole",
             bounds: "a view beside a set_shape; all schedules",
             run: a_tensor_that_moves_is_whole,
+        },
+        Check {
+            name: "a_growing_output_is_whole",
+            bounds: "a view beside two runs, which grow and shrink the output; at most 3 preemptions",
+            run: a_growing_output_is_whole,
         },
         Check {
             name: "memory_of_a_pool_has_one_user",
@@ -146,6 +154,43 @@ fn a_tensor_that_moves_is_whole() -> usize {
         }
         assert!(has_moved || seen.is_ok(), "one of the two came first");
         assert_eq!(tensor.shape().as_ref(), if has_moved { &[64][..] } else { &[2] });
+    })
+}
+
+/// A request whose runs write 1, 3, 2 and 4 values, each of which is their number.
+fn growing() -> InferRequest {
+    let n_runs = AtomicIsize::new(0);
+    let script = Script::computing(move |io, _| {
+        let n_values = [1, 3, 2, 4][n_runs.fetch_add(1, Ordering::SeqCst) as usize];
+        io.output(0, &[n_values])?.dense_mut::<f32>()?.fill(n_values as f32);
+        Ok(())
+    });
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::new(Arc::new(Script { executor: Some(Arc::new(Inline)), ..script }))));
+    let outputs = vec![Port::new("y", ElementType::F32, PartialShape::new(vec![Dim::Dynamic]).unwrap())];
+    let model = Model::from_ports(ModelInfo { outputs, ..ModelInfo::default() });
+    core.compile_model(&model, "NULL", &Config::default()).unwrap().create_infer_request().unwrap()
+}
+
+/// Shape and values that a view sees are those of one run, and the view fails no run.
+fn a_growing_output_is_whole() -> usize {
+    explore(Search::Preemptions(3), || {
+        let request = growing();
+        (0..2).for_each(|_| request.infer(()).unwrap());
+        let output = request.output_tensor(()).unwrap();
+        let running = thread::spawn(move || {
+            for n_values in [2, 4] {
+                request.infer(()).unwrap();
+                assert_eq!(request.output_tensor(()).unwrap().view::<f32>().unwrap().to_vec(), vec![n_values as f32; n_values]);
+            }
+        });
+        if let Ok(view) = output.view::<f32>() {
+            let seen = view.to_vec();
+            assert_eq!(seen, vec![seen.len() as f32; seen.len()], "shape and values of one run");
+            point();
+            assert_eq!(view.to_vec(), seen, "nobody writes under a view");
+        }
+        running.join().unwrap();
     })
 }
 

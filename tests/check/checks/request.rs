@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roiflow_check::runtime::executor::{Executor, Inline};
 use roiflow_check::runtime::{ErrorKind, InferRequest};
-use roiflow_check::sync::pass_time;
+use roiflow_check::sync::{forget_spawned, join_spawned, pass_time};
 use shuttle::thread;
 
 use crate::Check;
@@ -85,6 +85,7 @@ struct Scene {
 
 impl Scene {
     fn play(&self) {
+        forget_spawned();
         let journal = Arc::new(Journal::default());
         let (crank, workers) = Crank::start(self.n_workers);
         let executor: Arc<dyn Executor> = if self.n_workers == 0 { Arc::new(Inline) } else { crank.clone() };
@@ -121,6 +122,7 @@ impl Scene {
         }
         crank.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
+        join_spawned();
         journal.expect(Arc::strong_count(&token) == 1, || "the callback outlives its request".to_owned());
         journal.close();
     }

@@ -1,9 +1,10 @@
 //! Cancel: what it ends, and what it leaves usable.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
-use roiflow::runtime::{ErrorKind, Interrupt, RunContext};
+use roiflow::runtime::executor::{Executor, Task};
+use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 
 use super::*;
 use crate::support::{in_time, receive, row, values};
@@ -181,4 +182,184 @@ fn a_cancel_interrupts_the_engine_only_while_it_computes() {
         assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
         assert_eq!(engine.0.load(Ordering::Acquire), usize::from(is_computing));
     }
+}
+
+/// An executor that loses its tasks.
+#[derive(Debug)]
+struct Loses;
+
+impl Executor for Loses {
+    fn execute(&self, task: Arc<dyn Task>) {
+        drop(task);
+    }
+}
+
+#[test]
+fn a_cancel_ends_a_run_whose_task_was_lost() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    for is_first in [true, false] {
+        match is_first {
+            true => request.prepend_step_on(Arc::new(Loses), "lost", |_| Ok(())).unwrap(),
+            false => request.append_step_on(Arc::new(Loses), "lost", |_| Ok(())).unwrap(),
+        }
+        for calls_back in [false, true] {
+            let (sender, receiver) = mpsc::channel();
+            if calls_back {
+                request.set_callback(move |_, result| sender.send(kind(result)).unwrap()).unwrap();
+            }
+            request.start_async(row([1.0; 4])).unwrap();
+            request.cancel();
+            let waiting = request.clone();
+            assert_eq!(kind(in_time(move || waiting.wait())), Some(ErrorKind::Canceled));
+            assert_eq!(receiver.try_iter().collect::<Vec<_>>(), vec![Some(ErrorKind::Canceled); usize::from(calls_back)]);
+            request.clear_callback().unwrap();
+        }
+        request.clear_steps().unwrap();
+        request.infer(row([2.0; 4])).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 4]);
+    }
+}
+
+/// The user may hold a lock while canceling that the callback takes.
+#[test]
+fn a_cancel_does_not_call_back_on_its_own_thread() {
+    let (request, _manual) = turned_by_hand();
+    let lock = Arc::new(Mutex::new(()));
+    let taken = lock.clone();
+    request.set_callback(move |_, _| drop(taken.lock().unwrap())).unwrap();
+    let canceling = request.clone();
+    in_time(move || {
+        canceling.start_async(()).unwrap();
+        let held = lock.lock().unwrap();
+        canceling.cancel();
+        drop(held);
+        assert_eq!(kind(canceling.wait()), Some(ErrorKind::Canceled));
+    });
+}
+
+/// The task of a canceled run is still in a queue when the next run waits elsewhere.
+#[test]
+fn a_task_of_an_earlier_run_executes_nothing() {
+    let [first, second] = [(); 2].map(|()| Arc::new(Manual::default()));
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    for (executor, name) in [(&first, "first"), (&second, "second")] {
+        let sender = sender.clone();
+        let tells = move |_: &RunContext<'_>| {
+            sender.send(name).unwrap();
+            Ok(())
+        };
+        request.prepend_step_on(executor.clone(), name, tells).unwrap();
+    }
+    for _ in 0..3 {
+        request.start_async(()).unwrap();
+        request.cancel();
+        assert_eq!(kind(request.wait()), Some(ErrorKind::Canceled));
+    }
+    request.start_async(()).unwrap();
+    for _ in 0..3 {
+        assert!(first.run_one());
+        assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "it is of a run that was canceled");
+    }
+    assert!(first.run_one());
+    assert_eq!(receiver.try_recv(), Ok("first"));
+    assert!(!first.run_one());
+    assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "the second step is the other executor's");
+    assert!(second.run_one());
+    request.wait().unwrap();
+    assert_eq!(receiver.try_recv(), Ok("second"));
+}
+
+/// An executor may keep a task and run it again.
+#[test]
+fn a_task_that_is_run_twice_runs_one_step() {
+    #[derive(Default)]
+    struct Twice(Mutex<Vec<Arc<dyn Task>>>);
+    impl std::fmt::Debug for Twice {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Twice")
+        }
+    }
+    impl Executor for Twice {
+        fn execute(&self, task: Arc<dyn Task>) {
+            self.0.lock().unwrap().push(task.clone());
+            task.run();
+        }
+    }
+    let (twice, manual) = (Arc::new(Twice::default()), Arc::new(Manual::default()));
+    let request = compile(doubling()).create_infer_request().unwrap();
+    let (n_steps, n) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counting = |n: &Arc<AtomicUsize>| {
+        let n = n.clone();
+        move |_: &RunContext<'_>| {
+            n.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+    };
+    request.prepend_step_on(twice.clone(), "twice", counting(&n_steps)).unwrap();
+    request.prepend_step_on(manual.clone(), "manual", counting(&n)).unwrap();
+    request.start_async(()).unwrap();
+    let kept = std::mem::take(&mut *twice.0.lock().unwrap());
+    kept.into_iter().for_each(Task::run);
+    assert_eq!((n_steps.load(Ordering::Acquire), n.load(Ordering::Acquire)), (1, 0));
+    assert!(manual.run_one());
+    request.wait().unwrap();
+    assert_eq!((n_steps.load(Ordering::Acquire), n.load(Ordering::Acquire)), (1, 1));
+}
+
+/// Does to its request what must not hang, and panics.
+struct Meddles {
+    request: Mutex<Option<WeakInferRequest>>,
+    seen: mpsc::Sender<Vec<Option<ErrorKind>>>,
+    computes: Arc<AtomicUsize>,
+}
+
+impl Interrupt for Meddles {
+    fn interrupt(&self) {
+        let request = self.request.lock().unwrap().as_ref().and_then(WeakInferRequest::upgrade);
+        if let Some(request) = request {
+            request.cancel();
+            let seen = [kind(request.wait()), kind(request.output_tensor(())), kind(request.latency())];
+            self.seen.send(seen.to_vec()).unwrap();
+        }
+        self.computes.store(0, Ordering::Release);
+        panic!("in the interrupt");
+    }
+}
+
+/// An interrupt is called without any lock: it may use the request, and its panic is nobody's.
+#[test]
+fn an_interrupt_may_use_its_request_and_panic() {
+    let (sender, receiver) = mpsc::channel();
+    let computes = Arc::new(AtomicUsize::new(1));
+    let meddles = Arc::new(Meddles { request: Mutex::default(), seen: sender, computes: computes.clone() });
+    let (interrupt, computing) = (meddles.clone() as Arc<dyn Interrupt>, computes.clone());
+    let (begun, has_begun) = mpsc::channel();
+    let script = Script::computing(move |io, cancel| {
+        cancel.interrupting(&interrupt, || {
+            begun.send(()).unwrap();
+            while computing.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
+        });
+        double(io)
+    });
+    let request = compile(script).create_infer_request().unwrap();
+    *meddles.request.lock().unwrap() = Some(request.downgrade());
+    request.append_step("never", |_| Ok(())).unwrap();
+    for round in 0..4 {
+        computes.store(1, Ordering::Release);
+        let running = request.clone();
+        let future = if round % 2 == 1 { Some(request.run(())) } else { request.start_async(()).ok().map(|()| request.completed()) };
+        receive(&has_begun);
+        in_time(move || if round % 2 == 1 { drop(future) } else { running.cancel() });
+        assert_eq!(receive(&receiver), [Some(ErrorKind::WouldDeadlock), Some(ErrorKind::Busy), Some(ErrorKind::Busy)]);
+        let waiting = request.clone();
+        assert_eq!(kind(in_time(move || waiting.wait())), Some(ErrorKind::Canceled));
+    }
+    // The drop of a request that runs interrupts, too.
+    computes.store(1, Ordering::Release);
+    request.start_async(()).unwrap();
+    receive(&has_begun);
+    in_time(move || drop(request));
 }

@@ -338,3 +338,44 @@ fn a_named_pool_is_reused_while_it_is_kept() {
     assert_eq!(executors.n_named(), 0);
     assert_eq!(executors.named("waiter", 1).unwrap().n_threads(), 1);
 }
+
+/// A task is no request: what executors keep of requests that are gone does not count.
+#[test]
+fn tasks_of_dropped_requests_count_as_no_requests() {
+    let manual = Arc::new(Manual::default());
+    let model = compile(doubling());
+    for _ in 0..MAX_REQUESTS + 10 {
+        let request = model.create_infer_request().unwrap();
+        request.prepend_step_on(manual.clone(), "kept", |_| Ok(())).unwrap();
+        request.start_async(()).unwrap();
+    }
+    assert_eq!(manual.n_queued(), MAX_REQUESTS + 10);
+    model.create_infer_request().unwrap().infer(()).unwrap();
+    while manual.run_one() {}
+}
+
+/// More tasks than a queue has places, from its own worker, which could not make room meanwhile.
+#[test]
+fn a_task_may_queue_any_number_of_tasks_on_its_own_pool() {
+    for is_urgent in [false, true] {
+        let n_tasks = 3 * MAX_REQUESTS;
+        let pool = Arc::new(Pool::new("one", 1).unwrap());
+        let n_done = Arc::new(AtomicUsize::new(0));
+        let (weak, n) = (Arc::downgrade(&pool), n_done.clone());
+        pool.execute(work(move || {
+            for _ in 0..n_tasks {
+                let n = n.clone();
+                let counted = Work(Box::new(move || {
+                    n.fetch_add(1, Ordering::AcqRel);
+                }));
+                let pool = weak.upgrade().expect("the test waits for the tasks");
+                match is_urgent {
+                    true => pool.execute(Arc::new(Urgent(counted))),
+                    false => pool.execute(Arc::new(counted)),
+                }
+            }
+        }));
+        eventually(move || n_done.load(Ordering::Acquire) == n_tasks);
+        drop(pool);
+    }
+}

@@ -214,3 +214,75 @@ fn polling_a_future_again_panics() {
         assert!(poll(&mut run, &Arc::default()).is_ready());
     }
 }
+
+/// Of the tasks that a future moved through, the last one counts, and nothing is kept of the others.
+#[test]
+fn a_future_keeps_one_waker_however_often_it_is_polled() {
+    let (request, manual) = turned_by_hand();
+    let mut run = request.run(());
+    let mut observer = request.completed();
+    let wakers: Vec<Arc<Woken>> = (0..1000).map(|_| Arc::default()).collect();
+    for woken in &wakers {
+        assert!(poll(&mut run, woken).is_pending() && poll(&mut observer, woken).is_pending());
+    }
+    let kept: Vec<usize> = wakers.iter().map(|woken| Arc::strong_count(woken) - 1).collect();
+    assert_eq!((kept.iter().sum::<usize>(), kept[999]), (2, 2), "one for each future");
+    assert!(manual.run_one());
+    let n_woken: Vec<usize> = wakers.iter().map(|woken| woken.n()).collect();
+    assert_eq!((n_woken.iter().sum::<usize>(), n_woken[999]), (2, 2));
+    block_on(run).unwrap();
+    block_on(observer).unwrap();
+}
+
+/// A future that goes takes its waker along.
+#[test]
+fn a_dropped_future_leaves_no_waker_behind() {
+    let (request, manual) = turned_by_hand();
+    request.start_async(()).unwrap();
+    let woken = Arc::<Woken>::default();
+    for _ in 0..10 {
+        let mut observer = request.completed();
+        assert!(poll(&mut observer, &woken).is_pending());
+    }
+    assert_eq!(Arc::strong_count(&woken), 1);
+    assert!(manual.run_one());
+    assert_eq!(woken.n(), 0);
+}
+
+/// Of all who wait for a run, only the future that `run` gave is its owner.
+#[test]
+fn dropping_an_observer_cancels_nothing() {
+    let (request, manual) = turned_by_hand();
+    let run = request.run(row([1.0; 4]));
+    drop((request.completed(), request.clone().into_future(), (&request).into_future()));
+    assert!(manual.run_one());
+    block_on(run).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
+    let (run, observer) = (request.run(()), request.completed());
+    drop(run);
+    assert_eq!(kind(block_on(observer)), Some(ErrorKind::Canceled));
+}
+
+/// Wakers and their clones are the user's code: they run without any lock, and a panic stops nobody else.
+#[test]
+fn a_waker_may_use_the_request_and_panic() {
+    struct Meddles(InferRequest, AtomicUsize);
+    impl Wake for Meddles {
+        fn wake(self: Arc<Self>) {
+            self.1.fetch_add(1, Ordering::AcqRel);
+            self.0.wait().unwrap();
+            panic!("in the waker");
+        }
+    }
+    let (request, manual) = turned_by_hand();
+    let meddles = Arc::new(Meddles(request.clone(), AtomicUsize::new(0)));
+    let woken = Arc::<Woken>::default();
+    let mut run = request.run(());
+    let mut observers = [request.completed(), request.completed()];
+    assert!(Pin::new(&mut run).poll(&mut Context::from_waker(&Waker::from(meddles.clone()))).is_pending());
+    assert!(Pin::new(&mut observers[0]).poll(&mut Context::from_waker(&Waker::from(meddles.clone()))).is_pending());
+    assert!(poll(&mut observers[1], &woken).is_pending());
+    in_time(move || assert!(manual.run_one()));
+    assert_eq!((meddles.1.load(Ordering::Acquire), woken.n()), (2, 1));
+    block_on(run).unwrap();
+}

@@ -294,3 +294,167 @@ fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     let scalar = refusal(&[], &[&[], &[]]);
     assert!(scalar.contains("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: none"), "{scalar}");
 }
+
+/// What is given twice would be set once, and which one is chance where the inputs are a map.
+#[test]
+fn an_input_that_is_given_twice_is_refused() {
+    let request = adding().create_infer_request().unwrap();
+    let (a, b) = (row([1.0; 4]), row([2.0; 4]));
+    request.set_inputs([&a, &b]).unwrap();
+    let array = arr2(&[[3.0_f32; 4]]);
+    let refused = [
+        request.set_inputs([("a", &b), ("a", &a)]),
+        request.infer([("a", &b), ("first", &a)]),
+        request.start_async(inputs!["a" => &b, 0 => &array]),
+        request.set_inputs(inputs![0 => &array, "a" => &array]),
+        request.set_inputs(inputs![0 => Input::Batch(std::slice::from_ref(&b)), "a" => &b]),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor, "{error}");
+        assert!(error.to_string().contains("input `a`") && error.to_string().contains("two in one call"), "{error}");
+    }
+    assert!(request.tensor("a").unwrap().is_same(&a) && request.tensor("b").unwrap().is_same(&b));
+    assert_eq!(sum_of(&request, ()), 3.0);
+}
+
+/// Values of the user's own kind, which fail or panic after they wrote something.
+struct Fails {
+    panics: bool,
+}
+
+impl roiflow::tensor::Values for Fails {
+    fn element(&self) -> ElementType {
+        ElementType::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1, 4]
+    }
+
+    fn copy_to(&self, target: &mut roiflow::tensor::BytesMut) -> roiflow::tensor::Result<()> {
+        target.extent_mut().fill(7);
+        assert!(!self.panics, "in the copy");
+        Err(roiflow::tensor::Error::new(roiflow::tensor::ErrorKind::Shape, "no more values"))
+    }
+}
+
+#[test]
+fn a_copy_that_fails_sets_nothing() {
+    let request = adding().create_infer_request().unwrap();
+    let own = [request.input_tensor("a").unwrap(), request.input_tensor("b").unwrap()];
+    let array = arr2(&[[1.0_f32; 4]]);
+    request.set_inputs([&array, &array]).unwrap();
+    let (other, nine) = (row([9.0; 4]), arr2(&[[9.0_f32; 4]]));
+    for panics in [false, true] {
+        let fails = Fails { panics };
+        let fails = Input::Copy(&fails);
+        let refused = [
+            request.start_async(inputs!["a" => &other, "b" => fails.clone()]),
+            request.start_async(inputs!["b" => fails.clone(), "a" => &other]),
+            request.infer(inputs!["a" => &nine, "b" => fails.clone()]),
+            request.infer(inputs!["b" => fails.clone(), "a" => &nine]),
+        ];
+        let expected = Some(if panics { ErrorKind::Panic } else { ErrorKind::Tensor });
+        for refused in refused {
+            assert_eq!(kind(refused), expected);
+        }
+        for (own, name) in own.iter().zip(["a", "b"]) {
+            assert!(request.input_tensor(name).unwrap().is_same(own));
+            assert_eq!(values(own), [1.0; 4], "{name}");
+            drop(own.view_mut::<f32>().unwrap());
+        }
+        assert_eq!(sum_of(&request, ()), 2.0);
+    }
+}
+
+/// A shape that grows takes new memory: whoever looks at the smaller tensor keeps it.
+#[test]
+fn a_copy_that_is_refused_leaves_the_shape() {
+    let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
+    let request = model.create_infer_request().unwrap();
+    request.set_inputs(Array2::from_elem((3, 4), 1.0_f32)).unwrap();
+    let own = request.input_tensor(()).unwrap();
+    let view = own.view::<f32>().unwrap();
+    assert_eq!(kind(request.set_inputs(Array2::from_elem((2, 4), 2.0_f32))), Some(ErrorKind::Busy));
+    assert_eq!((&own.shape()[..], view.to_vec()), (&[3, 4][..], vec![1.0; 12]));
+    request.infer(Array2::from_elem((5, 4), 2.0_f32)).unwrap();
+    assert_eq!(view.to_vec(), [1.0; 12]);
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 20]);
+}
+
+/// Which can never work: it is said when it is set, with both ports, and not as `Busy` at every start.
+#[test]
+fn one_tensor_for_two_outputs_is_refused() {
+    let request = adding().create_infer_request().unwrap();
+    let (one, big) = (row([0.0; 4]), Tensor::new(ElementType::F32, [2, 4]).unwrap());
+    let before = request.output_tensors().unwrap();
+    let refused = [
+        request.set_output_tensors([("sum", &one), ("difference", &one)]),
+        request.set_output_tensor("sum", &before[1]),
+        request.set_tensor("sum", &before[1]),
+        request.set_output_tensors([("sum", &before[1])]),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor, "{error}");
+        assert!(error.to_string().contains("`sum`") && error.to_string().contains("`difference`"), "{error}");
+    }
+    request.set_output_tensor("sum", &big.roi(&[0, 0], &[1, 4]).unwrap()).unwrap();
+    assert_eq!(kind(request.set_output_tensor("difference", &big.roi(&[0, 0], &[1, 4]).unwrap())), Some(ErrorKind::Tensor));
+    // Two may change places in one call.
+    request.set_output_tensors([("sum", &before[1]), ("difference", &before[0])]).unwrap();
+    request.infer([&row([5.0; 4]), &row([2.0; 4])]).unwrap();
+    assert_eq!((values(&before[1]), values(&before[0])), (vec![7.0; 4], vec![3.0; 4]));
+}
+
+#[test]
+fn the_requests_own_input_is_no_output_and_no_batch() {
+    let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
+    let request = model.create_infer_request().unwrap();
+    request.set_inputs(Array2::from_elem((3, 4), 1.0_f32)).unwrap();
+    let own = request.input_tensor(()).unwrap();
+    let slices = [0, 1].map(|row| own.roi(&[row, 0], &[row + 1, 4]).unwrap());
+    for refused in [request.set_output_tensor((), &own), request.set_output_tensor((), &slices[1]), request.set_tensors((), &slices)] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Tensor, "{error}");
+        assert!(error.to_string().contains("input `x`"), "{error}");
+    }
+    request.infer(()).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 12]);
+}
+
+/// A step that asks for a port that is not there gets an error that says how many are.
+#[test]
+fn a_step_that_asks_for_no_such_port_gets_an_error() {
+    let request = adding().create_infer_request().unwrap();
+    request
+        .append_step("asks", |context| {
+            assert_eq!(kind(context.output::<f32>(7)), Some(ErrorKind::NotFound));
+            assert_eq!(kind(context.input::<f32>(2)), Some(ErrorKind::NotFound));
+            context.output::<f32>(context.n_outputs()).map(drop)
+        })
+        .unwrap();
+    let error = request.infer(()).unwrap_err();
+    assert_eq!((error.kind(), error.to_string().contains("the model has 2")), (ErrorKind::NotFound, true), "{error}");
+}
+
+#[test]
+fn bounds_that_admit_nothing_and_zero_requests_are_refused() {
+    let mut core = Core::new();
+    core.register(Arc::new(NullDevice::default()));
+    let empty = Dim::Range { min: 8, max: 2 };
+    let model = Model::from_ports(ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[1])], ..ModelInfo::default() });
+    let shape = PartialShape::from([empty, 4.into()]);
+    let error = model.reshape([("x", shape.clone())]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert!(error.to_string().contains("input `x`") && error.to_string().contains("8..2"), "{error}");
+    assert_eq!(kind(PartialShape::new(vec![empty])), Some(ErrorKind::Tensor));
+    let of_port = Model::from_ports(ModelInfo { inputs: vec![Port::new("x", ElementType::F32, shape)], ..ModelInfo::default() });
+    assert_eq!(kind(core.compile_model(&of_port, "NULL", &Config::default())), Some(ErrorKind::Tensor));
+    for config in [Config { n_requests: Some(0), ..Config::default() }, Config { n_threads: Some(0), ..Config::default() }] {
+        let error = core.compile_model(&model, "NULL", &config).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("at least 1"), "{error}");
+    }
+}

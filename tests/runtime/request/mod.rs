@@ -12,6 +12,8 @@ mod devices;
 mod direct;
 pub mod drop;
 mod executors;
+#[cfg(target_os = "linux")]
+mod fork;
 mod futures;
 mod gathering;
 mod inputs;

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use roiflow::runtime::executor::{Executor, Pool, Task};
 use roiflow::runtime::{ErrorKind, FillInput};
 use roiflow::tensor::{BytesMut, Shape};
 
@@ -154,4 +155,200 @@ fn panics_leave_the_workers_alive() {
         request.start_async(row([1.0; 4])).unwrap();
         request.wait().unwrap();
     }
+}
+
+/// More often than there are workers, so that none would be left.
+fn more_than_workers() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
+}
+
+/// An executor that panics, before it takes the task or after it ran it.
+#[derive(Debug)]
+struct Panicking {
+    runs_first: bool,
+}
+
+impl Executor for Panicking {
+    fn execute(&self, task: Arc<dyn Task>) {
+        if self.runs_first {
+            task.run();
+        }
+        panic!("in the executor");
+    }
+}
+
+#[test]
+fn an_executor_that_panics_ends_the_run_with_that_error() {
+    let refuses: Arc<dyn Executor> = Arc::new(Panicking { runs_first: false });
+    let model = compile(doubling());
+    for is_first in [true, false] {
+        for _ in 0..more_than_workers() {
+            let request = model.create_infer_request().unwrap();
+            let (sender, receiver) = mpsc::channel();
+            request.set_callback(move |_, result| sender.send(kind(result)).unwrap()).unwrap();
+            match is_first {
+                true => request.prepend_step_on(refuses.clone(), "refused", |_| Ok(())).unwrap(),
+                false => request.append_step_on(refuses.clone(), "refused", |_| Ok(())).unwrap(),
+            }
+            request.start_async(row([1.0; 4])).unwrap();
+            let (request, error) = in_time(move || (request.clone(), request.wait().unwrap_err()));
+            assert_eq!(error.kind(), ErrorKind::Panic);
+            assert!(error.to_string().contains("in the executor"), "{error}");
+            assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [Some(ErrorKind::Panic)]);
+            request.clear_steps().unwrap();
+            request.start_async(row([1.0; 4])).unwrap();
+            in_time(move || request.wait()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_executor_that_panics_after_the_task_changes_nothing() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    request.append_step_on(Arc::new(Panicking { runs_first: true }), "run", |_| Ok(())).unwrap();
+    for _ in 0..more_than_workers() {
+        request.start_async(row([1.0; 4])).unwrap();
+        let request = request.clone();
+        in_time(move || request.wait()).unwrap();
+    }
+}
+
+/// What a panic carries may be anything.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("in the drop of what a panic carried");
+    }
+}
+
+#[test]
+fn a_payload_that_panics_when_dropped_leaves_the_workers_alive() {
+    struct Filler;
+    impl FillInput for Filler {
+        fn shape(&mut self, _port: &Port) -> Result<Shape> {
+            Ok(Shape::from([1, 4]))
+        }
+
+        fn fill(&mut self, _input: &mut BytesMut) -> Result<()> {
+            std::panic::panic_any(Bomb)
+        }
+    }
+    let in_device = || Script::computing(|_, _| std::panic::panic_any(Bomb));
+    let models = [compile(in_device()), compile(doubling()), compile(doubling()), compile(doubling())];
+    for (place, model) in models.into_iter().enumerate() {
+        for _ in 0..more_than_workers() {
+            let request = model.create_infer_request().unwrap();
+            match place {
+                1 => request.append_step("step", |_| std::panic::panic_any(Bomb)).unwrap(),
+                2 => request.set_callback(|_, _| std::panic::panic_any(Bomb)).unwrap(),
+                3 => request.set_input((), Filler).unwrap(),
+                _ => {}
+            }
+            request.start_async(()).unwrap();
+            let error = in_time(move || request.wait().unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::Panic, "place {place}: {error}");
+        }
+    }
+    let request = compile(doubling()).create_infer_request().unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
+    in_time(move || request.wait()).unwrap();
+}
+
+#[test]
+fn a_task_that_panics_leaves_its_worker_alive() {
+    struct Panics;
+    impl Task for Panics {
+        fn run(self: Arc<Self>) {
+            std::panic::panic_any(Bomb)
+        }
+    }
+    struct Tells(mpsc::Sender<()>);
+    impl Task for Tells {
+        fn run(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+        }
+    }
+    let pool = Pool::new("two", 2).unwrap();
+    for _ in 0..5 {
+        pool.execute(Arc::new(Panics));
+    }
+    let (sender, receiver) = mpsc::channel();
+    pool.execute(Arc::new(Tells(sender)));
+    crate::support::receive(&receiver);
+}
+
+/// A filler that panics after other tensors were leased: they are free again.
+#[test]
+fn a_panic_between_two_leases_ends_the_first_one() {
+    struct Panics;
+    impl FillInput for Panics {
+        fn shape(&mut self, _port: &Port) -> Result<Shape> {
+            Ok(Shape::from([1, 4]))
+        }
+
+        fn frame(&mut self) -> Option<u64> {
+            panic!("in the frame")
+        }
+
+        fn fill(&mut self, _input: &mut BytesMut) -> Result<()> {
+            Ok(())
+        }
+    }
+    let model = compile_ports(Arc::default(), vec![port("a", &[1, 4]), port("b", &[1, 4])], vec![port("y", &[1, 4])]);
+    let request = model.create_infer_request().unwrap();
+    let a = row([1.0; 4]);
+    request.set_tensor("a", &a).unwrap();
+    request.set_input("b", Panics).unwrap();
+    assert_eq!(kind(request.start_async(())), Some(ErrorKind::Panic));
+    a.view_mut::<f32>().unwrap().fill(0.0);
+    request.clear_inputs().unwrap();
+    request.infer(()).unwrap();
+}
+
+/// Inputs that panic: the thread that gave them is not taken for one that is inside a step.
+#[test]
+fn a_thread_whose_inputs_panicked_may_wait() {
+    struct Panics;
+    impl roiflow::runtime::Inputs for Panics {
+        fn visit(&self, _see: &mut dyn FnMut(roiflow::runtime::PortKey<'_>, &roiflow::runtime::Input<'_>) -> Result<()>) -> Result<()> {
+            panic!("in the inputs")
+        }
+    }
+    let (request, gate) = gated();
+    for _ in 0..2 {
+        assert_eq!(kind(request.start_async(Panics)), Some(ErrorKind::Panic));
+        assert_eq!(kind(request.infer(Panics)), Some(ErrorKind::Panic));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| request.set_inputs(Panics))).is_err());
+    }
+    request.start_async(()).unwrap();
+    gate.wait_for_arrivals(1);
+    assert!(!request.wait_for(std::time::Duration::from_millis(1)).unwrap());
+    gate.open();
+    request.wait().unwrap();
+}
+
+/// A closure that is shown the times of steps runs without any lock: it may use the request, and panic.
+#[test]
+fn the_times_of_steps_are_visited_without_a_lock() {
+    let request = compile(doubling()).create_infer_request().unwrap();
+    request.infer(row([1.0; 4])).unwrap();
+    let visited = request.clone();
+    in_time(move || {
+        let mut n_visited = 0;
+        visited
+            .visit_step_times(|_, _| {
+                n_visited += 1;
+                assert_eq!(visited.step_times().unwrap().len(), 2);
+                assert_eq!(values(&visited.output_tensor(()).unwrap()), [2.0; 4]);
+            })
+            .unwrap();
+        assert_eq!(n_visited, 2);
+        let ran = visited.visit_step_times(|_, _| visited.infer(()).unwrap());
+        assert_eq!(kind(ran), Some(ErrorKind::Busy), "the times are those of one run");
+        let panics = || visited.visit_step_times(|_, _| panic!("in the closure"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    });
+    request.infer(row([2.0; 4])).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 4]);
 }

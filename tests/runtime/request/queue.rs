@@ -1,13 +1,13 @@
 //! `AsyncInferQueue`: jobs that come in faster than they go.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use ndarray::arr2;
 use roiflow::runtime::queue::TryStartError;
-use roiflow::runtime::{AsyncInferQueue, ErrorKind, Input, Inputs, JobErrors, PortKey};
+use roiflow::runtime::{AsyncInferQueue, ErrorKind, Input, Inputs, JobErrors, PortKey, RefusedJob};
 
 use super::*;
 use crate::support::{in_time, receive, row, values};
@@ -487,4 +487,55 @@ fn the_callback_may_be_exchanged() {
     queue.wait_all().unwrap();
     receive(&receiver);
     assert_eq!((n_first.load(Ordering::Acquire), Arc::strong_count(&n_first)), (0, 1));
+}
+
+/// The requests of a queue are there to be read: jobs and idle requests are counted by the queue alone.
+#[test]
+fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
+    let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    queue.set_callback(move |_, job: u64, result| sender.send((job, kind(result))).unwrap());
+    let owned = Some(ErrorKind::OwnedByQueue);
+    let outsiders: Vec<InferRequest> = queue.iter().cloned().collect();
+    in_time(move || {
+        for job in 0..200 {
+            queue.start_async(row([1.0; 4]), job).unwrap();
+            for request in &outsiders {
+                assert_eq!(kind(request.start_async(())), owned);
+                assert_eq!(kind(request.infer(row([2.0; 4]))), owned);
+                assert_eq!(kind(::futures::executor::block_on(request.run(()))), owned);
+                assert_eq!(kind(request.set_callback(|_, _| ())), owned);
+                assert_eq!(kind(request.clear_callback()), owned);
+            }
+        }
+        queue.wait_all().unwrap();
+        assert_eq!(receiver.try_iter().collect::<HashMap<_, _>>(), (0..200).map(|job| (job, None)).collect());
+        let idle = [queue.try_take_idle().unwrap(), queue.try_take_idle().unwrap()];
+        assert!(queue.try_take_idle().is_none(), "there are two requests");
+        // Who holds one may run it by himself, but not take its callback away.
+        idle[0].infer(row([3.0; 4])).unwrap();
+        assert_eq!(values(&idle[0].output_tensor(()).unwrap()), [6.0; 4]);
+        assert_eq!(kind(idle[0].set_callback(|_, _| ())), owned);
+        drop(idle);
+        assert_eq!(kind(outsiders[0].infer(())), owned);
+    });
+}
+
+/// A refused job gives its data back and takes no number.
+#[test]
+fn a_refused_job_gives_its_data_back_and_takes_no_number() {
+    let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();
+    let bad = arr2(&[[1.0_f32; 3]]);
+    for number in 0..3 {
+        let RefusedJob { error, user_data } = queue.start_or_return(&bad, "data".to_owned()).unwrap_err();
+        assert_eq!((error.kind(), &*user_data), (ErrorKind::Tensor, "data"));
+        assert_eq!(kind(queue.start_async(&bad, "lost".to_owned())), Some(ErrorKind::Tensor));
+        assert_eq!(queue.start_or_return(row([1.0; 4]), user_data).unwrap(), number);
+    }
+    queue.wait_all().unwrap();
+    let busy = queue[0].input_tensor(()).unwrap();
+    let view = busy.view_mut::<f32>().unwrap();
+    let refused = queue.take_idle().unwrap().start_or_return((), "kept".to_owned()).unwrap_err();
+    assert_eq!((refused.error.kind(), &*refused.user_data), (ErrorKind::Busy, "kept"));
+    drop(view);
 }

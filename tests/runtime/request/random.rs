@@ -4,12 +4,14 @@
 //! fails always, is cut down to the operations that matter, and printed with its seed. `ROIFLOW_SEQUENCES` is their number,
 //! `ROIFLOW_SEED` the seed of the first. What needs real threads is in `concurrent`.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use ::futures::executor::block_on;
 use roiflow::runtime::{ErrorKind, RunFuture};
 use roiflow::tensor::{ElementType, Tensor, View};
 
@@ -129,6 +131,8 @@ struct Expected {
     /// `None` while nobody says what is in it: after a run that did not end well.
     output: Option<i32>,
     callback: Option<Call>,
+    /// The runs whose tasks lie in the hand, in order; those of canceled runs stay there.
+    queued: VecDeque<u64>,
     /// What the callback was told: the outcome, and the first number of the output.
     told: Vec<Told>,
     n_steps: usize,
@@ -138,8 +142,12 @@ struct Expected {
 type Told = (Option<ErrorKind>, Option<i32>);
 
 impl Expected {
-    fn begin(&mut self, value: i32) -> u64 {
+    /// A synchronous run is not queued, and one that fails at once does not get so far.
+    fn begin(&mut self, value: i32, synchronous: bool) -> u64 {
         self.n_started += 1;
+        if !synchronous && outcome_of(value).is_none() {
+            self.queued.push_back(self.n_started);
+        }
         self.outcomes.push(None);
         self.input = value;
         self.running = Some((self.n_started, value, false));
@@ -170,7 +178,7 @@ impl Expected {
             Call::Panic => self.settle(run, Some(ErrorKind::Panic)),
             Call::Restart(value) => {
                 self.callback = Some(Call::Return);
-                self.begin(value);
+                self.begin(value, false);
                 // What fails at once ends on this thread, and is called back for when this callback is over.
                 if outcome_of(value).is_some() {
                     self.end(true);
@@ -178,7 +186,7 @@ impl Expected {
             }
             Call::Infer(value) => {
                 self.callback = Some(Call::Return);
-                self.begin(value);
+                self.begin(value, true);
                 self.end(false);
             }
         }
@@ -205,6 +213,8 @@ impl Wake for Woken {
 struct Awaited {
     run: u64,
     future: RunFuture,
+    /// Dropping it cancels the run.
+    owns_run: bool,
     woken: Arc<Woken>,
     was_polled: bool,
 }
@@ -261,9 +271,24 @@ impl World {
         }
         assert_eq!(kind(started), refused);
         if refused.is_none() {
-            self.expected.begin(value);
+            self.expected.begin(value, false);
             if outcome_of(value).is_some() {
                 self.expected.end(true);
+            }
+        }
+    }
+
+    /// The run that is on waits in the hand, so a cancel ends it; its callback returns on another thread.
+    fn cancel(&mut self, cancel: impl FnOnce()) {
+        let ended = self.request.completed();
+        cancel();
+        if let Some((_, _, canceled)) = &mut self.expected.running {
+            *canceled = true;
+            let _outcome = block_on(ended);
+            self.expected.end(true);
+            if self.expected.running.is_none() {
+                // The callback may have started another run, which failed at once and called back as well.
+                let _outcome = self.request.wait();
             }
         }
     }
@@ -313,7 +338,7 @@ impl World {
                 }
                 assert_eq!(kind(ran), refused.or(outcome_of(value)));
                 if refused.is_none() {
-                    self.expected.begin(value);
+                    self.expected.begin(value, true);
                     self.expected.end(false);
                 }
             }
@@ -330,34 +355,31 @@ impl World {
                         Poll::Pending => panic!("a start that was refused is an error at once"),
                     }
                 } else {
-                    let run = self.expected.begin(value);
+                    let run = self.expected.begin(value, false);
                     if outcome_of(value).is_some() {
                         self.expected.end(true);
                     }
-                    self.futures.push(Awaited { run, future, woken: Arc::default(), was_polled: false });
+                    self.futures.push(Awaited { run, future, owns_run: true, woken: Arc::default(), was_polled: false });
                 }
             }
             Op::Await => {
                 let run = self.expected.n_started;
-                self.futures.push(Awaited { run, future: request.into_future(), woken: Arc::default(), was_polled: false });
+                let future = request.into_future();
+                self.futures.push(Awaited { run, future, owns_run: false, woken: Arc::default(), was_polled: false });
             }
             Op::StartWrongShape => {
                 let wrong = Tensor::new(ElementType::F32, [4, 1]).unwrap();
                 assert_eq!(kind(request.start_async(wrong)), busy.or(Some(ErrorKind::Tensor)));
             }
             Op::Turn => {
-                let turned = self.hand.run_one();
-                assert_eq!(turned, self.expected.running.is_some());
-                if turned {
+                let turned = self.expected.queued.pop_front();
+                assert_eq!(self.hand.run_one(), turned.is_some());
+                // The task of a run that was canceled does nothing.
+                if turned.is_some() && turned == self.expected.running.map(|(run, ..)| run) {
                     self.expected.end(true);
                 }
             }
-            Op::Cancel => {
-                request.cancel();
-                if let Some((_, _, canceled)) = &mut self.expected.running {
-                    *canceled = true;
-                }
-            }
+            Op::Cancel => self.cancel(|| request.cancel()),
             Op::Wait if busy.is_some() => {}
             Op::Wait => assert_eq!(kind(request.wait()), self.expected.latest),
             Op::WaitForNothing => {
@@ -369,7 +391,7 @@ impl World {
                 }
             }
             Op::PollFuture(idx) if idx < self.futures.len() => {
-                let Awaited { run, future, woken, was_polled } = &mut self.futures[idx];
+                let Awaited { run, future, woken, was_polled, .. } = &mut self.futures[idx];
                 let is_over = self.expected.running.is_none_or(|(running, ..)| running > *run);
                 match Pin::new(future).poll(&mut Context::from_waker(&Waker::from(woken.clone()))) {
                     Poll::Pending => {
@@ -386,11 +408,9 @@ impl World {
                 }
             }
             Op::DropFuture(idx) if idx < self.futures.len() => {
-                let run = self.futures.remove(idx).run;
-                if let Some((running, _, canceled)) = &mut self.expected.running
-                    && *running == run
-                {
-                    *canceled = true;
+                let Awaited { run, future, owns_run, .. } = self.futures.remove(idx);
+                if owns_run && self.expected.running.is_some_and(|(running, ..)| running == run) {
+                    self.cancel(|| drop(future));
                 }
             }
             Op::PollFuture(_) | Op::DropFuture(_) => {}
@@ -463,7 +483,13 @@ impl World {
     }
 
     /// Drops all handles in the middle of whatever is on: nobody is called any more, and nothing is left behind.
-    fn end(self) {
+    fn end(mut self) {
+        // Only the future that owns the run that is on would call back when it goes.
+        let running = self.expected.running.map(|(run, ..)| run);
+        if let Some(idx) = self.futures.iter().position(|awaited| awaited.owns_run && Some(awaited.run) == running) {
+            let future = self.futures.remove(idx).future;
+            self.cancel(|| drop(future));
+        }
         let Self { request, hand, told, n_steps_run, futures, views, expected } = self;
         let weak = request.downgrade();
         drop((futures, request, views));

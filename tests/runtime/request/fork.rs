@@ -1,0 +1,59 @@
+//! A process that is forked has none of the threads of its parent: it gets errors, and waits for nothing that never comes.
+
+use std::time::{Duration, Instant};
+
+use roiflow::runtime::{AsyncInferQueue, ErrorKind};
+
+use super::*;
+use crate::support::{alone, row, values};
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+const WITHOUT_WAITING: i32 = 1;
+
+/// What a user's code sees in the child, as one bit for each thing that is wrong.
+fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()>) -> i32 {
+    let refused = Some(ErrorKind::Unsupported);
+    let mut wrong = 0;
+    wrong |= i32::from(kind(running.wait()) != refused);
+    wrong |= i32::from(kind(running.wait_for(Duration::from_secs(3600))) != refused) << 1;
+    wrong |= i32::from(kind(::futures::executor::block_on(running.completed())) != refused) << 2;
+    wrong |= i32::from(kind(idle.start_async(())) != refused) << 3;
+    wrong |= i32::from(kind(queue.start_async((), ())) != refused) << 4;
+    // On this thread it computes.
+    wrong |= i32::from(idle.infer(row([1.0; 4])).is_err() || values(&idle.output_tensor(()).unwrap()) != [2.0; 4]) << 5;
+    drop((running, idle, queue));
+    wrong
+}
+
+#[test]
+fn a_forked_process_gets_errors_and_waits_for_nothing() {
+    alone("request::fork::a_forked_process_gets_errors_and_waits_for_nothing", || {
+        let (running, gate) = gated();
+        let model = compile(doubling());
+        let (idle, queue) = (model.create_infer_request().unwrap(), AsyncInferQueue::new(&model, 1).unwrap());
+        running.start_async(()).unwrap();
+        gate.wait_for_arrivals(1);
+        // SAFETY: the child allocates, which the system's library allows after a fork, and ends without running what the parent
+        // registered for its own end.
+        let child = unsafe { fork() };
+        if child == 0 {
+            let wrong = in_child(running, idle, queue);
+            // SAFETY: as above.
+            unsafe { _exit(wrong) }
+        }
+        let (begin, mut status) = (Instant::now(), 0);
+        // SAFETY: a child of this process, and a place for its status.
+        while unsafe { waitpid(child, &raw mut status, WITHOUT_WAITING) } == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
+            std::thread::yield_now();
+        }
+        assert_eq!(status, 0, "what the child exits with is in the second byte");
+        gate.open();
+        running.wait().unwrap();
+    });
+}
