@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use super::signals;
 use super::terminal::{OneLine, Terminal};
 
 /// Set in the child.
@@ -54,6 +55,7 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
             }
             ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
         }
+        Some(status) if has_closed_reader(status) => signals::end_as_by_closed_pipe(),
         Some(status) => {
             let how = how_it_ended(status);
             terminal.error(format_args!(
@@ -124,6 +126,14 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
             }
         }
     }
+}
+
+/// Whether the reader of standard output closed it, as `head` does.
+fn has_closed_reader(status: ExitStatus) -> bool {
+    #[cfg(unix)]
+    return std::os::unix::process::ExitStatusExt::signal(&status) == Some(signals::CLOSED_READER);
+    #[cfg(not(unix))]
+    false
 }
 
 fn how_it_ended(status: ExitStatus) -> String {

@@ -116,6 +116,9 @@ fn is_ignored(signal: i32) -> bool {
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
 }
 
+/// The signal of a process whose reader of standard output is gone.
+pub(super) const CLOSED_READER: i32 = SIGPIPE;
+
 /// Ends the process as the programs of Unix end whose reader has gone: quietly, by SIGPIPE.
 pub(super) fn end_as_by_closed_pipe() -> ExitCode {
     let _ended = low_level::emulate_default_handler(SIGPIPE);

@@ -325,6 +325,10 @@ fn play(
             report(Event::Warning(&damage));
             played.warnings.push(damage);
         }
+        if matches!(closing, Some(Closing { cause: Cause::Lost(_), .. })) && pipeline.current_state() != gst::State::Playing {
+            // Again, because a change of state that was under way may have met the failing source and come to nothing.
+            go_on_without_source(pipeline);
+        }
         if let Some(closing) = &mut closing
             && closing.is_stuck(supervision.decoded.n_frames())
         {
@@ -405,6 +409,8 @@ fn play(
                     )));
                 }
                 let is_from_source = message.src().is_some_and(|source| source.path_string().contains(SOURCE));
+                // A warning about a picture names it.
+                let is_from_source = is_from_source && !matches!(plan.input, Input::Images(_));
                 let text = warning.error().message().to_owned();
                 let text = if is_from_source { format!("`{name}`: {text}") } else { text };
                 tracing::debug!(element = %source_name(&message), "{}", secrets.scrub(&text));

@@ -194,7 +194,7 @@ fn destinations() {
     let publish = |address: &str| source(&format!("{} ! roipublish address=\"{address}\"", detect("rectangle", "")));
     check(&[
         case(publish("/no such folder/results.jsonl"), &["/no such folder/results.jsonl", "No such file", "create the folder"]),
-        case(publish(env!("CARGO_MANIFEST_DIR")), &[env!("CARGO_MANIFEST_DIR"), "Is a directory"]),
+        case(publish(env!("CARGO_MANIFEST_DIR")), &[env!("CARGO_MANIFEST_DIR"), "is a directory"]),
     ]);
     let full = run(&pipeline(&publish("/dev/full")));
     assert_eq!(full.error, None, "a full disk does not stop the stream");

@@ -311,7 +311,7 @@ fn inspect_refuses_what_run_would_refuse() {
         ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "has no model"),
         ("an unreadable model", detector.replace(&model, &folder.file("text.onnx")), graph.to_owned(), 1, "not an ONNX model"),
         ("an unknown element", detector.clone(), graph.replace("roidetect", "roidetekt"), 1, "roidetekt"),
-        ("an unknown property", detector.clone(), graph.replace("device=", "devise="), 1, "devise"),
+        ("an unknown property", detector.clone(), graph.replace("device=", "devise="), 2, "devise"),
         ("an unknown property with a placeholder", detector.clone(), graph.replace("model=", "modle="), 2, "modle"),
         ("an unknown placeholder", detector.clone(), graph.replace("{detector}", "{detektor}"), 2, "did you mean `detector`"),
         ("no source", detector.clone(), graph.replace("{source}", "videotestsrc"), 2, "{source}"),

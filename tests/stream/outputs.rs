@@ -30,11 +30,11 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How many frames a video has, and whether it could be read without an error.
+/// How many frames a video has. That it is cut short may be reported, no other error.
 fn played(folder: &Folder, video: &str) -> usize {
     let json = folder.file("played.jsonl");
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
-    assert!(output.status.success(), "{video}: {}", said(&output));
+    assert!(output.status.success() || said(&output).contains("is cut short"), "{video}: {}", said(&output));
     n_lines(&json)
 }
 
@@ -421,16 +421,16 @@ fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
 #[test]
 fn start_that_hangs_does_not_hold_up_the_end() {
     let folder = Folder::new("outputs-hang");
-    let path = fifo(&folder, "fifo.onnx");
-    let detector = format!("detector={path}");
+    // A pipe that nothing writes to.
+    let path = fifo(&folder, "fifo.mp4");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old").unwrap();
     // A server that accepts, and never answers.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let camera = format!("rtsp://{}/camera", server.local_addr().unwrap());
-    for input in [vec!["--input", "test:3", "--set", &detector], vec!["--input", &camera]] {
+    for input in [&path, &camera] {
         let mut run = command();
-        run.args(["run", &folder.file("colors.toml"), "--json", &json]).args(&input);
+        run.args(["run", &folder.file("colors.toml"), "--json", &json, "--input", input]);
         let output = check_ends(run, "a start that hangs", || true);
         assert_eq!(output.status.code(), Some(128 + 15), "{input:?}: {}", said(&output));
         assert_eq!(std::fs::read(&json).unwrap(), b"old");
@@ -441,8 +441,8 @@ fn start_that_hangs_does_not_hold_up_the_end() {
 fn second_signal_ends_the_process_at_once() {
     let folder = Folder::new("outputs-second");
     // A start that hangs.
-    let detector = format!("detector={}", fifo(&folder, "fifo.onnx"));
-    let mut child = command().args(["run", &folder.file("colors.toml"), "--input", "test:3", "--set", &detector]).spawn().unwrap();
+    let input = fifo(&folder, "fifo.mp4");
+    let mut child = command().args(["run", &folder.file("colors.toml"), "--input", &input]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));
     let begin = Instant::now();
     // Signals that come together are one.
