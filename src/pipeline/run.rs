@@ -531,12 +531,17 @@ fn end(pipeline: &gst::Pipeline, plan: &Plan) {
 
 /// A source that failed refuses to play, and sinks that have not seen a frame yet would wait for it. Without it, they go on.
 fn go_on_without_source(pipeline: &gst::Pipeline) {
-    if let Some(source) = pipeline.by_name(SOURCE) {
+    let source = pipeline.by_name(SOURCE);
+    if let Some(source) = &source {
         source.set_locked_state(true);
     }
-    pipeline.call_async(|pipeline| {
+    pipeline.call_async(move |pipeline| {
         if let Err(error) = pipeline.set_state(gst::State::Playing) {
             tracing::debug!("the pipeline does not go on without its source: {error}");
+        }
+        // A source that failed while it was opened never reports that it is open, and the pipeline waits for that.
+        if let Some(source) = source {
+            let _posted = source.post_message(gst::message::AsyncDone::builder().src(&source).build());
         }
     });
 }
