@@ -103,7 +103,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Describe(args) => args.reads_a_model(),
         _ => false,
     };
-    if let Some(ended) = looks_at_files.then(|| apart::run(&terminal)).flatten() {
+    if let Some(ended) = looks_at_files.then(|| apart::run(terminal)).flatten() {
         return ended;
     }
     let trace = match &cli.command {

@@ -86,7 +86,14 @@ impl Plan {
     /// If a parameter is unknown (the nearest name is offered), missing or of the wrong type, a placeholder has no parameter, or
     /// an output folder does not exist.
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
-        Self::resolve_unnamed(spec, set, input, outputs).map_err(|error| error.context(format!("`{}`", spec.path.display())))
+        let mut assignments = Vec::new();
+        let structure = Structure {
+            source: source(&input, &mut assignments)?,
+            json: json(&outputs, &input, &mut assignments)?,
+            video: pictures_out::beside(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
+        };
+        Self::of_description(spec, set, input, outputs, (structure, assignments))
+            .map_err(|error| error.context(format!("`{}`", spec.path.display())))
     }
 
     /// The devices that models run on, so far as that is known before the elements are there; `None` is what elements take by themselves.
@@ -102,13 +109,14 @@ impl Plan {
         self.elements.iter().filter(infers).map(device).collect()
     }
 
-    fn resolve_unnamed(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
-        let mut assignments = Vec::new();
-        let structure = Structure {
-            source: source(&input, &mut assignments)?,
-            json: json(&outputs, &input, &mut assignments)?,
-            video: pictures_out::beside(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
-        };
+    /// What the description makes of the elements for its places and of the parameters.
+    fn of_description(
+        spec: &Spec,
+        set: &[(String, String)],
+        input: Input,
+        outputs: Outputs,
+        (structure, mut assignments): (Structure, Vec<Assignment>),
+    ) -> Result<Self> {
         let graph = Graph::parse(&spec.file.pipeline.graph, &structure)?;
         outputs.check_places(&graph.places)?;
         let values = values(spec, set)?;

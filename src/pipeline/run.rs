@@ -338,7 +338,8 @@ fn play(
         let patience = if meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
         if let Some(closing) = closing.take_if(|closing| closing.since.elapsed() > patience) {
             let n_lost = meter.n_in_flight();
-            let warning = format!("the stream did not end within {patience:?} and was stopped; {n_lost} frames in flight are lost");
+            let lost = if n_lost > 0 { format!("; {n_lost} frames in flight are lost") } else { String::new() };
+            let warning = format!("the stream did not end within {} s and was stopped{lost}", patience.as_secs());
             report(Event::Warning(&warning));
             played.warnings.push(warning);
             played.forced = true;

@@ -7,6 +7,7 @@ mod credentials;
 mod harness;
 #[cfg(feature = "cli")]
 mod hostile_models;
+#[cfg(feature = "cli")]
 mod installed;
 
 mod bad_input;
