@@ -97,7 +97,10 @@ pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) ->
 
 /// Drops what a panic carried. That may be any value, and its drop may panic, too.
 pub(crate) fn drop_panic(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+    let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) else { return };
+    let is_text = again.is::<&'static str>() || again.is::<String>();
+    if !is_text {
+        // Its drop may panic as well, and so on without end.
         std::mem::forget(again);
     }
 }
