@@ -322,9 +322,9 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
                 let last_use = fs::metadata(path.join(SUMS)).and_then(|sums| sums.modified());
                 entries.push((last_use.map_or(Duration::MAX, age), name != just_used, path));
             }
-            Some(Item::Draft) if is_left_behind(&path, &age) => remove(&path),
+            Some(Item::Draft) => remove_if_left_behind(&path, &age),
             Some(Item::Outdated) => remove(&path),
-            Some(Item::Draft) | None => {}
+            None => {}
         }
     }
     // The entry that was just used first, then by the time of the last use.
@@ -340,13 +340,16 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     }
 }
 
-/// Whether the process that wrote a draft is gone.
-fn is_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) -> bool {
-    let Ok(file) = File::open(draft) else { return false };
-    match file.try_lock() {
+/// Removes a draft if the process that wrote it is gone. Its lock is held meanwhile, so that no process takes it for its own.
+fn remove_if_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) {
+    let Ok(lock) = File::open(draft) else { return };
+    let is_left_behind = match lock.try_lock() {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => file.metadata().and_then(|draft| draft.modified()).is_ok_and(|time| age(time) > DRAFT_AGE),
+        Err(TryLockError::Error(_)) => lock.metadata().and_then(|draft| draft.modified()).is_ok_and(|time| age(time) > DRAFT_AGE),
+    };
+    if is_left_behind {
+        remove(draft);
     }
 }
 

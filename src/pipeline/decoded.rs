@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
@@ -28,7 +29,8 @@ pub(super) struct Decoded {
 
 #[derive(Debug, Default, Clone)]
 struct Seen {
-    demuxer: Option<gst::Element>,
+    /// Its own pads refer to this.
+    demuxer: Option<glib::WeakRef<gst::Element>>,
     /// Pads of the demuxer that have video. The frames of several tracks can't be told apart behind their decoders.
     tracks: BTreeSet<String>,
     /// Time stamps of compressed frames that have not come out of the decoder.
@@ -61,7 +63,7 @@ impl Decoded {
                 let (factory, klass) = (factory_name(element), klass(element));
                 if DEMUXERS.contains(&&*factory) {
                     let seen = of_signal.clone();
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).demuxer = Some(element.clone());
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).demuxer = Some(element.downgrade());
                     element.connect_pad_added(move |_, pad| watch_demuxed(pad, &seen));
                 } else if klass.contains("Decoder") && (klass.contains("Video") || klass.contains("Image")) && is_in_source(element) {
                     watch_decoder(element, &of_signal);
@@ -84,7 +86,7 @@ impl Decoded {
     /// Whether the container says how long the video is.
     pub(super) fn declares_duration(&self) -> bool {
         let seen = self.lock().clone();
-        seen.declared_end.is_some() || seen.demuxer.is_some_and(|demuxer| duration(&demuxer).is_some())
+        seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
     /// Whether bytes at the end of a file are missing, as a warning. Known before anything is played.
@@ -103,7 +105,7 @@ impl Decoded {
     /// The error of a file whose end has come and whose frames have not all.
     pub(super) fn missing(&self) -> Option<Error> {
         let mut seen = self.lock().clone();
-        let demuxer = seen.demuxer.take()?;
+        let demuxer = seen.demuxer.take()?.upgrade()?;
         if seen.declared_end.is_none() {
             let duration = duration(&demuxer);
             // The longest stream of the file makes the duration, which may be sound.

@@ -71,6 +71,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         let mut is_first_turn = true;
         let is_one = paths.len() == 1;
         loop {
+            let n_before = of_thread.0.lock().unwrap().n_pushed;
             for (picture_idx, path) in paths.iter().enumerate() {
                 // A decoder that panics costs its picture, no more.
                 let read =
@@ -97,6 +98,10 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
             }
             if let Some(error) = of_thread.nothing_read() {
                 gst::element_error!(source, gst::ResourceError::Read, ("{error}"));
+                return;
+            }
+            if of_thread.0.lock().unwrap().n_pushed == n_before {
+                gst::element_error!(source, gst::ResourceError::Read, ("none of the pictures can be read any more"));
                 return;
             }
             is_first_turn = false;

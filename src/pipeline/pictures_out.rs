@@ -21,6 +21,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use super::{Error, Input, Outputs, Plan, Result, streams};
+use crate::elements::destination::IfExists;
 use crate::elements::{caps, meta, origin};
 use crate::frame::Size;
 
@@ -181,6 +182,21 @@ impl Pictures {
         }
     }
 
+    /// Refuses files that exist, so far as their names are known before the frames.
+    ///
+    /// # Errors
+    /// `Usage`, with the file.
+    fn check_new(&self, input: &Input) -> Result<()> {
+        let Input::Images(pictures) = input else { return Ok(()) };
+        match self.targets(pictures).into_iter().find(|target| fs::symlink_metadata(target).is_ok()) {
+            Some(target) => Err(Error::usage(format!(
+                "pictures `{}`: expected a new file, because of --no-overwrite; it exists. Remove it, or write to another folder",
+                target.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
     fn needs_names(&self) -> Error {
         Error::usage(format!(
             "pictures `{}`: expected a file for each frame, got one for all; put {PLACEHOLDER} where their names go, as in out/{PLACEHOLDER}.jpg",
@@ -247,6 +263,9 @@ fn replaced(path: &Path, what: &str, by: &OsStr) -> PathBuf {
 pub(super) fn beside(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
     let Some(pictures) = &outputs.pictures else { return Ok(video) };
     pictures.check(input)?;
+    if outputs.if_exists == IfExists::Fail {
+        pictures.check_new(input)?;
+    }
     let write = format!("videoconvert ! video/x-raw,format=RGB ! appsink name={SINK} sync=false max-buffers=2");
     if outputs.video.is_none() && !outputs.show && !outputs.application {
         return Ok(write);
@@ -264,6 +283,7 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
         Input::File(path) => (Vec::new(), path.file_stem().unwrap_or_default().to_owned()),
         other => (Vec::new(), streams::names(&[other.name()]).concat().into()),
     };
+    let replaces = plan.outputs.if_exists != IfExists::Fail;
     let mut n_frames: u64 = 0;
     let write = move |sink: &gst_app::AppSink| {
         let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
@@ -277,7 +297,7 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
                 Some(pictures.target(&stem, Format::Jpeg))
             }
         };
-        write_sample(&sample, target, pictures.ending).map_err(|error| {
+        write_sample(&sample, target, pictures.ending, replaces).map_err(|error| {
             gst::element_error!(sink, gst::ResourceError::Write, ("{error}"));
             gst::FlowError::Error
         })?;
@@ -287,7 +307,12 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn write_sample(sample: &gst::Sample, target: impl Fn(&gst::BufferRef, Size) -> Option<PathBuf>, ending: Ending) -> Result<()> {
+fn write_sample(
+    sample: &gst::Sample,
+    target: impl Fn(&gst::BufferRef, Size) -> Option<PathBuf>,
+    ending: Ending,
+    replaces: bool,
+) -> Result<()> {
     let failed = |reason: &str| Error::failed(format!("cannot write a picture: {reason}"));
     let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("a sample without a buffer"))?;
     let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
@@ -301,11 +326,12 @@ fn write_sample(sample: &gst::Sample, target: impl Fn(&gst::BufferRef, Size) -> 
         Ending::OfTemplate(format) => format,
         Ending::OfInput => Format::of(&path).unwrap_or(Format::Png),
     };
-    write_file(&path, &pixels, (width, height), format)
+    write_file(&path, &pixels, (width, height), format, replaces)
         .map_err(|error| Error::failed(format!("cannot write picture `{}`: {error}", path.display())))
 }
 
-fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format) -> Result<(), String> {
+/// Writes a file as a whole. One that exists is replaced, or else an error.
+fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format, replaces: bool) -> Result<(), String> {
     let folder = folder_of(path);
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let temporary = folder.join(format!(".roiflow-{}-{:?}.part", std::process::id(), std::thread::current().id()));
@@ -319,11 +345,13 @@ fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: F
         }
         .map_err(|error| error.to_string())?;
         file.flush().map_err(|error| error.to_string())?;
-        fs::rename(&temporary, path).map_err(|error| error.to_string())
+        let named = if replaces { fs::rename(&temporary, path) } else { fs::hard_link(&temporary, path) };
+        named.map_err(|error| error.to_string())
     };
-    write().inspect_err(|_| {
-        let _removed = fs::remove_file(&temporary);
-    })
+    let written = write();
+    // It has another name by now, a second one, or is not complete.
+    let _removed = fs::remove_file(&temporary);
+    written
 }
 
 #[cfg(test)]

@@ -177,10 +177,15 @@ fn file_uri(path: &Path) -> Result<String> {
     Ok(format!("file://{}", redaction::percent_encoded(absolute.as_os_str().as_encoded_bytes(), "/")))
 }
 
+/// A path as the value of a property, which is UTF-8.
+fn text_of<'a>(option: &str, path: &'a Path) -> Result<&'a str> {
+    path.to_str().ok_or_else(|| Error::usage(format!("{option} `{}`: expected a name in UTF-8; choose another one", path.display())))
+}
+
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     let Some(path) = &outputs.json else { return Ok("identity silent=true".to_owned()) };
     outputs::check_destination("--json", path, outputs.if_exists)?;
-    assign(assignments, PUBLISH, "address", path.to_string_lossy());
+    assign(assignments, PUBLISH, "address", text_of("--json", path)?);
     assign(assignments, PUBLISH, "if-exists", if_exists(outputs));
     assign(assignments, PUBLISH, "source", input.name());
     if let Some(stream) = &outputs.stream {
@@ -197,7 +202,7 @@ fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) ->
         None => None,
         Some(path) => {
             let (elements, location) = outputs::video_elements(path, outputs, input)?;
-            assign(assignments, SINK, "location", location.to_string_lossy());
+            assign(assignments, SINK, "location", text_of("--video", &location)?);
             assign(assignments, SINK, "if-exists", if_exists(outputs));
             Some(elements)
         }

@@ -163,6 +163,8 @@ impl Drop for Stopper {
         if let Some(source) = self.0.by_name(SOURCE) {
             source.set_locked_state(false);
         }
+        // A sink that waits for its reader would hold up the stop.
+        write_until(&self.0, Instant::now());
         if let Err(error) = self.0.set_state(gst::State::Null) {
             tracing::warn!("the pipeline did not stop: {error}");
         }
@@ -302,9 +304,12 @@ fn play(
             played.interrupted = true;
             repeats = false;
             write_until(pipeline, Instant::now() + WRITE_PATIENCE);
-            if closing.is_none() {
-                closing = Some(Closing::new(Cause::Interrupt));
-                end(pipeline, plan);
+            match &mut closing {
+                Some(closing) => closing.since = Instant::now(),
+                None => {
+                    closing = Some(Closing::new(Cause::Interrupt));
+                    end(pipeline, plan);
+                }
             }
         }
         if closing.is_none() {
@@ -312,7 +317,7 @@ fn play(
                 closing = Some(Closing::new(Cause::Limit));
                 repeats = false;
                 limit.end();
-            } else if let Some(error) = supervision.watch.as_ref().and_then(Watch::overdue) {
+            } else if let Some(error) = supervision.watch.as_ref().and_then(|watch| watch.overdue(supervision.decoded.n_frames())) {
                 closing = Some(Closing::new(Cause::Lost(error)));
                 go_on_without_source(pipeline);
                 // Not on this thread: a source that hangs may hold it.
@@ -336,7 +341,9 @@ fn play(
             entry_pad(pipeline).iter().for_each(limits::push_end);
         }
         let patience = if meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
-        if let Some(closing) = closing.take_if(|closing| closing.since.elapsed() > patience) {
+        // The end at a limit is an ordinary one, and takes as long as the frames in flight.
+        let is_hurried = |closing: &Closing| played.interrupted || !matches!(closing.cause, Cause::Limit);
+        if let Some(closing) = closing.take_if(|closing| is_hurried(closing) && closing.since.elapsed() > patience) {
             let n_lost = meter.n_in_flight();
             let lost = if n_lost > 0 { format!("; {n_lost} frames in flight are lost") } else { String::new() };
             let warning = format!("the stream did not end within {} s and was stopped{lost}", patience.as_secs());
@@ -357,7 +364,8 @@ fn play(
                 report(Event::Progress(where_it_is(pipeline, meter)));
                 let broken = if closing.is_none() { supervision.broken_end() } else { None };
                 if broken.is_none() && closing.as_ref().is_none_or(|closing| matches!(closing.cause, Cause::Limit)) {
-                    // An input without frames has a file without results.
+                    // An input without frames has a file without results. A pipe may have no reader.
+                    write_until(pipeline, Instant::now() + WRITE_PATIENCE);
                     let elements = pipeline.iterate_recurse().into_iter().flatten();
                     elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
                 }

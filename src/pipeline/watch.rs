@@ -34,6 +34,8 @@ struct Arrivals {
     /// Of the last arrival, since `begin`.
     last_ms: AtomicU64,
     n_buffers: AtomicU64,
+    /// Frames that had been decoded when `overdue` was last asked.
+    n_decoded: AtomicU64,
     /// Buffers of the source that downstream has not accepted yet.
     n_in_push: AtomicUsize,
     /// Where the data ended, in bytes, if the source counts them.
@@ -54,6 +56,7 @@ impl Watch {
             begin: Instant::now(),
             last_ms: AtomicU64::new(0),
             n_buffers: AtomicU64::new(0),
+            n_decoded: AtomicU64::new(0),
             n_in_push: AtomicUsize::new(0),
             end_bytes: AtomicU64::new(0),
             is_unknown: AtomicBool::new(false),
@@ -77,12 +80,17 @@ impl Watch {
         Some(Self { arrivals, source, name: reasons::name(plan), timeout })
     }
 
-    /// The error of a source that has delivered nothing for too long.
-    pub(super) fn overdue(&self) -> Option<Error> {
+    /// The error of a source that has delivered nothing for too long. `n_decoded` is the number of frames decoded so far.
+    pub(super) fn overdue(&self, n_decoded: u64) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
         let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
+        let has_decoded = arrivals.n_decoded.swap(n_decoded, Ordering::Relaxed) != n_decoded;
         if is_segmented {
+            // A segment that has arrived is worked off for as long as its frames take.
+            if has_decoded {
+                arrivals.last_ms.store(arrivals.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
+            }
             timeout = timeout.max(LEAST_TIMEOUT_OF_SEGMENTS);
         }
         let since = arrivals.begin.elapsed().saturating_sub(Duration::from_millis(arrivals.last_ms.load(Ordering::Relaxed)));
@@ -124,7 +132,11 @@ impl Watch {
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
             // Durations of network streams without an end are made up from what has arrived.
             _ if is_live && duration.is_none() && !declares_duration => false,
-            (Some(n_bytes), _) => self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes,
+            // A container may have bytes behind its last frame, which are not read.
+            (Some(n_bytes), duration) => {
+                let is_played = duration.zip(reached).is_some_and(|(duration, reached)| reached + TOLERANCE >= duration);
+                self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes || declares_duration && is_played
+            }
             (None, Some(duration)) => reached.is_some_and(|reached| reached + TOLERANCE >= duration),
             (None, None) => declares_duration,
         };

@@ -255,3 +255,22 @@ fn pictures_of_the_input_are_never_overwritten() {
     check_fails(&[&both[..], &[&folder.file("{stream}/{source}.png")]].concat(), 2, &[]);
     assert!(names.map(before) == all, "an input was changed");
 }
+
+#[test]
+fn pictures_that_exist_are_kept_on_request() {
+    let folder = Folder::new("pictures-kept");
+    std::fs::create_dir(folder.file("in")).unwrap();
+    folder.picture("in/a.png", 64, 64, [255, 0, 0]);
+    std::fs::create_dir(folder.file("out")).unwrap();
+    std::fs::write(folder.file("out/a.png"), "kept").unwrap();
+    let clip = folder.file("clip.mkv");
+    assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:3", "--video", &clip]).status.success());
+    std::fs::write(folder.file("out/clip-000000.jpg"), "kept").unwrap();
+    for (input, name, code) in [(folder.file("in"), "a.png", 2), (clip, "clip-000000.jpg", 1)] {
+        let arguments = ["run", &folder.file("colors.toml"), "-q", "--no-overwrite", "--input", &input, "--images", &folder.file("out")];
+        let output = roiflow(&arguments);
+        assert_eq!(output.status.code(), Some(code), "{input}: {output:?}");
+        assert_eq!(std::fs::read_to_string(folder.file(&format!("out/{name}"))).unwrap(), "kept");
+    }
+    assert!(std::fs::read_dir(folder.file("out")).unwrap().flatten().all(|file| !file.file_name().to_string_lossy().ends_with(".part")));
+}

@@ -419,6 +419,20 @@ fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
+fn fifo_that_nothing_reads_does_not_hold_up_an_error() {
+    let folder = Folder::new("outputs-fifo-error");
+    let queue = "queue max-size-buffers=0 max-size-bytes=0 max-size-time=0";
+    let graph = format!("{{source}} ! tee name=t t. ! {queue} ! {{video}} t. ! {queue} ! identity error-after=400 ! fakesink");
+    let description = format!("version = 1\nname = \"e\"\ndescription = \"Fails.\"\n[pipeline]\ngraph = \"{graph}\"\n");
+    std::fs::write(folder.file("error.toml"), description).unwrap();
+    let path = fifo(&folder, "fifo.mkv");
+    let begin = Instant::now();
+    let output = roiflow(&["run", &folder.file("error.toml"), "--input", "test:2000", "--video", &path]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("identity") && begin.elapsed() < Duration::from_secs(20), "{:?}: {}", begin.elapsed(), said(&output));
+}
+
+#[test]
 fn start_that_hangs_does_not_hold_up_the_end() {
     let folder = Folder::new("outputs-hang");
     // A pipe that nothing writes to.
