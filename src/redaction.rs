@@ -23,7 +23,8 @@ const NETWORK: [&str; 33] = [
 const WEB: [&str; 4] = ["http", "https", "ws", "wss"];
 
 /// A key is a credential's if it has one of these in it, letter case and punctuation aside.
-const SECRET_PARTS: [&str; 25] = [
+const SECRET_PARTS: [&str; 26] = [
+    "login",
     "password",
     "passwd",
     "passphrase",
@@ -51,7 +52,7 @@ const SECRET_PARTS: [&str; 25] = [
     "streamid",
 ];
 /// Or if it ends with one of these.
-const SECRET_ENDS: [&str; 9] = ["pass", "key", "user", "usr", "login", "account", "sig", "sign", "pin"];
+const SECRET_ENDS: [&str; 9] = ["pass", "pas", "key", "user", "usr", "account", "sig", "sign", "pin"];
 /// Or if it is one of these.
 const SECRET_WORDS: [&str; 17] =
     ["pw", "psw", "psd", "sas", "sid", "otp", "nonce", "code", "ticket", "tkn", "tok", "md5", "hash", "policy", "u", "p", "k"];
@@ -377,7 +378,9 @@ fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
             && name.chars().filter(char::is_ascii_digit).count() >= 4
             && name.chars().filter(char::is_ascii_alphabetic).count() >= 4;
-        let is_hidden = !segment.is_empty() && (is_token || is_random || segment.starts_with("eyJ"));
+        // As in `/user:password/stream`, which some cameras have.
+        let is_pair = segment.contains(':');
+        let is_hidden = !segment.is_empty() && (is_pair || is_token || is_random || segment.starts_with("eyJ"));
         ranges.extend(is_hidden.then_some(begin..begin + segment.len()));
         is_token = !is_hidden && !segment.contains('=') && segment.len() > 2 && is_secret_key(segment);
         begin += segment.len() + 1;

@@ -29,7 +29,9 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             false,
             glib::closure!(|_source: &gst::Element, _pad: &gst::Pad, caps: &gst::Caps| {
                 let kind = caps.structure(0).map(|structure| structure.name().as_str());
-                let is_other = kind.is_some_and(|kind| ["audio/", "text/", "subpicture/"].iter().any(|other| kind.starts_with(other)));
+                // The demuxer of GStreamer 1.22 for GIF never comes to its end.
+                let is_other =
+                    kind.is_some_and(|kind| ["audio/", "text/", "subpicture/", "image/gif"].iter().any(|other| kind.starts_with(other)));
                 if !is_other {
                     decoders::prepare(caps);
                 }

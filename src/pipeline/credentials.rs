@@ -1,12 +1,12 @@
 //! Users and passwords of inputs that stand on no command line: in the environment, or in a file as curl and ftp read it (netrc).
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{Error, Result};
 use crate::redaction::Secrets;
+use crate::stages::files;
 
 /// The user of the inputs.
 pub const USER: &str = "ROIFLOW_INPUT_USER";
@@ -184,7 +184,7 @@ fn variable(name: &str) -> Result<Option<String>> {
 /// The text of a file with secrets, and a warning if every user of the machine may read it.
 fn read(path: &Path, what: &str) -> Result<(String, Option<String>)> {
     let failed = |reason: &dyn std::fmt::Display| Error::failed(format!("cannot read {what} `{}`: {reason}", path.display()));
-    let file = File::open(path).map_err(|error| failed(&error))?;
+    let file = files::open_regular(path, what).map_err(|error| Error::failed(error.to_string()))?;
     let metadata = file.metadata().map_err(|error| failed(&error))?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;

@@ -13,7 +13,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{PUBLISH, SINK};
-use super::{Error, Input, Outputs, Plan, Result, build};
+use super::{Error, Input, Outputs, Plan, Result, build, pictures_out};
 use crate::elements::destination::{self, Deadline, Destination, IfExists};
 use crate::elements::video_file;
 use crate::stages::files;
@@ -53,13 +53,27 @@ pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>
     if let Some(trace) = trace {
         writes.push(File { role: "--trace".to_owned(), path: trace.to_owned(), is_json: false });
     }
-    for plan in plans {
+    let plans: Vec<&Plan> = plans.into_iter().collect();
+    for plan in &plans {
         // What can't be built writes nothing, and says why when it is played.
         if let Ok(pipeline) = build::build(plan) {
             collect(&pipeline, plan, &mut reads, &mut writes);
         }
     }
-    compare(&reads, &writes)
+    compare(&reads, &writes)?;
+    let files: Vec<(&File, Identity)> = reads.iter().chain(&writes).filter_map(|file| Some((file, identity(&file.path)?))).collect();
+    for target in plans.iter().flat_map(|plan| pictures_out::targets(plan)) {
+        let id = identity(&target);
+        if let Some((file, _)) = files.iter().find(|(_, of_file)| id.as_ref() == Some(of_file)) {
+            return Err(Error::usage(format!(
+                "picture `{}`: expected a file of its own, got the {} `{}`; write to another folder",
+                target.display(),
+                file.role,
+                file.path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// As [`check`], for a pipeline that was built.

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use gst::prelude::*;
 use gst_video::VideoFrameExt;
@@ -146,6 +146,7 @@ impl Pictures {
     /// # Errors
     /// `Usage`, with the file or folder.
     pub(super) fn check(&self, input: &Input) -> Result<()> {
+        self.check_way_back()?;
         let has_names = self.template.to_string_lossy().contains(PLACEHOLDER);
         let Input::Images(pictures) = input else {
             return if has_names { Ok(()) } else { Err(self.needs_names()) };
@@ -180,6 +181,25 @@ impl Pictures {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Refuses `new/../out`: which folder that is can only be told once `new` exists, and it would be made while pictures are written.
+    ///
+    /// # Errors
+    /// `Usage`, with the folder.
+    fn check_way_back(&self) -> Result<()> {
+        let mut folder = PathBuf::new();
+        for component in self.template.components() {
+            if component == Component::ParentDir && folder.components().next().is_some() && !folder.is_dir() {
+                return Err(Error::usage(format!(
+                    "pictures `{}`: expected `..` behind a folder, got `{}`, which does not exist; create it first, or leave it out",
+                    self.template.display(),
+                    folder.display()
+                )));
+            }
+            folder.push(component);
+        }
+        Ok(())
     }
 
     /// Refuses files that exist, so far as their names are known before the frames.
@@ -257,6 +277,14 @@ fn replaced(path: &Path, what: &str, by: &OsStr) -> PathBuf {
         }
     }
     OsString::from_vec(replaced).into()
+}
+
+/// The files that a plan writes, one for each picture of its input. For a video they are known when its frames come.
+pub(super) fn targets(plan: &Plan) -> Vec<PathBuf> {
+    match (&plan.outputs.pictures, &plan.input) {
+        (Some(pictures), Input::Images(paths)) => pictures.targets(paths),
+        _ => Vec::new(),
+    }
 }
 
 /// The elements for `{video}` with those that write pictures beside them.

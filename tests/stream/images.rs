@@ -274,3 +274,42 @@ fn pictures_that_exist_are_kept_on_request() {
     }
     assert!(std::fs::read_dir(folder.file("out")).unwrap().flatten().all(|file| !file.file_name().to_string_lossy().ends_with(".part")));
 }
+
+#[test]
+fn pictures_are_no_other_file_of_the_run() {
+    let folder = Folder::new("pictures-other");
+    std::fs::create_dir(folder.file("in")).unwrap();
+    folder.picture("in/a.png", 64, 64, [255, 0, 0]);
+    let before = std::fs::read(folder.file("in/a.png")).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
+    std::fs::create_dir(folder.file("model")).unwrap();
+    std::fs::copy(&model, folder.file("model/a.png")).unwrap();
+    std::fs::copy(model.with_extension("toml"), folder.file("model/a.toml")).unwrap();
+    std::fs::create_dir(folder.file("out")).unwrap();
+    let detector = format!("detector={}", folder.file("model/a.png"));
+    for options in [
+        // Which folder that is shows only when `new` is made.
+        vec!["--images", &folder.file("in/new/..")],
+        vec!["--video", &folder.file("in/new/../{source}.png")],
+        vec!["--images", &folder.file("model"), "--set", &detector],
+        vec!["--images", &folder.file("out"), "--json", &folder.file("out/a.png")],
+    ] {
+        let (colors, input) = (folder.file("colors.toml"), folder.file("in"));
+        let arguments = [vec!["run", &colors, "-q", "--input", &input], options].concat();
+        let output = roiflow(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert_eq!(std::fs::read(folder.file("in/a.png")).unwrap(), before);
+        assert_eq!(std::fs::read(folder.file("model/a.png")).unwrap(), std::fs::read(&model).unwrap());
+        assert!(!Path::new(&folder.file("in/new")).exists() && !Path::new(&folder.file("out/a.png")).exists());
+    }
+}
+
+#[test]
+fn animated_gifs_are_refused_and_do_not_hang() {
+    let folder = Folder::new("gif");
+    // Two frames of one pixel.
+    let frame = b"\x21\xf9\x04\x00\x0a\x00\x00\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00";
+    let head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
+    std::fs::write(folder.file("a.gif"), [&head[..], frame, frame, b"\x3b"].concat()).unwrap();
+    check_fails(&["run", &folder.file("colors.toml"), "-q", "--input", &folder.file("a.gif")], 1, &["a.gif", "no video"]);
+}
