@@ -44,9 +44,9 @@ impl Input {
             return of_path(text, path);
         }
         if let Some(count) = text.strip_prefix("test:") {
-            let n_frames = if count.is_empty() { Some(N_TEST_FRAMES) } else { count.parse().ok().filter(|n_frames| *n_frames > 0) };
+            let n_frames = if count.is_empty() { Ok(N_TEST_FRAMES) } else { count.parse() };
             let expected = || format!("input `{}`: expected `test:` or `test:FRAMES`, such as `test:100`", redaction::redact(text));
-            return n_frames.map(Self::Test).ok_or_else(|| Error::usage(expected()));
+            return n_frames.map(Self::Test).map_err(|_| Error::usage(expected()));
         }
         if let Some(path) = file_of_uri(text)? {
             return of_path(text, &path);
