@@ -10,44 +10,47 @@
 //! ```
 //!
 //! A region of a frame is again a `Frame` (same memory, smaller view), so a classifier does not know whether it was handed a
-//! picture or a crop of one. Each folder turns one of these types into the next; from the bottom up, in reading order:
+//! picture or a crop of one. Each crate or folder turns one of these types into the next; from the bottom up, in reading order:
 //!
-//! | folder | what it is | what it must not know |
+//! | crate or folder | what it is | what it must not know |
 //! |---|---|---|
-//! | `folders` | where roiflow's own files lie on a user's system | everything else |
-//! | `sync` | locks, atomics and deadlines of the two folders that the model checks look at | everything else |
-//! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, threads, GStreamer |
-//! | [`frame`] | a picture, its regions, what was found in it | models, threads, GStreamer |
-//! | [`vision`] | pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
-//! | [`runtime`] | models, requests, runs | devices, pictures, GStreamer |
+//! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, GStreamer |
+//! | `roiflow-results` | geometry, detections, classifications ([`frame`], [`redaction`]) | pixels, models, GStreamer |
+//! | [`vision`] | frames; pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
+//! | [`runtime`] | models, requests, runs | engines, pixels, GStreamer |
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |
-//! | [`stages`] | a model put to work: frame in, results out | GStreamer |
-//! | `redaction` | credentials kept out of what is shown and written | files, GStreamer |
-//! | `elements` | GStreamer on one side, stages on the other | requests |
+//! | `roiflow-analytics` | objects over time: tracks, motion, results used again ([`stages`]) | models, GStreamer |
+//! | `roiflow-inference` | a model put to work: frame in, results out ([`stages`]) | GStreamer |
+//! | `elements` | GStreamer on one side, inference on the other | requests |
 //! | `pipeline` | from a description file to a running pipeline | requests, pixels |
 //! | `cli` | what the user types | pads, pixels |
 //!
-//! `tests/tidy.rs` holds the import table that this implies.
-//!
-//! # Recipes
-//!
-//! - A device: copy `devices/null`, add its line in `devices/mod.rs`, one line in `tests/runtime/device_suite.rs`, one row in the README.
-//! - A decoder: one file in `vision/decode/`, one arm in `decode/mod.rs`, golden data, one description in `assets/models/`.
-//! - An element: one folder in `elements/`, one line in `elements/mod.rs`, one file in `tests/stream/`, one row in the README.
+//! The crates lie in `crates`; ARCHITECTURE.md has the arrows between them and the recipes.
+
+#![deny(unsafe_code)]
 
 #[cfg(feature = "cli")]
 pub mod cli;
-pub mod devices;
 #[cfg(feature = "gst")]
 pub mod elements;
-mod folders;
-pub mod frame;
 #[cfg(feature = "gst")]
 pub mod pipeline;
+
 #[cfg(feature = "gst")]
-pub mod redaction;
-pub mod runtime;
-pub mod stages;
-mod sync;
-pub mod tensor;
-pub mod vision;
+use roiflow_devices::folders;
+pub use roiflow_results::redaction;
+pub use roiflow_runtime::inputs;
+pub use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
+
+/// A picture, its regions, what was found in it.
+pub mod frame {
+    pub use roiflow_results::*;
+    pub use roiflow_vision::frame::*;
+}
+
+/// A model put to work: frame in, results out.
+pub mod stages {
+    pub use roiflow_analytics::*;
+    pub use roiflow_inference::*;
+    pub use roiflow_vision::cut::{self, Cut, Region};
+}

@@ -10,8 +10,10 @@
 //!
 //! An element never sees a request; it hands frames to a stage.
 
+#[allow(unsafe_code, reason = "calls a C library that is loaded at run time")]
 mod analytics;
 mod backlog;
+#[allow(unsafe_code, reason = "maps buffers")]
 pub mod buffer;
 pub mod caps;
 mod classes;
@@ -22,6 +24,7 @@ mod economy;
 mod frames;
 mod infer;
 mod lifecycle;
+#[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 pub mod meta;
 pub mod origin;
 pub mod overlay;

@@ -17,6 +17,7 @@ pub mod check;
 mod container;
 pub mod credentials;
 mod decoded;
+#[allow(unsafe_code, reason = "opens libraries")]
 mod decoders;
 mod display;
 pub mod error;

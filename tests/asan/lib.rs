@@ -1,19 +1,34 @@
-//! The part of the product that the address sanitizer looks at: its very files, with the null device alone.
+//! The part of the product that the address sanitizer looks at, under the product's names, with the null device alone.
 
-pub mod devices;
-#[path = "../../src/frame/mod.rs"]
-pub mod frame;
-#[path = "../../src/runtime/mod.rs"]
-pub mod runtime;
-#[path = "../../src/stages/cut.rs"]
-mod cut;
+pub use roiflow_runtime::{self as runtime, inputs};
+pub use roiflow_tensor as tensor;
+pub use roiflow_vision as vision;
+
+/// The one device.
+pub mod devices {
+    use std::sync::{Arc, OnceLock};
+
+    use roiflow_runtime::Core;
+    pub use roiflow_runtime::null;
+
+    /// As the product's, with fewer devices.
+    pub fn core() -> &'static Core {
+        static CORE: OnceLock<Core> = OnceLock::new();
+        CORE.get_or_init(|| {
+            let mut core = Core::new();
+            core.register(Arc::new(null::NullDevice::default()));
+            core
+        })
+    }
+}
+
+/// As the product's.
+pub mod frame {
+    pub use roiflow_results::*;
+    pub use roiflow_vision::frame::*;
+}
+
 /// Of the stages what needs no engine.
 pub mod stages {
-    pub use crate::cut::{Cut, Region};
+    pub use roiflow_vision::cut::{Cut, Region};
 }
-#[path = "../../src/sync.rs"]
-mod sync;
-#[path = "../../src/tensor/mod.rs"]
-pub mod tensor;
-#[path = "../../src/vision/mod.rs"]
-pub mod vision;

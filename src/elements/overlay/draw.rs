@@ -387,6 +387,7 @@ mod tests {
                     PixelFormat::Bgrx => [&[0, 0, 255, 77], &[], &[]],
                     PixelFormat::Rgba => [&[255, 0, 0, 255], &[], &[]],
                     PixelFormat::Bgra => [&[0, 0, 255, 255], &[], &[]],
+                    other => unreachable!("{other} has no expected values here: add them"),
                 };
                 for (plane_idx, expected) in expected.iter().enumerate().take(format.n_planes()) {
                     for row in picture.planes[plane_idx].chunks_exact(picture.strides[plane_idx]) {

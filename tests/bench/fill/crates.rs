@@ -7,7 +7,7 @@ use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use yuv::{YuvBiPlanarImage, YuvConversionMode, YuvPlanarImage, YuvRange, YuvStandardMatrix, yuv_nv12_to_rgb, yuv420_to_rgb};
 
-use crate::frame::{PixelFormat, PixelRect};
+use roiflow_vision::frame::{PixelFormat, PixelRect};
 use crate::{Case, Error, HEIGHT, MEAN, SCALE, WIDTH, mean};
 
 /// Nanoseconds per run, and the mean of the values.

@@ -6,22 +6,14 @@
 //! as must be read and written at least.
 
 mod crates;
-#[path = "../../../src/frame/mod.rs"]
-mod frame;
-#[path = "../../../src/sync.rs"]
-mod sync;
-#[path = "../../../src/tensor/mod.rs"]
-mod tensor;
-#[path = "../../../src/vision/mod.rs"]
-mod vision;
 
 use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-use frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use tensor::{ElementType, Memory, Tensor};
-use vision::{Anchor, InstructionSet, Preprocess, Resize, Scratch};
+use roiflow_tensor::{self as tensor, ElementType, Memory, Tensor};
+use roiflow_vision::frame::{self, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
+use roiflow_vision::{self as vision, Anchor, InstructionSet, Preprocess, Resize, Scratch};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -1,0 +1,442 @@
+//! What was said of objects in earlier frames, so that not every object need be classified in every frame. Pure: no models, no
+//! threads, no clocks.
+//!
+//! Objects are known by the names that a tracker gave them. [`AnswerCache::plan`] says, in the order in which frames come, whether one is
+//! classified; [`AnswerCache::remember`] takes the answers, in any order; [`AnswerCache::recall`] gives a frame that leaves what is
+//! known of its objects: of the answers for this frame and those before it, so that it depends on no thread's pace.
+//!
+//! # When an object is classified
+//!
+//! An object without a name: always. Any other one until there were as many tries as [`ReuseOptions::consensus`] wants; after that
+//! when it has grown ([`ReuseOptions::growth`]), and when it is time ([`ReuseOptions::interval`]) unless it stands still
+//! ([`ReuseOptions::movement`]). A try that failed is none. An answer below the threshold is a try that says nothing.
+//!
+//! # What is said of it
+//!
+//! For each attribute the vote of its last answers, as many as [`ReuseOptions::consensus`] wants, or fewer while there are fewer. Of
+//! labels the one that was given most often; of several that one with the larger sum of confidences, then the newer one. Its confidence is
+//! the mean of those with which it was given. Of numbers, such as an age, the mean. Where an attribute has answers of both kinds, the
+//! kind of the newest counts.
+
+use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
+
+/// The most objects that are remembered; who was seen longest ago is forgotten first, of equal ones the one with the smaller name.
+pub const MAX_OBJECTS: usize = 300 // in sight: what one detector reports of a frame at most, if nobody asked for more
+    + 300 // in sight: what a second one reports
+    + 424; // out of sight, and may come back
+/// Answers for frames behind the one that leaves, which are there already.
+const MAX_AHEAD: usize = 64;
+
+/// When an object is classified again, and what its answers come to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReuseOptions {
+    /// After so many frames; 1: in every one, 0: never. Default: 1.
+    pub interval: u32,
+    /// Also when the area of its box has grown by more than this share of what it was; 0: not for that. Default: 0.
+    pub growth: f32,
+    /// At its time only if an edge of its box has moved by more than this share of its width or height; 0: also if it stands
+    /// still. Default: 0.
+    pub movement: f32,
+    /// How many answers vote. Default: 1.
+    pub consensus: u32,
+}
+
+impl Default for ReuseOptions {
+    fn default() -> Self {
+        Self { interval: 1, growth: 0.0, movement: 0.0, consensus: 1 }
+    }
+}
+
+impl ReuseOptions {
+    /// Whether anything is to be remembered.
+    pub fn are_used(&self) -> bool {
+        *self != Self { growth: self.growth, ..Self::default() }
+    }
+
+    /// What is asked for and can have no effect beside the rest, and why.
+    pub fn without_effect(&self) -> Option<String> {
+        if self.growth > 0.0 && self.interval == 1 && self.movement <= 0.0 {
+            return Some(format!(
+                "reclassify-growth={} has no effect with reclassify-interval=1, which classifies every object in every frame; expected an interval of 0 (once) or more than 1 frames",
+                self.growth
+            ));
+        }
+        if self.movement > 0.0 && self.interval == 0 {
+            return Some(format!(
+                "reclassify-movement={} has no effect with reclassify-interval=0, which never classifies an object again; expected an interval of 1 or more frames",
+                self.movement
+            ));
+        }
+        None
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct AnswerCache {
+    options: ReuseOptions,
+    /// By name.
+    objects: Vec<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    name: ObjectId,
+    /// The number of the latest frame with it.
+    seen_in: u64,
+    /// The frame of its latest try, and where it was, in parts of the frame.
+    tried: Option<(u64, Rect)>,
+    /// Tries that have not failed.
+    n_tries: u32,
+    /// What was said of it, by attribute.
+    attributes: Vec<Attribute>,
+}
+
+#[derive(Debug)]
+struct Attribute {
+    /// The latest answer; its outcome is only that of the latest.
+    said: Classification,
+    /// By frame, oldest first.
+    answers: Vec<(u64, Outcome)>,
+}
+
+impl AnswerCache {
+    /// Remembers nothing yet.
+    pub fn new(options: ReuseOptions) -> Self {
+        Self { options, objects: Vec::new() }
+    }
+
+    /// Whether the object of this name, which is here in a frame of this number and size, is to be classified; if so, that counts as
+    /// a try.
+    pub fn plan(&mut self, frame_number: u64, name: ObjectId, rect: Rect, size: Size) -> bool {
+        let options = self.options;
+        let place = rect.rescaled(size, Size::new(1, 1));
+        let known = self.known_or_new(name, frame_number);
+        known.seen_in = frame_number;
+        if !known.is_due(frame_number, place, &options) {
+            return false;
+        }
+        known.tried = Some((frame_number, place));
+        known.n_tries = known.n_tries.saturating_add(1);
+        true
+    }
+
+    /// The try in this frame failed: the next frame is the next try.
+    pub fn take_back(&mut self, frame_number: u64, name: ObjectId) {
+        let Some(known) = self.known(name) else { return };
+        known.n_tries = known.n_tries.saturating_sub(1);
+        if known.tried.is_some_and(|(tried_in, _)| tried_in <= frame_number) {
+            known.tried = None;
+        }
+    }
+
+    /// What was said of an object in a frame.
+    pub fn remember(&mut self, frame_number: u64, name: ObjectId, said: &Classification) {
+        let max_answers = self.options.consensus.max(1) as usize + MAX_AHEAD;
+        // Somebody else took its place meanwhile: it was out of sight for long.
+        let Some(known) = self.known(name) else { return };
+        let attribute_idx = known.attributes.iter().position(|attribute| attribute.is_of(said)).unwrap_or_else(|| {
+            known.attributes.push(Attribute { said: said.clone(), answers: Vec::new() });
+            known.attributes.len() - 1
+        });
+        let answers = &mut known.attributes[attribute_idx].answers;
+        let place = answers.partition_point(|(answered_in, _)| *answered_in <= frame_number);
+        answers.insert(place, (frame_number, said.outcome.clone()));
+        if answers.len() > max_answers {
+            answers.remove(0);
+        }
+    }
+
+    /// Gives an object of a frame that leaves what is known of it, in place of what was said of it in this frame alone. True if
+    /// that was said in earlier frames only.
+    pub fn recall(&mut self, frame_number: u64, detection: &mut Detection) -> bool {
+        let n_voters = self.options.consensus.max(1) as usize;
+        let Some(known) = detection.track.and_then(|name| self.known(name)) else { return false };
+        known.seen_in = known.seen_in.max(frame_number);
+        let mut is_recalled = false;
+        for Attribute { said, answers } in &known.attributes {
+            let n_answers = answers.partition_point(|(answered_in, _)| *answered_in <= frame_number);
+            let voters = &answers[n_answers.saturating_sub(n_voters)..n_answers];
+            let Some((newest, _)) = voters.last() else { continue };
+            let outcome = vote(voters);
+            let is_same = |other: &&mut Classification| other.name == said.name && other.model == said.model;
+            match detection.classifications.iter_mut().find(is_same) {
+                Some(own) => own.outcome = outcome,
+                None => detection.classifications.push(Classification { outcome, ..said.clone() }),
+            }
+            is_recalled |= *newest != frame_number;
+        }
+        is_recalled
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.objects.clear();
+    }
+
+    /// How many objects are remembered.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    fn known(&mut self, name: ObjectId) -> Option<&mut Known> {
+        let place = self.objects.binary_search_by_key(&name, |known| known.name).ok()?;
+        self.objects.get_mut(place)
+    }
+
+    fn known_or_new(&mut self, name: ObjectId, frame_number: u64) -> &mut Known {
+        let is_new = self.objects.binary_search_by_key(&name, |known| known.name).is_err();
+        if is_new && self.objects.len() >= MAX_OBJECTS {
+            // `min_by_key` takes the first of equal ones.
+            let oldest = self.objects.iter().enumerate().min_by_key(|(_, known)| known.seen_in).map_or(0, |(place, _)| place);
+            self.objects.remove(oldest);
+        }
+        let place = match self.objects.binary_search_by_key(&name, |known| known.name) {
+            Ok(place) => place,
+            Err(place) => {
+                self.objects.insert(place, Known { name, seen_in: frame_number, tried: None, n_tries: 0, attributes: Vec::new() });
+                place
+            }
+        };
+        &mut self.objects[place]
+    }
+}
+
+impl Known {
+    fn is_due(&self, frame_number: u64, place: Rect, options: &ReuseOptions) -> bool {
+        let Some((tried_in, was)) = self.tried else { return true };
+        // A frame that comes twice is the same; numbers that begin anew are another stream's.
+        let Some(n_frames) = frame_number.checked_sub(tried_in) else { return true };
+        if n_frames == 0 {
+            return false;
+        }
+        let has_grown = || options.growth > 0.0 && place.area() > was.area() * (1.0 + options.growth);
+        let is_time = || options.interval > 0 && n_frames >= u64::from(options.interval);
+        let stands_still = || options.movement > 0.0 && !has_moved(place, was, options.movement);
+        self.n_tries < options.consensus || has_grown() || (is_time() && !stands_still())
+    }
+}
+
+impl Attribute {
+    fn is_of(&self, said: &Classification) -> bool {
+        self.said.name == said.name && self.said.model == said.model
+    }
+}
+
+/// Whether an edge moved by more than this share of the width or height that the box had.
+fn has_moved(is: Rect, was: Rect, share: f32) -> bool {
+    let (x, y) = ((is.x - was.x).abs().max((is.x_max() - was.x_max()).abs()), (is.y - was.y).abs().max((is.y_max() - was.y_max()).abs()));
+    x > share * was.width || y > share * was.height
+}
+
+/// What these answers, oldest first and at least one, come to.
+fn vote(answers: &[(u64, Outcome)]) -> Outcome {
+    let newest = &answers[answers.len() - 1].1;
+    let outcomes = || answers.iter().map(|(_, outcome)| outcome);
+    match newest {
+        Outcome::Value(_) => {
+            let values = || outcomes().filter_map(|outcome| if let Outcome::Value(value) = outcome { Some(*value) } else { None });
+            Outcome::Value(values().sum::<f32>() / values().count() as f32)
+        }
+        Outcome::Label { .. } => {
+            let labels = || {
+                outcomes().filter_map(|outcome| match outcome {
+                    Outcome::Label { label_id, label, confidence } => Some((*label_id, label, *confidence)),
+                    _ => None,
+                })
+            };
+            let tally = |label_id: u32, label: &Option<_>| {
+                let same = labels().filter(|(other_id, other, _)| *other_id == label_id && *other == label);
+                same.fold((0_u32, 0.0_f32), |(n_votes, sum), (_, _, confidence)| (n_votes + 1, sum + confidence))
+            };
+            let tallied = labels().map(|(label_id, label, _)| (label_id, label, tally(label_id, label)));
+            // `max_by` takes the last of equal ones, which is the newest.
+            let best = tallied.max_by(|(_, _, one), (_, _, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+            match best {
+                Some((label_id, label, (n_votes, sum))) => {
+                    Outcome::Label { label_id, label: label.clone(), confidence: sum / n_votes as f32 }
+                }
+                None => newest.clone(),
+            }
+        }
+        // What can't be counted.
+        _ => newest.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size::new(640, 480);
+    const ME: ObjectId = ObjectId(7);
+
+    fn here(x: f32, width: f32) -> Rect {
+        Rect { x, y: 100.0, width, height: 80.0 }
+    }
+
+    fn said(name: &str, outcome: Outcome) -> Classification {
+        Classification { name: name.into(), model: "m".into(), outcome }
+    }
+
+    fn label(label_id: u32, confidence: f32) -> Outcome {
+        Outcome::Label { label_id, label: Some(format!("label {label_id}").into()), confidence }
+    }
+
+    fn object(track: Option<ObjectId>) -> Detection {
+        let rect = here(10.0, 40.0);
+        Detection {
+            id: ObjectId(1),
+            track,
+            track_state: None,
+            parent: None,
+            rect,
+            keypoints: vec![],
+            confidence: 1.0,
+            label_id: 0,
+            label: None,
+            classifications: vec![],
+        }
+    }
+
+    /// The frames, of so many, in which an object at these places is classified.
+    fn tries(options: ReuseOptions, n_frames: u64, place: impl Fn(u64) -> Rect) -> Vec<u64> {
+        let mut cache = AnswerCache::new(options);
+        (0..n_frames).filter(|&n| cache.plan(n, ME, place(n), SIZE)).collect()
+    }
+
+    #[test]
+    fn an_object_is_classified_when_it_is_time() {
+        let still = |_| here(10.0, 40.0);
+        for (interval, expected) in [(0, vec![0]), (1, (0..10).collect()), (2, vec![0, 2, 4, 6, 8]), (4, vec![0, 4, 8])] {
+            assert_eq!(tries(ReuseOptions { interval, ..ReuseOptions::default() }, 10, still), expected, "every {interval}");
+        }
+        // Until there are enough answers to vote: in every frame.
+        let options = ReuseOptions { interval: 4, consensus: 3, ..ReuseOptions::default() };
+        assert_eq!(tries(options, 12, still), [0, 1, 2, 6, 10]);
+        assert_eq!(tries(ReuseOptions { interval: 0, ..options }, 12, still), [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_object_that_has_grown_is_classified_at_once() {
+        let options = ReuseOptions { interval: 0, growth: 0.2, ..ReuseOptions::default() };
+        let widths = [40.0, 44.0, 47.0, 49.0, 58.0, 60.0];
+        assert_eq!(tries(options, 6, |n| here(10.0, widths[n as usize])), [0, 3, 5]);
+        assert_eq!(tries(options, 6, |n| here(10.0, widths[5 - n as usize])), [0], "one that shrinks is not");
+    }
+
+    #[test]
+    fn an_object_that_stands_still_is_not_classified_again() {
+        let options = ReuseOptions { interval: 2, movement: 0.26, ..ReuseOptions::default() };
+        assert_eq!(tries(options, 10, |n| here(10.0 + (n % 2) as f32, 40.0)), [0]);
+        // Two pixels a frame, of a width of 40: it has moved enough after six.
+        assert_eq!(tries(options, 20, |n| here(10.0 + 2.0 * n as f32, 40.0)), [0, 6, 12, 18]);
+        let growing = ReuseOptions { movement: 0.5, growth: 0.1, ..options };
+        assert_eq!(tries(growing, 4, |n| here(10.0, 40.0 + n as f32 * 6.0)), [0, 1, 2, 3], "growth counts also without movement");
+        // What is the same share of a smaller frame has not moved.
+        let mut cache = AnswerCache::new(options);
+        assert!(cache.plan(0, ME, here(10.0, 40.0), SIZE));
+        let half = Size::new(SIZE.width / 2, SIZE.height / 2);
+        assert!(!cache.plan(2, ME, here(10.0, 40.0).rescaled(SIZE, half), half));
+    }
+
+    #[test]
+    fn a_try_that_failed_is_none() {
+        let mut cache = AnswerCache::new(ReuseOptions { interval: 0, ..ReuseOptions::default() });
+        let mut plan = |n| cache.plan(n, ME, here(10.0, 40.0), SIZE);
+        assert!(plan(0) && !plan(1));
+        cache.take_back(0, ME);
+        let mut plan = |n| cache.plan(n, ME, here(10.0, 40.0), SIZE);
+        assert!(plan(2) && !plan(3));
+        cache.take_back(99, ObjectId(99));
+    }
+
+    #[test]
+    fn a_frame_that_comes_twice_and_numbers_that_begin_anew_are_told_apart() {
+        let mut cache = AnswerCache::new(ReuseOptions { interval: 5, consensus: 2, ..ReuseOptions::default() });
+        let mut plan = |n| cache.plan(n, ME, here(10.0, 40.0), SIZE);
+        assert_eq!([100, 100, 101, 101, 102].map(&mut plan), [true, false, true, false, false]);
+        assert!(plan(3), "another stream");
+    }
+
+    #[test]
+    fn labels_are_voted_for_and_numbers_are_averaged() {
+        #[derive(Debug)]
+        struct Case(&'static [(u32, f32)], (u32, f32));
+        for case in [
+            Case(&[(1, 0.9)], (1, 0.9)),
+            Case(&[(1, 0.5), (2, 0.9), (1, 0.7)], (1, 0.6)),
+            Case(&[(1, 0.5), (2, 0.9)], (2, 0.9)),
+            Case(&[(2, 0.9), (1, 0.5)], (2, 0.9)),
+            Case(&[(1, 0.5), (2, 0.5)], (2, 0.5)),
+            Case(&[(3, 0.9), (1, 0.5), (2, 0.25), (1, 0.5), (2, 0.75)], (2, 0.5)),
+        ] {
+            let answers: Vec<(u64, Outcome)> = case.0.iter().zip(0..).map(|(&(id, confidence), n)| (n, label(id, confidence))).collect();
+            assert_eq!(vote(&answers), label(case.1.0, case.1.1), "{case:?}");
+        }
+        let values: Vec<(u64, Outcome)> = [10.0, 20.0, 60.0].into_iter().zip(0..).map(|(value, n)| (n, Outcome::Value(value))).collect();
+        assert_eq!(vote(&values), Outcome::Value(30.0));
+        assert_eq!(vote(&[values[2].clone(), (9, label(1, 0.5))]), label(1, 0.5), "the kind of the newest");
+        assert_eq!(vote(&[(0, label(1, 0.5)), values[2].clone()]), Outcome::Value(60.0));
+    }
+
+    #[test]
+    fn a_frame_that_leaves_knows_what_was_said_up_to_it_in_whichever_order_answers_came() {
+        let mut cache = AnswerCache::new(ReuseOptions { consensus: 3, ..ReuseOptions::default() });
+        for n in 0..5 {
+            assert!(cache.plan(n, ME, here(10.0, 40.0), SIZE));
+        }
+        for (n, id) in [(3, 2), (0, 1), (4, 2), (2, 2), (1, 1)] {
+            cache.remember(n, ME, &said("color", label(id, 0.5)));
+            cache.remember(n, ME, &said("age", Outcome::Value(n as f32)));
+        }
+        for (n, id, age) in [(0, 1, 0.0), (1, 1, 0.5), (2, 1, 1.0), (3, 2, 2.0), (4, 2, 3.0), (9, 2, 3.0)] {
+            let mut detection = object(Some(ME));
+            detection.classifications.push(said("color", label(5, 1.0)));
+            assert_eq!(cache.recall(n, &mut detection), n == 9, "frame {n}");
+            assert_eq!(detection.classifications, [said("color", label(id, 0.5)), said("age", Outcome::Value(age))], "frame {n}");
+        }
+        let mut unnamed = object(None);
+        assert!(!cache.recall(4, &mut unnamed) && unnamed.classifications.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_who_was_seen_longest_ago_is_forgotten() {
+        let mut cache = AnswerCache::new(ReuseOptions { interval: 0, ..ReuseOptions::default() });
+        let name = |n: usize| ObjectId(n as i32 + 1);
+        for n in 0..MAX_OBJECTS * 3 {
+            assert!(cache.plan(n as u64, name(n), here(10.0, 40.0), SIZE));
+            assert!(n == 0 || !cache.plan(n as u64, name(0), here(10.0, 40.0), SIZE), "who stays in sight is not forgotten");
+            assert!(cache.len() <= MAX_OBJECTS);
+        }
+        assert!(!cache.plan(9999, name(MAX_OBJECTS * 2 + 5), here(10.0, 40.0), SIZE), "one of the latest");
+        assert!(cache.plan(9999, name(5), here(10.0, 40.0), SIZE), "one of the first");
+        for n in 0..1000 {
+            cache.remember(n, name(5), &said("age", Outcome::Value(1.0)));
+        }
+        let known = cache.known(name(5)).unwrap();
+        assert!(known.attributes[0].answers.len() <= 1 + MAX_AHEAD);
+        cache.clear();
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn what_contradicts_is_told() {
+        let default = ReuseOptions::default();
+        let said = |options: ReuseOptions| options.without_effect().unwrap_or_default();
+        let growth = said(ReuseOptions { growth: 0.2, ..default });
+        assert!(growth.contains("reclassify-growth=0.2") && growth.contains("reclassify-interval=1"), "{growth}");
+        let movement = said(ReuseOptions { movement: 0.1, interval: 0, ..default });
+        assert!(movement.contains("reclassify-movement=0.1") && movement.contains("reclassify-interval=0"), "{movement}");
+        for fine in [default, ReuseOptions { interval: 0, growth: 0.2, ..default }, ReuseOptions { movement: 0.1, growth: 0.2, ..default }]
+        {
+            assert_eq!(fine.without_effect(), None, "{fine:?}");
+        }
+        assert!(!ReuseOptions { growth: 0.2, ..default }.are_used() && ReuseOptions { consensus: 2, ..default }.are_used());
+    }
+}

@@ -1,0 +1,360 @@
+//! An ONNX file, and the plans that the engine makes of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tract_onnx::pb;
+use tract_onnx::prelude::*;
+use tract_onnx::tract_core::internal::Op;
+use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
+use tract_onnx::tract_core::plan::SimplePlan;
+
+use super::request::CpuRequest;
+use crate::denormals::FlushDenormals;
+use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
+use crate::runtime::executor::Pool;
+use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
+use crate::tensor::{ElementType, Shape};
+use crate::{engine, onnx, quiet};
+
+/// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
+const MAX_PLANS: usize = 8;
+
+pub(super) type Plan = Arc<TypedSimplePlan>;
+
+/// What a file says before anything is compiled.
+pub(super) struct OnnxFile {
+    pub(super) info: ModelInfo,
+    proto: pb::ModelProto,
+    path: PathBuf,
+}
+
+fn not_onnx(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Model, format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display()))
+}
+
+impl OnnxFile {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let proto = calm(|| onnx().proto_model_for_path(path)).map_err(|error| match error.downcast_ref::<std::io::Error>() {
+            Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
+            None => not_onnx(path, "its bytes are no protocol buffer of a model"),
+        })?;
+        Self::of_proto(proto, path)
+    }
+
+    /// As [`OnnxFile::read`], of what the file says alone: without its weights.
+    pub(super) fn read_info(path: &Path) -> Result<ModelInfo> {
+        let outline = || {
+            let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
+            Self::of_proto(calm(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, path).ok()
+        };
+        // What is wrong with a file is said by who reads all of it.
+        outline().map_or_else(|| Self::read(path), Ok).map(|file| file.info)
+    }
+
+    fn of_proto(mut proto: pb::ModelProto, path: &Path) -> Result<Self> {
+        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(path, "it holds no graph"))?;
+        if graph.output.is_empty() || graph.node.is_empty() {
+            return Err(not_onnx(path, "its graph has no nodes or no outputs"));
+        }
+        let named = |error: Error| error.context(path.display());
+        let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|weight| &*weight.name).collect();
+        let inputs = graph.input.iter().filter(|input| !weights.contains(&*input.name));
+        let info = ModelInfo {
+            inputs: inputs.map(port_of).collect::<Result<_>>().map_err(named)?,
+            outputs: graph.output.iter().map(port_of).collect::<Result<_>>().map_err(named)?,
+            metadata: proto.metadata_props.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect(),
+        };
+        if let Some(graph) = &mut proto.graph {
+            name_nodes(graph);
+        }
+        Ok(Self { info, proto, path: path.to_owned() })
+    }
+
+    fn parse(&self) -> Result<InferenceModel> {
+        let folder = self.path.parent().and_then(Path::to_str);
+        // Shapes that exporters write beside the graph are often wrong or of another batch; the engine finds them itself.
+        let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
+        let parsed = calm(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
+        if let [name, ..] = &*parsed.unresolved_inputs {
+            return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.path.display())));
+        }
+        let unknown = parsed.model.nodes().iter().find_map(|node| node.op_as::<UnimplementedOp>().map(|op| (&node.name, op.name())));
+        if let Some((node, operator)) = unknown {
+            let operator = operator.trim_start_matches("Unimplemented(").trim_end_matches(')');
+            return Err(self.cannot(&format!("operator `{operator}` of node `{node}` is not known to it")));
+        }
+        Ok(parsed.model)
+    }
+
+    fn refused(&self, error: &TractError) -> Error {
+        self.cannot(&chain(error))
+    }
+
+    fn cannot(&self, why: &str) -> Error {
+        Error::new(
+            ErrorKind::Model,
+            format!(
+                "device CPU (the embedded engine) cannot run `{}`: {why}; use a float model, or a device with a full ONNX engine (OpenVINO, ONNX Runtime)",
+                self.path.display()
+            ),
+        )
+    }
+}
+
+/// Gives each node a name of its own: exporters may leave them out, and the engine refuses a graph in which two are equal.
+fn name_nodes(graph: &mut pb::GraphProto) {
+    let mut known = std::collections::HashSet::new();
+    for (node_idx, node) in graph.node.iter_mut().enumerate() {
+        if node.name.is_empty() || !known.insert(node.name.clone()) {
+            node.name = format!("{}_{node_idx}", node.op_type);
+            known.insert(node.name.clone());
+        }
+    }
+}
+
+/// What the engine does with a file that it did not expect may be a panic: here it is an error like the others.
+pub(super) fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    quiet::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
+}
+
+/// An error with its causes, outermost first, each said once.
+fn chain(error: &TractError) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !said.iter().any(|earlier| earlier.contains(&text)) {
+            said.push(text);
+        }
+    }
+    engine::one_line(&said.join(": "))
+}
+
+fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {
+    let unreadable = |what: &str| Error::new(ErrorKind::Model, format!("port `{}` {what}", value.name));
+    let Some(pb::type_proto::Value::TensorType(tensor)) = value.r#type.as_ref().and_then(|kind| kind.value.as_ref()) else {
+        return Err(unreadable("is not a tensor"));
+    };
+    let element = element_of_onnx(tensor.elem_type)
+        .ok_or_else(|| unreadable(&format!("has element type {}, which tensors here do not have", tensor.elem_type)))?;
+    let dims = tensor.shape.iter().flat_map(|shape| &shape.dim).map(|dim| match dim.value {
+        // Some exporters write an open extent as 0 or -1.
+        Some(pb::tensor_shape_proto::dimension::Value::DimValue(extent)) if extent > 0 => Dim::Fixed(extent as usize),
+        _ => Dim::Dynamic,
+    });
+    Ok(Port::new(&value.name, element, PartialShape::new(dims.collect())?))
+}
+
+fn element_of_onnx(code: i32) -> Option<ElementType> {
+    use pb::tensor_proto::DataType;
+    Some(match DataType::try_from(code).ok()? {
+        DataType::Bool => ElementType::Bool,
+        DataType::Uint8 => ElementType::U8,
+        DataType::Int8 => ElementType::I8,
+        DataType::Uint16 => ElementType::U16,
+        DataType::Int16 => ElementType::I16,
+        DataType::Uint32 => ElementType::U32,
+        DataType::Int32 => ElementType::I32,
+        DataType::Uint64 => ElementType::U64,
+        DataType::Int64 => ElementType::I64,
+        DataType::Float16 => ElementType::F16,
+        DataType::Float => ElementType::F32,
+        DataType::Double => ElementType::F64,
+        _ => return None,
+    })
+}
+
+pub(super) fn datum_of(element: ElementType) -> Result<DatumType> {
+    Ok(match element {
+        ElementType::Bool => DatumType::Bool,
+        ElementType::U8 => DatumType::U8,
+        ElementType::I8 => DatumType::I8,
+        ElementType::U16 => DatumType::U16,
+        ElementType::I16 => DatumType::I16,
+        ElementType::U32 => DatumType::U32,
+        ElementType::I32 => DatumType::I32,
+        ElementType::U64 => DatumType::U64,
+        ElementType::I64 => DatumType::I64,
+        ElementType::F16 => DatumType::F16,
+        ElementType::F32 => DatumType::F32,
+        ElementType::F64 => DatumType::F64,
+        other => return Err(Error::new(ErrorKind::Unsupported, format!("device CPU has no element type {other}"))),
+    })
+}
+
+/// A model compiled for the embedded engine.
+pub(super) struct CpuModel {
+    info: ModelInfo,
+    pool: Arc<Pool>,
+    plans: Arc<Plans>,
+    profiling: bool,
+    ignored: Vec<Ignored>,
+}
+
+/// Plans by input shapes, made on demand.
+pub(super) struct Plans {
+    file: OnnxFile,
+    parsed: InferenceModel,
+    /// The least recently made first.
+    by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
+    /// Known once a batch of more than one has run.
+    pub(super) rows: OnceLock<Rows>,
+}
+
+/// What the rows of an open first axis are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// A batch: each row gives its own, and runs by itself.
+    Independent,
+    /// The model looks at all of them at once.
+    Mixed,
+}
+
+impl CpuModel {
+    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    pub(super) fn compile(path: &Path, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
+        let mut file = OnnxFile::read(path)?;
+        let parsed = file.parse()?;
+        if file.info.inputs.len() != read.inputs.len() {
+            let message = format!(
+                "`{}` changed since it was read: expected {} inputs, got {}; read it again",
+                path.display(),
+                read.inputs.len(),
+                file.info.inputs.len()
+            );
+            return Err(Error::new(ErrorKind::Model, message));
+        }
+        if read.inputs.iter().zip(&file.info.inputs).any(|(read, own)| read.shape != own.shape) {
+            // What the file says of the outputs is for its own shapes.
+            file.info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
+        }
+        file.info.inputs.clone_from(&read.inputs);
+        let mut info = file.info.clone();
+        let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
+        // Where the shapes are known, or open in the batch only, compile now: errors come early, and the outputs' shapes are true.
+        let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
+        if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
+            let plan = plans.get(&shapes)?;
+            let has_batch = info.inputs.iter().any(has_batch);
+            for (output_idx, port) in info.outputs.iter_mut().enumerate() {
+                let fact = plan.model().output_fact(output_idx).map_err(|error| plans.file.refused(&error))?;
+                if let Some(shape) = fact.shape.as_concrete() {
+                    let dims = shape.iter().enumerate().map(|(axis, &extent)| match axis {
+                        0 if has_batch => Dim::Dynamic,
+                        _ => Dim::Fixed(extent),
+                    });
+                    port.shape = PartialShape::new(dims.collect())?;
+                }
+                port.element = ElementType::ALL
+                    .into_iter()
+                    .find(|&element| datum_of(element).is_ok_and(|datum| datum == fact.datum_type))
+                    .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
+            }
+        }
+        let ignored = Ignored::of([
+            (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
+            (config.n_threads.is_some_and(|n_threads| n_threads > 1), "n_threads", "it computes a run on one thread"),
+            (config.cache_folder.is_some(), "cache_folder", "its plans can't be kept in files"),
+        ]);
+        Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling, ignored })
+    }
+}
+
+/// Whether the first axis is open: a batch.
+pub(super) fn has_batch(port: &Port) -> bool {
+    port.shape.dims().first().is_some_and(Dim::is_open)
+}
+
+impl Plans {
+    /// The plan for these input shapes.
+    pub(super) fn get(&self, shapes: &[Shape]) -> Result<Plan> {
+        let mut by_shapes = self.by_shapes.lock().unwrap();
+        if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
+            return Ok(plan.clone());
+        }
+        // Compiled under the lock: other requests would only compile the same.
+        let plan = calm(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
+        if by_shapes.len() == MAX_PLANS {
+            by_shapes.remove(0);
+        }
+        by_shapes.push((shapes.to_vec(), plan.clone()));
+        Ok(plan)
+    }
+
+    /// Names and operators of the file's nodes, without weights and inputs.
+    pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
+        let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
+        nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
+    }
+
+    fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
+        // Weights are multiplied here already, where constants are folded.
+        let _flushed = FlushDenormals::enter();
+        let mut model = self.parsed.clone();
+        for (input_idx, (shape, port)) in shapes.iter().zip(&self.file.info.inputs).enumerate() {
+            let datum = datum_of(port.element).map_err(TractError::msg)?;
+            model.set_input_fact(input_idx, InferenceFact::dt_shape(datum, &**shape))?;
+        }
+        SimplePlan::new(model.into_optimized()?)
+    }
+}
+
+impl DeviceModel for CpuModel {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn device(&self) -> Option<&str> {
+        Some("CPU")
+    }
+
+    fn ignored(&self) -> Vec<Ignored> {
+        self.ignored.clone()
+    }
+
+    fn steps(&self) -> Vec<DeviceStep> {
+        vec![DeviceStep { name: "infer", executor: self.pool.clone() }]
+    }
+
+    fn computes_rows_in_turn(&self) -> bool {
+        true
+    }
+
+    fn optimal_number_of_requests(&self) -> usize {
+        self.pool.n_threads()
+    }
+
+    fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
+        Ok(Box::new(CpuRequest::new(self.plans.clone(), &self.info, self.profiling)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_its_weights_says_the_same_of_itself() {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
+        let real = std::env::var_os("ROIFLOW_MODELS").map(|folder| Path::new(&folder).join("models"));
+        let files = [Some(ours), real].into_iter().flatten().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+        let mut n_models = 0;
+        for path in files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ending| ending == "onnx")) {
+            let outline = onnx::outline(std::fs::File::open(&path).unwrap()).unwrap();
+            let outlined = OnnxFile::of_proto(onnx().proto_model_for_read(&mut &outline[..]).unwrap(), &path).unwrap();
+            let (whole, n_bytes) = (OnnxFile::read(&path).unwrap(), std::fs::metadata(&path).unwrap().len());
+            assert_eq!(outlined.info, whole.info, "{}", path.display());
+            assert_eq!(OnnxFile::read_info(&path).unwrap(), whole.info, "{}", path.display());
+            // Some keep their weights in nodes, which are part of it.
+            let has_weights_apart = path.ends_with("age-v1.onnx");
+            assert!(
+                outline.len() as u64 <= if has_weights_apart { n_bytes / 100 } else { n_bytes },
+                "{}: {}",
+                path.display(),
+                outline.len()
+            );
+            n_models += 1;
+        }
+        assert!(n_models > 5);
+    }
+}

@@ -1,0 +1,341 @@
+//! The engine's part of one request: its state per plan, and input memory that the engine can read in place.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use tract_onnx::prelude::Tensor as EngineTensor;
+use tract_onnx::prelude::{DatumType, TValue, TVec, TractError, TypedSimpleState, tvec};
+use tract_onnx::tract_core::plan;
+
+use super::model::{Plan, Plans, Rows, datum_of, has_batch};
+use super::profile::Profile;
+use super::scratch::Life;
+use crate::denormals::FlushDenormals;
+use crate::quiet;
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
+use crate::runtime::io::DeviceIo;
+use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
+use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
+
+pub(super) struct CpuRequest {
+    plans: Arc<Plans>,
+    inputs: Vec<Port>,
+    /// The memory of the inputs that this request allocated, by address.
+    own_inputs: Vec<Option<Arc<EngineTensor>>>,
+    /// One row per input, for what is copied.
+    rows: Vec<Option<Arc<EngineTensor>>>,
+    /// The state of the plan that ran last; shapes change seldom.
+    running: Option<Running>,
+    /// If the user wants to know the times of nodes.
+    profile: Option<Profile>,
+}
+
+/// A plan's state, for inputs of these shapes.
+struct Running {
+    shapes: TVec<Shape>,
+    state: TypedSimpleState,
+    life: Life,
+}
+
+impl CpuRequest {
+    pub(super) fn new(plans: Arc<Plans>, info: &ModelInfo, profiling: bool) -> Self {
+        let none = || info.inputs.iter().map(|_| None).collect();
+        Self {
+            plans,
+            inputs: info.inputs.clone(),
+            own_inputs: none(),
+            rows: none(),
+            running: None,
+            profile: profiling.then(Profile::default),
+        }
+    }
+
+    /// The number of rows, if the first axis is open and all inputs that have it agree; and the shapes of the inputs.
+    fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, TVec<Shape>)> {
+        let mut shapes = tvec![];
+        for (input_idx, port) in self.inputs.iter().enumerate() {
+            let shape = *io.input(input_idx).layout().shape();
+            if shape.contains(&0) && port.shape.to_static().is_none() && !io.is_given(input_idx) {
+                return Err(Error::new(ErrorKind::Tensor, format!("input {port}: got the empty shape {shape}; set a tensor first")));
+            }
+            shapes.push(shape);
+        }
+        let mut batches = self.inputs.iter().zip(&shapes).filter(|(port, _)| has_batch(port)).map(|(_, shape)| shape[0]);
+        let n_rows = batches.next().filter(|n_rows| batches.all(|other| other == *n_rows));
+        Ok((n_rows, shapes))
+    }
+
+    /// The shapes of the inputs of one row.
+    fn row_shapes(&self, shapes: &[Shape]) -> TVec<Shape> {
+        let of_row = |(port, shape): (&Port, &Shape)| {
+            if !has_batch(port) {
+                return *shape;
+            }
+            let mut dims = [0; MAX_RANK];
+            dims[..shape.len()].copy_from_slice(shape);
+            dims[0] = 1;
+            Shape::new(&dims[..shape.len()])
+        };
+        self.inputs.iter().zip(shapes).map(of_row).collect()
+    }
+
+    /// The engine's tensor for one input, or one row of it: in place where it can be, else copied.
+    fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
+        let bytes = io.input(input_idx);
+        // The same memory may have been given another shape since, or be seen through a window.
+        if let Some(own) = &self.own_inputs[input_idx]
+            && own.shape() == &**shape
+            && bytes.layout().shape() == shape
+            && bytes.layout().is_dense()
+            && own.as_bytes().as_ptr() == bytes.extent().as_ptr()
+        {
+            return Ok(TValue::from_const(own.clone()));
+        }
+        let mut row = match self.rows[input_idx].take() {
+            Some(row) if row.shape() == &**shape && Arc::strong_count(&row) == 1 => row,
+            _ => Arc::new(zeros(self.inputs[input_idx].element, shape)?),
+        };
+        let target = Arc::get_mut(&mut row).expect("it is new, or nobody else has it; the engine takes no weak shares").as_bytes_mut();
+        match row_idx {
+            Some(row_idx) => bytes.copy_row_to_dense(row_idx, target)?,
+            None => bytes.copy_all_to_dense(target)?,
+        }
+        self.rows[input_idx] = Some(row.clone());
+        Ok(TValue::from_const(row))
+    }
+}
+
+impl DeviceRequest for CpuRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        let element = self.inputs[port_idx].element;
+        let layout = Layout::dense(element, shape)?;
+        if layout.n_elements() == 0 {
+            // An empty tensor of the engine has no address; this one is replaced before it is read.
+            return Ok(Tensor::new(element, shape)?);
+        }
+        let (memory, own) = EngineMemory::new(element, &shape)?;
+        self.own_inputs[port_idx] = Some(own);
+        Ok(Tensor::foreign_whole(Box::new(memory), layout)?)
+    }
+
+    fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        if let Some(profile) = &mut self.profile {
+            profile.begin_run();
+        }
+        let (n_rows, shapes) = self.shapes(io)?;
+        match n_rows {
+            Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
+                Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
+                Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
+                // Equal rows tell nothing: each may be the mean of all.
+                None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
+                None => {
+                    let rows = self.find_out(n_rows, &shapes, io, cancel)?;
+                    let _known = self.plans.rows.set(rows);
+                    Ok(())
+                }
+            },
+            _ => self.run_whole(&shapes, io, cancel),
+        }
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        let profile = self.profile.as_ref().ok_or_else(profiling_is_off)?;
+        Ok(profile.nodes(&self.plans.nodes_of_file()))
+    }
+}
+
+impl CpuRequest {
+    fn run_whole(&mut self, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let outputs = self.compute(shapes, None, io, cancel)?;
+        write_whole(&outputs, io)
+    }
+
+    /// Whether the rows of an input are not all the same.
+    fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
+        for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
+            let input = io.input(input_idx);
+            let mut rows = [vec![0; input.layout().dense_bytes() / n_rows], vec![0; input.layout().dense_bytes() / n_rows]];
+            input.copy_row_to_dense(0, &mut rows[0])?;
+            for row_idx in 1..n_rows {
+                input.copy_row_to_dense(row_idx, &mut rows[1])?;
+                if rows[0] != rows[1] {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn run_rows(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let row_shapes = self.row_shapes(shapes);
+        for row_idx in 0..n_rows {
+            let row = self.compute(&row_shapes, Some(row_idx), io, cancel)?;
+            write_row(&row, row_idx, n_rows, io)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a batch in both ways and leaves the right results. An open first axis need not be a batch: a model may well
+    /// average over it, or append to it. Where both ways agree, rows are what it is; in doubt, the whole is right.
+    fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
+        let whole = match self.compute(shapes, None, io, cancel) {
+            Ok(whole) => whole,
+            Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
+            // Many exporters write a batch of one into the graph, though the input is open.
+            Err(error) => {
+                tracing::debug!("a batch of {n_rows} at once: {error}; row by row instead");
+                return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
+            }
+        };
+        let row_shapes = self.row_shapes(shapes);
+        let mut rows = Vec::with_capacity(n_rows);
+        for row_idx in 0..n_rows {
+            match self.compute(&row_shapes, Some(row_idx), io, cancel) {
+                Ok(row) if whole.iter().zip(&row).all(|(whole, row)| is_row(row, whole, row_idx, n_rows)) => rows.push(row),
+                Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
+                _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
+            }
+        }
+        // Sums in another order differ in their last bits: a batch gives what its rows give, from the first time on.
+        rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
+        Ok(Rows::Independent)
+    }
+
+    /// Runs the plan of these shapes, on one row of the inputs or on all of them.
+    fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
+        // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
+        let mut running = match self.running.take() {
+            Some(running) if *running.shapes == *shapes => running,
+            _ => {
+                let plan: Plan = self.plans.get(shapes)?;
+                Running { shapes: shapes.into(), state: plan.spawn().map_err(device_error)?, life: Life::default() }
+            }
+        };
+        let Running { state, life, .. } = &mut running;
+        let mut inputs: TVec<TValue> = tvec![];
+        for (input_idx, shape) in shapes.iter().enumerate() {
+            let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
+            inputs.push(self.turn_input(input_idx, shape, row_idx, io)?);
+        }
+        let flushed = FlushDenormals::enter();
+        let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
+        let mut session = None;
+        // Two closures, so that a run that nobody times does not even ask.
+        let ran = quiet::catch(|| match &mut self.profile {
+            None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                go_on()?;
+                session = Some(context.session);
+                plan::eval(context, op_state, node, inputs)
+            }),
+            Some(profile) => {
+                profile.begin_turn(state.plan());
+                state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
+                    go_on()?;
+                    session = Some(context.session);
+                    profile.time(node.id, || plan::eval(context, op_state, node, inputs))
+                })
+            }
+        });
+        drop(flushed);
+        let ran = ran.map_err(|why| Error::new(ErrorKind::Panic, format!("device CPU: {why}")))?;
+        if let Some(session) = session {
+            life.ran(session, state.plan());
+        }
+        let outputs = ran.map_err(|error| cancel.check().err().unwrap_or_else(|| device_error(error)))?;
+        self.running = Some(running);
+        Ok(outputs)
+    }
+}
+
+fn write_whole(outputs: &[TValue], io: &mut DeviceIo<'_>) -> Result<()> {
+    for (output_idx, output) in outputs.iter().enumerate() {
+        io.output(output_idx, output.shape())?.copy_all_from_dense(output.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes the outputs of one row to their place in the batch.
+fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceIo<'_>) -> Result<()> {
+    for (output_idx, output) in outputs.iter().enumerate() {
+        let mut shape = TVec::from_slice(output.shape());
+        if shape.first() != Some(&1) {
+            let got = output.shape();
+            let message = format!("output {output_idx} of one row has shape {got:?}: expected 1 in front, to be put into a batch");
+            return Err(Error::new(ErrorKind::Device, message));
+        }
+        shape[0] = n_rows;
+        io.output(output_idx, &shape)?.row_mut(row_idx)?.copy_from_dense(output.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Whether an output computed of one row is that row of the output computed of all, but for the order of its sums.
+fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
+    let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
+    if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
+        return false;
+    }
+    let (row_bytes, n_bytes) = (row.as_bytes(), row.as_bytes().len());
+    let whole_bytes = &whole.as_bytes()[row_idx * n_bytes..][..n_bytes];
+    if row.datum_type() != DatumType::F32 {
+        return row_bytes == whole_bytes;
+    }
+    let numbers = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect::<Vec<_>>();
+    let is_close = |(row, whole): (&f32, &f32)| (row - whole).abs() <= 1e-3 * (1.0 + whole.abs()) || row.to_bits() == whole.to_bits();
+    numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
+}
+
+/// A tensor of the engine. The engine itself ends the process where there is not so much memory.
+fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
+    let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
+    // Room for its alignment, too.
+    if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
+        let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
+        return Err(Error::new(ErrorKind::OutOfMemory, message));
+    }
+    EngineTensor::zero_dt(datum_of(element)?, shape).map_err(device_error)
+}
+
+fn device_error(error: TractError) -> Error {
+    Error::new(ErrorKind::Device, format!("device CPU: {error:#}"))
+}
+
+/// A tensor of the engine as memory of one of ours: we write it between runs, the engine reads it during runs.
+struct EngineMemory {
+    ptr: NonNull<u8>,
+    len: usize,
+    _owner: Arc<EngineTensor>,
+}
+
+// SAFETY: the bytes belong to `_owner`, a heap block that never moves or shrinks. The engine reads them only in `run_step`,
+// while the run holds a read lease, and never writes: it sees them as a shared constant. We write only under a write lease.
+unsafe impl ForeignMemory for EngineMemory {
+    fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: plain bytes; see above for who touches them when.
+unsafe impl Send for EngineMemory {}
+// SAFETY: as above.
+unsafe impl Sync for EngineMemory {}
+
+impl EngineMemory {
+    fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
+        let mut tensor = zeros(element, shape)?;
+        // The pointer is taken while the tensor is still exclusively ours, so that writing through it is allowed later on.
+        let bytes = tensor.as_bytes_mut();
+        let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());
+        let owner = Arc::new(tensor);
+        Ok((Self { ptr, len, _owner: owner.clone() }, owner))
+    }
+}

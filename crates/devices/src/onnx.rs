@@ -1,0 +1,400 @@
+//! What is looked at and changed in the bytes of an ONNX file before an engine gets them: the shapes of its inputs, which some engines
+//! take as the file has them, and keep only as the file has them.
+//!
+//! Knows the wire format of protocol buffers and the numbers of some fields, so that weights, which are nearly all of a file, are
+//! passed over and copied as they are. Reads of any bytes end: what is no such message is an error.
+
+use std::io::{self, BufReader, Read, Seek};
+
+use crate::engine::Said;
+use crate::runtime::{Dim, Port};
+
+// Fields of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
+const MODEL_GRAPH: u64 = 7;
+const GRAPH_NODE: u64 = 1;
+const GRAPH_INITIALIZER: u64 = 5;
+const GRAPH_INPUT: u64 = 11;
+const GRAPH_OUTPUT: u64 = 12;
+const GRAPH_VALUE_INFO: u64 = 13;
+const NODE_NAME: u64 = 3;
+const NODE_OPERATOR: u64 = 4;
+const VALUE_NAME: u64 = 1;
+const VALUE_TYPE: u64 = 2;
+const TYPE_TENSOR: u64 = 1;
+const TENSOR_SHAPE: u64 = 2;
+const SHAPE_DIM: u64 = 1;
+const DIM_EXTENT: u64 = 1;
+// Of `TensorProto`: its numbers, by type, and its bytes.
+const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
+
+/// The model with these input shapes; `None` if it has them already. What the file says of outputs and of values in between is
+/// for its own shapes, so it is left open, and the engine finds it anew.
+///
+/// # Errors
+/// If this is no such message.
+pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
+    let mut differs = false;
+    for graph in messages(model, MODEL_GRAPH)? {
+        for input in messages(graph, GRAPH_INPUT)? {
+            differs |= with_wanted_shape(input, inputs)?.is_some();
+        }
+    }
+    if !differs {
+        return Ok(None);
+    }
+    let changed = rewrite(model, &mut |number, graph| match number {
+        MODEL_GRAPH => Ok(Change::To(rewrite(graph, &mut |number, value| match number {
+            GRAPH_INPUT => Ok(with_wanted_shape(value, inputs)?.map_or(Change::Keep, Change::To)),
+            GRAPH_OUTPUT => Ok(Change::To(with_shape(value, &mut |_| Some(Dim::Dynamic))?)),
+            GRAPH_VALUE_INFO => Ok(Change::Drop),
+            _ => Ok(Change::Keep),
+        })?)),
+        _ => Ok(Change::Keep),
+    })?;
+    Ok(Some(changed))
+}
+
+/// Names and operators of the graph's nodes, constants left out.
+///
+/// # Errors
+/// If this is no such message.
+pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
+    let mut nodes = Vec::new();
+    for graph in messages(model, MODEL_GRAPH)? {
+        for node in messages(graph, GRAPH_NODE)? {
+            let text = |number| Ok::<_, String>(messages(node, number)?.first().map(|text| String::from_utf8_lossy(text).into_owned()));
+            let (name, operator) = (text(NODE_NAME)?.unwrap_or_default(), text(NODE_OPERATOR)?.unwrap_or_default());
+            if operator != "Constant" && !name.is_empty() {
+                nodes.push((name, operator));
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+/// Whether weights may lie in files beside the model. Looks for the key under which a tensor names its file, wherever it stands;
+/// a text that holds the same bytes does no harm.
+pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
+    const KEY: &[u8] = b"\x0a\x08location";
+    let mut window = vec![0; 64 << 10];
+    let mut n_kept = 0;
+    loop {
+        let n_read = model.read(&mut window[n_kept..])?;
+        let seen = &window[..n_kept + n_read];
+        if n_read == 0 || memchr::memmem::find(seen, KEY).is_some() {
+            return Ok(n_read > 0);
+        }
+        // The key may begin in one piece and end in the next.
+        let from = seen.len().saturating_sub(KEY.len() - 1);
+        let n_seen = seen.len();
+        window.copy_within(from..n_seen, 0);
+        n_kept = n_seen - from;
+    }
+}
+
+/// A model without the values of its weights: all else is in it. They are nearly all of a file, and are not read.
+///
+/// # Errors
+/// If the file can't be read, or this is no such message.
+pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
+    let mut file = BufReader::new(file);
+    let len = file.seek(io::SeekFrom::End(0))?;
+    file.rewind()?;
+    outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
+}
+
+/// The next message of the file without the values of tensors, which lie at the end of the path.
+fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
+    let (mut bytes, mut left) = (Vec::new(), len);
+    while left > 0 {
+        let key = next_varint(file, &mut left)?;
+        let number = key >> 3;
+        let len = match key & 7 {
+            0 => {
+                let value = next_varint(file, &mut left)?;
+                write_varint(key, &mut bytes);
+                write_varint(value, &mut bytes);
+                continue;
+            }
+            MESSAGE => next_varint(file, &mut left)?,
+            1 => 8,
+            5 => 4,
+            _ => return Err(bad()),
+        };
+        left = left.checked_sub(len).ok_or_else(bad)?;
+        if path.is_empty() && TENSOR_VALUES.contains(&number) {
+            file.seek_relative(i64::try_from(len).map_err(|_| bad())?)?;
+            continue;
+        }
+        write_varint(key, &mut bytes);
+        match path.split_first() {
+            Some((next, path)) if *next == number && key & 7 == MESSAGE => {
+                let inner = outline_of(file, len, path)?;
+                write_varint(inner.len() as u64, &mut bytes);
+                bytes.extend_from_slice(&inner);
+            }
+            _ => {
+                if key & 7 == MESSAGE {
+                    write_varint(len, &mut bytes);
+                }
+                if file.by_ref().take(len).read_to_end(&mut bytes)? as u64 != len {
+                    return Err(bad());
+                }
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
+    let mut bytes = [0; 10];
+    for n_read in 0..bytes.len() {
+        *left = left.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
+        file.read_exact(&mut bytes[n_read..=n_read])?;
+        if bytes[n_read] & 0x80 == 0 {
+            break;
+        }
+    }
+    read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+}
+
+/// An input with the shape of the port of its name; `None` if it has that, or there is none.
+fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
+    let name = messages(input, VALUE_NAME)?.first().copied().unwrap_or_default();
+    let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
+    let mut wanted = port.shape.dims().iter();
+    let mut differs = false;
+    let changed = with_shape(input, &mut |own| {
+        let wanted = wanted.next()?;
+        let is_as_wanted = match (own, wanted) {
+            (Dim::Fixed(own), Dim::Fixed(wanted)) => own == *wanted,
+            (own, wanted) => own.is_open() && wanted.is_open(),
+        };
+        differs |= !is_as_wanted;
+        (!is_as_wanted).then_some(*wanted)
+    })?;
+    Ok(differs.then_some(changed))
+}
+
+/// A value with other extents: `change` is asked for each, and gives `None` for one that stays.
+fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> Said<Vec<u8>> {
+    let path = [VALUE_TYPE, TYPE_TENSOR, TENSOR_SHAPE];
+    within(value, &path, &mut |shape| {
+        rewrite(shape, &mut |number, dim| {
+            if number != SHAPE_DIM {
+                return Ok(Change::Keep);
+            }
+            Ok(match change(extent_of(dim)?) {
+                None => Change::Keep,
+                Some(Dim::Fixed(extent)) => {
+                    let mut bytes = Vec::new();
+                    write_varint(DIM_EXTENT << 3, &mut bytes);
+                    write_varint(extent as u64, &mut bytes);
+                    Change::To(bytes)
+                }
+                Some(_) => Change::To(Vec::new()),
+            })
+        })
+    })
+}
+
+fn extent_of(dim: &[u8]) -> Said<Dim> {
+    let mut rest = dim;
+    while let Some(field) = Field::next(&mut rest)? {
+        // Some exporters write an open extent as 0 or -1, which the library takes at its word.
+        if let (DIM_EXTENT, Content::Number(extent)) = (field.number, field.content) {
+            return Ok(Dim::Fixed(usize::try_from(extent as i64).unwrap_or(0)));
+        }
+    }
+    Ok(Dim::Dynamic)
+}
+
+enum Change {
+    Keep,
+    Drop,
+    To(Vec<u8>),
+}
+
+/// A message with some of its messages changed: `change` is asked for each, with its field number.
+fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> Said<Change>) -> Said<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(message.len() + 16);
+    let mut rest = message;
+    while let Some(field) = Field::next(&mut rest)? {
+        let changed = match field.content {
+            Content::Message(content) => change(field.number, content)?,
+            _ => Change::Keep,
+        };
+        match changed {
+            Change::Keep => bytes.extend_from_slice(field.whole),
+            Change::Drop => {}
+            Change::To(content) => {
+                write_varint(field.number << 3 | MESSAGE, &mut bytes);
+                write_varint(content.len() as u64, &mut bytes);
+                bytes.extend_from_slice(&content);
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// A message with what lies at the end of the path changed.
+fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> Said<Vec<u8>>) -> Said<Vec<u8>> {
+    let Some((first, path)) = path.split_first() else { return change(message) };
+    rewrite(message, &mut |number, content| {
+        if number == *first { Ok(Change::To(within(content, path, change)?)) } else { Ok(Change::Keep) }
+    })
+}
+
+/// The messages and texts with this field number.
+fn messages(message: &[u8], number: u64) -> Said<Vec<&[u8]>> {
+    let (mut found, mut rest) = (Vec::new(), message);
+    while let Some(field) = Field::next(&mut rest)? {
+        if let (true, Content::Message(content)) = (field.number == number, field.content) {
+            found.push(content);
+        }
+    }
+    Ok(found)
+}
+
+const MESSAGE: u64 = 2;
+
+struct Field<'a> {
+    number: u64,
+    content: Content<'a>,
+    /// With its key.
+    whole: &'a [u8],
+}
+
+enum Content<'a> {
+    Number(u64),
+    /// A message, a text, or packed numbers.
+    Message(&'a [u8]),
+    Fixed,
+}
+
+impl<'a> Field<'a> {
+    /// Takes the next field off; `None` at the end.
+    fn next(rest: &mut &'a [u8]) -> Said<Option<Self>> {
+        let whole = *rest;
+        if whole.is_empty() {
+            return Ok(None);
+        }
+        let key = read_varint(rest)?;
+        let content = match key & 7 {
+            0 => Content::Number(read_varint(rest)?),
+            MESSAGE => {
+                let len = usize::try_from(read_varint(rest)?).map_err(|_| cut_off())?;
+                Content::Message(take(rest, len)?)
+            }
+            1 => take(rest, 8).map(|_| Content::Fixed)?,
+            5 => take(rest, 4).map(|_| Content::Fixed)?,
+            other => return Err(format!("its bytes are no protocol buffer (wire type {other})")),
+        };
+        Ok(Some(Self { number: key >> 3, content, whole: &whole[..whole.len() - rest.len()] }))
+    }
+}
+
+fn cut_off() -> String {
+    "its bytes are no protocol buffer, or cut off".to_owned()
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Said<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(len).ok_or_else(cut_off)?;
+    *rest = after;
+    Ok(taken)
+}
+
+fn read_varint(rest: &mut &[u8]) -> Said<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take(rest, 1)?[0];
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(cut_off())
+}
+
+fn write_varint(mut value: u64, bytes: &mut Vec<u8>) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::runtime::PartialShape;
+    use crate::tensor::ElementType;
+
+    fn tiny(name: &str) -> Vec<u8> {
+        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)).unwrap()
+    }
+
+    fn input(dims: impl Into<PartialShape>) -> Port {
+        Port::new("x", ElementType::F32, dims.into())
+    }
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        let model = tiny("double.onnx"); // x [?, 4]
+        assert_eq!(with_input_shapes(&model, &[input([Dim::Dynamic, 4.into()])]), Ok(None));
+        assert_eq!(with_input_shapes(&model, &[input([Dim::from(1..=3), 4.into()])]), Ok(None));
+        let changed = with_input_shapes(&model, &[input([3, 4])]).unwrap().unwrap();
+        assert_eq!(with_input_shapes(&changed, &[input([3, 4])]), Ok(None));
+        let opened = with_input_shapes(&changed, &[input([Dim::Dynamic; 2])]).unwrap().unwrap();
+        assert!(with_input_shapes(&opened, &[input([Dim::Dynamic, 4.into()])]).unwrap().is_some());
+        assert_eq!(nodes(&opened).unwrap(), nodes(&model).unwrap());
+    }
+
+    #[test]
+    fn an_outline_is_all_but_the_values_of_weights() {
+        // ModelProto { graph (7): { name (2): "g", initializer (5): { dims (1): 3, raw_data (9): "abc", name (8): "w" }, node (1): { } }, ir_version (1): 300 }
+        let tensor = b"\x08\x03\x4a\x03abc\x42\x01w";
+        let graph = [b"\x12\x01g\x2a\x0a", &tensor[..], b"\x0a\x00"].concat();
+        let model = [b"\x3a", &[graph.len() as u8][..], &graph, b"\x08\xac\x02"].concat();
+        let outlined = b"\x3a\x0c\x12\x01g\x2a\x05\x08\x03\x42\x01w\x0a\x00\x08\xac\x02";
+        assert_eq!(outline(Cursor::new(&model)).unwrap(), outlined);
+        assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "nothing is left to leave out");
+        let too_long = [b"\x3a\xff\x7f", &graph[..]].concat();
+        assert_eq!(outline(Cursor::new(&too_long)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_an_end() {
+        let model = tiny("double.onnx");
+        let inputs = [input([3, 4])];
+        for len in 0..model.len() {
+            let _read = (with_input_shapes(&model[..len], &inputs), outline(Cursor::new(&model[..len])));
+        }
+        for at in 0..model.len() {
+            for flip in [0x01, 0x7f, 0x80, 0xff] {
+                let mut bad = model.clone();
+                bad[at] ^= flip;
+                let _read = (with_input_shapes(&bad, &inputs), nodes(&bad), outline(Cursor::new(&bad)));
+            }
+        }
+    }
+
+    #[test]
+    fn weights_in_other_files_are_seen() {
+        let says = |model: &[u8]| may_have_other_files(model).unwrap();
+        assert!(!says(&tiny("double.onnx")));
+        // TensorProto { external_data (13): [{ key: "location", value: "w" }] }
+        let tensor = b"\x6a\x0d\x0a\x08location\x12\x01w";
+        assert!(says(&[&tiny("double.onnx")[..], tensor].concat()));
+        // Wherever in the file, and in whatever pieces it is read.
+        for before in (64 << 10) - 40..(64 << 10) + 10 {
+            let zeros = vec![0; before];
+            let in_pieces = zeros.chain(&tensor[..5]).chain(&tensor[5..]);
+            assert!(may_have_other_files(in_pieces).unwrap(), "{before}");
+        }
+        assert!(!says(&vec![0x0a; 200_000]));
+    }
+}

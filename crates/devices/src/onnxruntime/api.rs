@@ -1,0 +1,403 @@
+//! The library's table of functions, and owners of what it gives out. Everything that names a function of the library is here
+//! and in `model`, `request`.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+use ort_sys::{
+    ORT_API_VERSION, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr, OrtTypeInfo,
+    OrtValue,
+};
+
+use crate::engine::{Extent, Said, c_string, one_line};
+use crate::exit;
+use crate::find;
+use crate::runtime::{Dim, Interrupt, PartialShape};
+use crate::tensor::{ElementType, MAX_RANK};
+
+/// The first version that tells the times of nodes run by run.
+const PROFILES_RUNS: u32 = 25;
+
+/// The table of that version, which later ones only lengthen.
+#[repr(C)]
+struct ApiOf25 {
+    of_17: OrtApi,
+    of_18_to_24: [*const c_void; 139],
+    run_options_enable_profiling: unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr,
+    run_options_disable_profiling: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
+}
+
+// The library's own header says that the first of the two is function 415, and that those of 1.17 are 276.
+const _: () = assert!(size_of::<OrtApi>() == 276 * size_of::<usize>());
+const _: () = assert!(std::mem::offset_of!(ApiOf25, run_options_enable_profiling) == 415 * size_of::<usize>());
+
+/// The loaded library. Lives as long as the process.
+pub(super) struct Api {
+    table: &'static OrtApi,
+    enable_profiling: Option<unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr>,
+    env: NonNull<OrtEnv>,
+    cpu_memory: NonNull<OrtMemoryInfo>,
+    pub(super) version: String,
+    /// `CPU`, `CUDA`, ... as the library calls them.
+    pub(super) providers: Vec<String>,
+    pub(super) path: PathBuf,
+}
+
+// SAFETY: the table never changes; the environment and the memory description are made for use from all threads, as the
+// library's documentation says of `OrtEnv` and of constant objects.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+impl Api {
+    /// Loads the library and makes its environment.
+    pub(super) fn open(path: &Path) -> Said<Self> {
+        let library = find::load(path)?;
+        // SAFETY: the C API has had this function with this signature since version 1.
+        let base = unsafe { library.get::<unsafe extern "system" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
+        let base = base.map_err(|_| "it has no function `OrtGetApiBase`, so it is not ONNX Runtime".to_owned())?;
+        // SAFETY: takes nothing; gives a static table or null.
+        let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` gave nothing")?;
+        // SAFETY: gives a static string.
+        let version = unsafe { text((base.GetVersionString)()) };
+        // SAFETY: gives a static table of at least this version's functions, or null if the library is older.
+        let table = unsafe { (base.GetApi)(ORT_API_VERSION).as_ref() };
+        let table = table.ok_or_else(|| format!("it is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
+        let mut env = ptr::null_mut();
+        // SAFETY: the callback has the signature that is asked for and ignores its parameter; the name is a C string.
+        let status = unsafe {
+            (table.CreateEnvWithCustomLogger)(
+                log,
+                ptr::null_mut(),
+                OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
+                c"roiflow".as_ptr(),
+                &raw mut env,
+            )
+        };
+        check(table, status)?;
+        let mut cpu_memory = ptr::null_mut();
+        // SAFETY: plain values and a place for the answer.
+        let status = unsafe {
+            (table.CreateCpuMemoryInfo)(
+                ort_sys::OrtAllocatorType::OrtDeviceAllocator,
+                ort_sys::OrtMemType::OrtMemTypeDefault,
+                &raw mut cpu_memory,
+            )
+        };
+        check(table, status)?;
+        let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
+            return Err("it gave no environment".to_owned());
+        };
+        // Asked for only where it is there: the library complains on the error output.
+        let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
+        // SAFETY: gives a static table of at least that version's functions, or null.
+        let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
+        let enable_profiling = newer.map(|newer| newer.run_options_enable_profiling);
+        Ok(Self { table, enable_profiling, env, cpu_memory, version, providers: providers(table)?, path: path.to_owned() })
+    }
+
+    pub(super) fn table(&self) -> &'static OrtApi {
+        self.table
+    }
+
+    pub(super) fn env(&self) -> *const OrtEnv {
+        self.env.as_ptr()
+    }
+
+    pub(super) fn check(&self, status: OrtStatusPtr) -> Said<()> {
+        check(self.table, status)
+    }
+
+    /// Whether the library tells the times of nodes run by run.
+    pub(super) fn profiles_runs(&self) -> bool {
+        self.enable_profiling.is_some()
+    }
+
+    /// A value over somebody's memory, which must outlive its use.
+    pub(super) fn value_over(&self, extent: &Extent) -> Said<Value> {
+        let &Extent { ptr, n_bytes, shape, element } = extent;
+        let mut dims = [0_i64; MAX_RANK];
+        for (dim, &extent) in dims.iter_mut().zip(shape.iter()) {
+            *dim = extent as i64;
+        }
+        let mut value = ptr::null_mut();
+        // SAFETY: pointer and length describe memory of the caller, which is only looked at when the value is used; `dims` has at
+        // least `shape.len()` entries.
+        let status = unsafe {
+            (self.table.CreateTensorWithDataAsOrtValue)(
+                self.cpu_memory.as_ptr(),
+                ptr.cast::<c_void>(),
+                n_bytes,
+                dims.as_ptr(),
+                shape.len(),
+                onnx_of(element),
+                &raw mut value,
+            )
+        };
+        self.check(status)?;
+        Ok(Value { table: self.table, ptr: NonNull::new(value).ok_or("it gave no value")? })
+    }
+
+    /// Element type and shape of an input or output, told by `type_info`.
+    ///
+    /// # Safety
+    /// `type_info` is a live description of this library.
+    pub(super) unsafe fn port_type(&self, type_info: NonNull<OrtTypeInfo>) -> Said<(ElementType, PartialShape)> {
+        let mut tensor = ptr::null();
+        // SAFETY: the description lives, the caller promises; gives null for what is no tensor.
+        let status = unsafe { (self.table.CastTypeInfoToTensorInfo)(type_info.as_ptr(), &raw mut tensor) };
+        self.check(status)?;
+        if tensor.is_null() {
+            return Err("it is not a tensor".to_owned());
+        }
+        // Read as a number: a newer library may know types that this program does not.
+        let (mut code, mut rank) = (0_i32, 0);
+        // SAFETY: `tensor` is part of the description; the type is stored as an enumeration of 32 bits.
+        let status = unsafe { (self.table.GetTensorElementType)(tensor, (&raw mut code).cast()) };
+        self.check(status)?;
+        // SAFETY: as above.
+        let status = unsafe { (self.table.GetDimensionsCount)(tensor, &raw mut rank) };
+        self.check(status)?;
+        let mut dims = vec![0; rank];
+        // SAFETY: `dims` has `rank` entries.
+        let status = unsafe { (self.table.GetDimensions)(tensor, dims.as_mut_ptr(), rank) };
+        self.check(status)?;
+        let element = element_of_onnx(code).ok_or_else(|| format!("it has element type {code} of ONNX, which tensors here do not have"))?;
+        let dims = dims.into_iter().map(|extent| usize::try_from(extent).map_or(Dim::Dynamic, Dim::Fixed));
+        Ok((element, PartialShape::new(dims.collect()).map_err(|error| error.to_string())?))
+    }
+
+    /// Copies a string that the library allocated, and frees it.
+    ///
+    /// # Safety
+    /// `string` came from this library's default allocator and is not used again.
+    pub(super) unsafe fn take_string(&self, string: *mut c_char) -> String {
+        // SAFETY: the caller's promise.
+        let copy = unsafe { text(string) };
+        if let Ok(allocator) = self.allocator() {
+            // SAFETY: the caller's promise: freed once, by the allocator that made it.
+            let status = unsafe { (self.table.AllocatorFree)(allocator, string.cast()) };
+            // A string that is not freed harms nobody.
+            let _freed = self.check(status);
+        }
+        copy
+    }
+
+    pub(super) fn allocator(&self) -> Said<*mut ort_sys::OrtAllocator> {
+        let mut allocator = ptr::null_mut();
+        // SAFETY: gives the library's own allocator, which is never freed.
+        let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
+        self.check(status).map(|()| allocator)
+    }
+}
+
+fn check(table: &OrtApi, status: OrtStatusPtr) -> Said<()> {
+    let Some(status) = NonNull::new(status.0) else { return Ok(()) };
+    // SAFETY: a status that is not null is ours: read, then released once.
+    let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
+    // SAFETY: as above.
+    unsafe { (table.ReleaseStatus)(status.as_ptr()) };
+    Err(one_line(&said))
+}
+
+fn providers(table: &OrtApi) -> Said<Vec<String>> {
+    let (mut names, mut n_names) = (ptr::null_mut(), 0);
+    // SAFETY: places for the answer.
+    check(table, unsafe { (table.GetAvailableProviders)(&raw mut names, &raw mut n_names) })?;
+    let mut found: Vec<String> = (0..usize::try_from(n_names).unwrap_or(0))
+        // SAFETY: the list has `n_names` C strings.
+        .map(|name_idx| unsafe { text(*names.add(name_idx)) }.trim_end_matches("ExecutionProvider").to_owned())
+        .collect();
+    // SAFETY: released once, with the number that came with it.
+    check(table, unsafe { (table.ReleaseAvailableProviders)(names, n_names) })?;
+    // Not an engine: it sends the model's inputs to a service.
+    found.retain(|name| name != "Azure");
+    found.sort_by_key(|name| name != "CPU");
+    Ok(found)
+}
+
+/// # Safety
+/// Null, or a C string.
+unsafe fn text(string: *const c_char) -> String {
+    if string.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
+}
+
+/// What the library says on its own goes to our log; its errors reach callers as errors, too.
+unsafe extern "system" fn log(
+    _parameter: *mut c_void,
+    severity: OrtLoggingLevel,
+    _category: *const c_char,
+    _log_id: *const c_char,
+    code_location: *const c_char,
+    message: *const c_char,
+) {
+    // SAFETY: the library passes C strings.
+    let (place, message) = unsafe { (text(code_location), text(message)) };
+    tracing::debug!(place, "ONNX Runtime ({severity:?}): {message}");
+}
+
+/// A value of the library.
+pub(super) struct Value {
+    table: &'static OrtApi,
+    ptr: NonNull<OrtValue>,
+}
+
+// SAFETY: a value belongs to one request and is used by one thread at a time; the library ties nothing to a thread.
+unsafe impl Send for Value {}
+
+impl Value {
+    /// # Safety
+    /// `ptr` is a live value that nobody else releases.
+    pub(super) unsafe fn owned(api: &Api, ptr: NonNull<OrtValue>) -> Self {
+        Self { table: api.table, ptr }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut OrtValue {
+        self.ptr.as_ptr()
+    }
+
+    /// Element type and shape.
+    pub(super) fn element_and_shape(&self, api: &Api) -> Said<(ElementType, PartialShape)> {
+        let mut type_info = ptr::null_mut();
+        // SAFETY: the value lives.
+        api.check(unsafe { (self.table.GetTypeInfo)(self.as_ptr(), &raw mut type_info) })?;
+        let type_info = NonNull::new(type_info).ok_or("it gave no type")?;
+        // SAFETY: just made, released below.
+        let described = unsafe { api.port_type(type_info) };
+        // SAFETY: released once.
+        unsafe { (self.table.ReleaseTypeInfo)(type_info.as_ptr()) };
+        described
+    }
+
+    /// Where the elements of a tensor lie.
+    pub(super) fn data(&self, api: &Api) -> Said<*const u8> {
+        let mut data = ptr::null_mut();
+        // SAFETY: the value lives and is a tensor, or the call fails.
+        api.check(unsafe { (self.table.GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
+        Ok(data.cast_const().cast())
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
+        // SAFETY: owned, released once.
+        unsafe { (self.table.ReleaseValue)(self.ptr.as_ptr()) };
+    }
+}
+
+/// A session: one compiled model, run by many threads at once.
+pub(super) struct Session {
+    pub(super) table: &'static OrtApi,
+    pub(super) ptr: NonNull<OrtSession>,
+}
+
+// SAFETY: the library documents `Run` as safe from many threads; nothing else is called on a session after it was made.
+unsafe impl Send for Session {}
+// SAFETY: as above.
+unsafe impl Sync for Session {}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
+        // SAFETY: owned, released once; requests hold the session while they run.
+        unsafe { (self.table.ReleaseSession)(self.ptr.as_ptr()) };
+    }
+}
+
+/// Options of one request's runs; the way to end one.
+pub(super) struct RunOptions {
+    table: &'static OrtApi,
+    ptr: NonNull<OrtRunOptions>,
+}
+
+// SAFETY: all that is called while a run goes on is to set the flag to terminate, which the library documents for other threads.
+unsafe impl Send for RunOptions {}
+// SAFETY: as above.
+unsafe impl Sync for RunOptions {}
+
+impl RunOptions {
+    pub(super) fn new(api: &Api) -> Said<Self> {
+        let mut options = ptr::null_mut();
+        // SAFETY: a place for the answer.
+        api.check(unsafe { (api.table.CreateRunOptions)(&raw mut options) })?;
+        Ok(Self { table: api.table, ptr: NonNull::new(options).ok_or("it gave no run options")? })
+    }
+
+    pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
+        self.ptr.as_ptr()
+    }
+
+    /// For each run, a file with the times of its nodes is written whose path begins with `prefix`.
+    pub(super) fn profile(&self, api: &Api, prefix: &Path) -> Said<()> {
+        let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not tell the times of a run", api.version))?;
+        let prefix = c_string(prefix.to_str().ok_or("the path of temporary files is not UTF-8")?)?;
+        // SAFETY: the options live, and no run uses them now; a C string that is copied.
+        api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
+    }
+
+    /// Forgets an earlier interruption.
+    pub(super) fn rearm(&self) -> Said<()> {
+        // SAFETY: the options live, and no run uses them now.
+        check(self.table, unsafe { (self.table.RunOptionsUnsetTerminate)(self.ptr.as_ptr()) })
+    }
+}
+
+impl Interrupt for RunOptions {
+    fn interrupt(&self) {
+        let Some(_inside) = exit::enter() else { return };
+        // SAFETY: sets a flag that the run looks at between nodes.
+        let status = unsafe { (self.table.RunOptionsSetTerminate)(self.ptr.as_ptr()) };
+        if let Err(error) = check(self.table, status) {
+            tracing::warn!("ONNX Runtime does not cancel: {error}");
+        }
+    }
+}
+
+impl Drop for RunOptions {
+    fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
+        // SAFETY: owned, released once.
+        unsafe { (self.table.ReleaseRunOptions)(self.ptr.as_ptr()) };
+    }
+}
+
+macro_rules! element_types {
+    ($($element:ident = $onnx:ident),+ $(,)?) => {
+        fn onnx_of(element: ElementType) -> ort_sys::ONNXTensorElementDataType {
+            match element {
+                $(ElementType::$element => ort_sys::ONNXTensorElementDataType::$onnx,)+
+                // ONNX Runtime refuses it by name.
+                _ => ort_sys::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+            }
+        }
+
+        fn element_of_onnx(code: i32) -> Option<ElementType> {
+            $(if code == ort_sys::ONNXTensorElementDataType::$onnx as i32 {
+                return Some(ElementType::$element);
+            })+
+            None
+        }
+    };
+}
+
+element_types! {
+    Bool = ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+    U8 = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+    I8 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+    U16 = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+    I16 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+    U32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+    I32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+    U64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+    I64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+    F16 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+    Bf16 = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+    F32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+    F64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+}

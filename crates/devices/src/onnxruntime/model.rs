@@ -1,0 +1,326 @@
+//! A session, made of a file for one provider, and its ports.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::api::{Api, Session};
+use super::options::Options;
+use super::request::OrtRequest;
+use crate::denormals::FlushDenormals;
+use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::exit;
+use crate::kept::Kept;
+use crate::onnx;
+use crate::runtime::device::{DeviceRequest, DeviceStep};
+use crate::runtime::executor::Executors;
+use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, Result};
+
+/// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
+const N_WAITERS: usize = 2;
+
+/// The file of a cache entry.
+const CACHED_NAME: &str = "model.onnx";
+
+/// Ports and metadata of a file, without preparing it to run.
+pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
+    let said = || -> Said<ModelInfo> {
+        let options = Options::new(api)?;
+        options.no_optimization()?;
+        options.threads(1)?;
+        options.session(path)?.info(api)
+    };
+    let said = said();
+    exit::guard();
+    said.map_err(|why| refused("ORT.CPU", path, &why))
+}
+
+/// Where a model is to run, and how.
+pub(super) struct Target<'a> {
+    /// The device's name for users.
+    pub(super) device: &'a str,
+    /// The provider's name in the library.
+    pub(super) provider: &'a str,
+    pub(super) config: &'a Config,
+    pub(super) executors: &'a Executors,
+}
+
+impl Target<'_> {
+    fn is_processor(&self) -> bool {
+        self.provider == "CPU"
+    }
+}
+
+/// A file, looked at before the library gets it.
+#[derive(Default)]
+struct Prepared {
+    /// The model's bytes, where they are other than the file's.
+    changed: Option<Vec<u8>>,
+    /// Where its optimized form is kept. Reading a file and rewriting its graph for the processor takes the library two to three times
+    /// as long as loading what came of it: 58 and 22 ms for YOLOX-nano, 74 and 22 ms for a re-identification model of 0.8 MiB (one
+    /// thread, medians of 11).
+    kept: Option<Kept>,
+    /// Names and operators of its nodes, if somebody wants to know.
+    nodes: Vec<(String, String)>,
+    ignored: Vec<Ignored>,
+}
+
+/// What the library looks at when it chooses instructions, for which the graph is rewritten.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let lines = ["model name", "flags", "Features", "CPU part"].map(|key| info.lines().find(|line| line.starts_with(key)));
+    format!("{} {:?}", std::env::consts::ARCH, lines)
+}
+
+impl Prepared {
+    /// `read` has the input shapes that the caller wants.
+    fn new(api: &Api, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Said<Self> {
+        let config = target.config;
+        let elsewhere = !target.is_processor();
+        let mut prepared = Self {
+            ignored: Ignored::of([
+                (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
+                (elsewhere && config.n_threads.is_some(), "n_threads", "runs are not computed by threads of the processor"),
+                (elsewhere && config.cache_folder.is_some(), "cache_folder", "only models for the processor are kept"),
+            ]),
+            ..Self::default()
+        };
+        let mut not_kept = |why| prepared.ignored.extend(Ignored::of([(config.cache_folder.is_some(), "cache_folder", why)]));
+        if path.extension().is_some_and(|ending| ending == "ort") {
+            not_kept("an .ort file is optimized already");
+            return Ok(prepared);
+        }
+        let bytes = std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?;
+        // What is wrong with the bytes is the library's to say.
+        prepared.changed = onnx::with_input_shapes(&bytes, &read.inputs).unwrap_or_default();
+        if config.profiling {
+            prepared.nodes = onnx::nodes(&bytes).unwrap_or_default();
+        }
+        if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
+            if onnx::may_have_other_files(&bytes[..]).unwrap_or(true) {
+                not_kept("weights of this model lie in files of their own, which may change");
+            } else {
+                // What else changes the form in which the model is kept.
+                let options =
+                    config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
+                let model = prepared.changed.as_deref().unwrap_or(&bytes);
+                match Kept::of(folder, "onnxruntime", (options, processor(), model)) {
+                    Ok(kept) => prepared.kept = Some(kept),
+                    Err(error) => tracing::info!("no compiled models are cached in `{}`: {error}", folder.display()),
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// The session, from the kept file if there is one; else one is kept, if it can be.
+    fn session<'a>(&self, path: &Path, options: impl Fn() -> Said<Options<'a>>) -> Said<Session> {
+        let compile = |options: Options<'a>| match &self.changed {
+            Some(model) => options.session_of(model, path.parent().unwrap_or(Path::new(""))),
+            None => options.session(path),
+        };
+        let Some(kept) = &self.kept else { return compile(options()?) };
+        if let Some(entry) = kept.found() {
+            let options = options()?;
+            options.no_optimization()?;
+            match options.session(&entry.join(CACHED_NAME)) {
+                Ok(session) => {
+                    tracing::debug!("`{}` was loaded from the cache", path.display());
+                    return Ok(session);
+                }
+                Err(why) => {
+                    tracing::warn!("the cached model `{}` is not usable and is made anew: {why}", entry.display());
+                    kept.remove();
+                }
+            }
+        }
+        let draft = match kept.draft() {
+            Ok(draft) => draft,
+            Err(error) => {
+                tracing::info!("the compiled model of `{}` is not cached: {error}", path.display());
+                return compile(options()?);
+            }
+        };
+        let writing = options()?;
+        writing.write_optimized(&draft.path().join(CACHED_NAME))?;
+        match compile(writing) {
+            Ok(session) => {
+                draft.keep();
+                Ok(session)
+            }
+            // The model may be at fault, or the folder: without it is known which.
+            Err(why) => {
+                let session = compile(options()?)?;
+                tracing::info!("the compiled model of `{}` is not cached: {why}", path.display());
+                Ok(session)
+            }
+        }
+    }
+}
+
+/// The ports of the session with the input shapes that the caller wants.
+fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> Said<ModelInfo> {
+    check_unchanged(&session, wanted)?;
+    for (port, wanted) in session.inputs.iter_mut().zip(&wanted.inputs) {
+        let fixed = port.shape.dims().iter().zip(wanted.shape.dims()).find(|(own, wanted)| !own.is_open() && own != wanted);
+        if let Some((own, wanted)) = fixed {
+            return Err(format!(
+                "input {port}: the file fixes an extent at {own}, so it can't become {wanted}; use the .onnx file that it was made from"
+            ));
+        }
+        if port.shape != wanted.shape {
+            port.shape = wanted.shape.clone();
+        }
+    }
+    Ok(session)
+}
+
+/// A model compiled for one provider.
+pub(super) struct OrtModel {
+    pub(super) device: String,
+    pub(super) api: Arc<Api>,
+    pub(super) session: Session,
+    pub(super) info: ModelInfo,
+    pub(super) input_names: Vec<CString>,
+    pub(super) output_names: Vec<CString>,
+    /// Names and operators of the file's nodes, if the times of nodes are wanted.
+    pub(super) profiling: Option<Arc<[(String, String)]>>,
+}
+
+impl OrtModel {
+    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<Self>> {
+        let &Target { device, provider, config, executors } = target;
+        let pool = executors.for_model(device, config)?;
+        let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
+        let options = || -> Said<Options<'_>> {
+            let options = Options::new(api)?;
+            options.threads(if target.is_processor() { n_threads } else { 1 })?;
+            if n_threads > 1 && config.performance == Performance::Throughput {
+                // Threads that spin while they wait take the cores from the other requests.
+                options.entry(c"session.intra_op.allow_spinning", c"0")?;
+            }
+            // For the session's own threads; the caller's is looked after in `request`.
+            options.entry(c"session.set_denormal_as_zero", c"1")?;
+            for (key, value) in config.options_of(super::PREFIX) {
+                options.entry(&c_string(key)?, &c_string(value)?)?;
+            }
+            options.provider(provider)?;
+            Ok(options)
+        };
+        let compile = || -> Said<(Self, Vec<Ignored>)> {
+            let prepared = Prepared::new(api, target, path, read)?;
+            // The library changes the first caller's thread for good; this puts it back.
+            let _flushed = FlushDenormals::enter();
+            let session = prepared.session(path, options)?;
+            let info = with_bounds(session.info(api)?, read)?;
+            let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();
+            let (input_names, output_names) = (names(&info.inputs)?, names(&info.outputs)?);
+            let profiling = config.profiling.then(|| prepared.nodes.into());
+            let (device, api) = (device.to_owned(), api.clone());
+            Ok((Self { device, api, session, info, input_names, output_names, profiling }, prepared.ignored))
+        };
+        let _inside = exit::try_enter()?;
+        let compiled = compile();
+        exit::guard();
+        let (model, ignored) = compiled.map_err(|why| refused(device, path, &why))?;
+        let model = Arc::new(model);
+        let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
+            true => (pool, n_requests),
+            // A thread that waits for the accelerator is none of the processor's pool.
+            false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),
+        };
+        Ok(Compiled { model, steps: vec![DeviceStep { name: "infer", executor }], n_requests, ignored })
+    }
+}
+
+impl EngineModel for OrtModel {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+        Ok(Box::new(OrtRequest::new(self)?))
+    }
+}
+
+impl Session {
+    fn info(&self, api: &Api) -> Said<ModelInfo> {
+        let table = api.table();
+        let ports = |kind: &str, n_ports: usize, is_input: bool| {
+            (0..n_ports)
+                .map(|port_idx| {
+                    let (name, type_info) = if is_input {
+                        (table.SessionGetInputName, table.SessionGetInputTypeInfo)
+                    } else {
+                        (table.SessionGetOutputName, table.SessionGetOutputTypeInfo)
+                    };
+                    let mut text = ptr::null_mut();
+                    // SAFETY: the session lives, the index is in range, the string is freed by `take_string`.
+                    api.check(unsafe { name(self.ptr.as_ptr(), port_idx, api.allocator()?, &raw mut text) })?;
+                    // SAFETY: just given out by that allocator.
+                    let name = unsafe { api.take_string(text) };
+                    let mut described = ptr::null_mut();
+                    // SAFETY: as above.
+                    api.check(unsafe { type_info(self.ptr.as_ptr(), port_idx, &raw mut described) })?;
+                    let described = NonNull::new(described).ok_or("it gave no type")?;
+                    // SAFETY: just made, released in the next statement.
+                    let port_type = unsafe { api.port_type(described) };
+                    // SAFETY: released once.
+                    unsafe { (table.ReleaseTypeInfo)(described.as_ptr()) };
+                    let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
+                    Ok(Port::new(&name, element, shape))
+                })
+                .collect::<Said<Vec<_>>>()
+        };
+        let (mut n_inputs, mut n_outputs) = (0, 0);
+        // SAFETY: the session lives.
+        api.check(unsafe { (table.SessionGetInputCount)(self.ptr.as_ptr(), &raw mut n_inputs) })?;
+        // SAFETY: as above.
+        api.check(unsafe { (table.SessionGetOutputCount)(self.ptr.as_ptr(), &raw mut n_outputs) })?;
+        Ok(ModelInfo {
+            inputs: ports("input", n_inputs, true)?,
+            outputs: ports("output", n_outputs, false)?,
+            metadata: self.metadata(api)?,
+        })
+    }
+
+    fn metadata(&self, api: &Api) -> Said<BTreeMap<String, String>> {
+        let table = api.table();
+        let allocator = api.allocator()?;
+        let mut metadata = ptr::null_mut();
+        // SAFETY: the session lives; released below.
+        api.check(unsafe { (table.SessionGetModelMetadata)(self.ptr.as_ptr(), &raw mut metadata) })?;
+        let (mut keys, mut n_keys) = (ptr::null_mut(), 0);
+        // SAFETY: as above; the list and its strings are freed below.
+        let listed =
+            api.check(unsafe { (table.ModelMetadataGetCustomMetadataMapKeys)(metadata, allocator, &raw mut keys, &raw mut n_keys) });
+        let mut found = BTreeMap::new();
+        for key_idx in 0..usize::try_from(n_keys).unwrap_or(0) {
+            // SAFETY: the list has `n_keys` strings of the allocator.
+            let key = unsafe { api.take_string(*keys.add(key_idx)) };
+            let mut value = ptr::null_mut();
+            let Ok(name) = c_string(&key) else { continue };
+            // SAFETY: the metadata lives; the string is the allocator's.
+            let looked_up = unsafe { (table.ModelMetadataLookupCustomMetadataMap)(metadata, allocator, name.as_ptr(), &raw mut value) };
+            if api.check(looked_up).is_ok() && !value.is_null() {
+                // SAFETY: just given out by that allocator.
+                found.insert(key, unsafe { api.take_string(value) });
+            }
+        }
+        if !keys.is_null() {
+            // SAFETY: the list itself is the allocator's, too.
+            let _freed = api.check(unsafe { (table.AllocatorFree)(allocator, keys.cast()) });
+        }
+        // SAFETY: released once.
+        unsafe { (table.ReleaseModelMetadata)(metadata) };
+        listed.map(|()| found)
+    }
+}

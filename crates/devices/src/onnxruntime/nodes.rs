@@ -1,0 +1,133 @@
+//! The times of nodes, from the file that the library writes for a run: a list of events in JSON, of which those with category
+//! `Node` and a name that ends in `_kernel_time` are the nodes.
+//!
+//! The library can do this for a single run since 1.25. What earlier ones have is one file per session, which ends profiling for
+//! good when it is read and does not tell runs apart; so there the answer is `Unsupported`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::engine::Said;
+use crate::runtime::{NodeStatus, NodeTime};
+
+const SUFFIX: &str = "_kernel_time";
+
+/// The events of a request's latest run.
+pub(super) struct NodeTimes {
+    /// A folder of this request's own, gone when dropped.
+    folder: PathBuf,
+    /// Names and operators in the model's file.
+    of_file: Arc<[(String, String)]>,
+    /// As the library wrote them; read when somebody asks.
+    events: Option<String>,
+}
+
+impl NodeTimes {
+    pub(super) fn new(of_file: Arc<[(String, String)]>) -> Said<Self> {
+        static N_FOLDERS: AtomicU64 = AtomicU64::new(0);
+        let number = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("roiflow-nodes-{}-{number}", std::process::id()));
+        // One of an earlier process with the same number.
+        let _removed = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).map_err(|error| format!("no folder for the times of nodes, `{}`: {error}", folder.display()))?;
+        Ok(Self { folder, of_file, events: None })
+    }
+
+    /// What the names of the library's files begin with.
+    pub(super) fn prefix(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// A run begins: what is known is of an earlier one.
+    pub(super) fn begin_run(&mut self) {
+        self.events = None;
+    }
+
+    /// A run has ended, and the library has written its file.
+    pub(super) fn end_run(&mut self) {
+        for file in files_in(&self.folder) {
+            match std::fs::read_to_string(&file) {
+                Ok(events) => self.events = Some(events),
+                Err(error) => tracing::warn!("the times of nodes in `{}` are lost: {error}", file.display()),
+            }
+            // The folder goes at the end.
+            let _removed = std::fs::remove_file(&file);
+        }
+    }
+
+    /// The nodes that ran, in their order; then those of the file that are none of them any more.
+    pub(super) fn nodes(&self) -> Said<Vec<NodeTime>> {
+        let mut nodes = self.events.as_deref().map(executed).transpose()?.unwrap_or_default();
+        let n_executed = nodes.len();
+        let status = if self.events.is_some() { NodeStatus::OptimizedOut } else { NodeStatus::NotRun };
+        for (name, kind) in &*self.of_file {
+            if !nodes[..n_executed].iter().any(|node| is_part_of(&node.name, name)) {
+                nodes.push(NodeTime { name: name.clone(), kind: kind.clone(), status, real: Duration::ZERO, cpu: None });
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+impl Drop for NodeTimes {
+    fn drop(&mut self) {
+        // It lies among the system's temporary files.
+        let _removed = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// What the library makes of a node is named after it: `conv1`, `conv1_nchwc`.
+fn is_part_of(name: &str, of_file: &str) -> bool {
+    name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
+}
+
+/// The nodes of a file of events.
+fn executed(events: &str) -> Said<Vec<NodeTime>> {
+    let events: Vec<Value> = serde_json::from_str(events).map_err(|error| format!("the times of nodes can't be read: {error}"))?;
+    let node = |event: &Value| {
+        let name = event["name"].as_str()?.strip_suffix(SUFFIX)?;
+        let real = Duration::from_micros(event["dur"].as_u64()?);
+        let kind = event["args"]["op_name"].as_str().unwrap_or_default().to_owned();
+        let is_node = event["cat"] == "Node";
+        is_node.then(|| NodeTime { name: name.to_owned(), kind, status: NodeStatus::Executed, real, cpu: None })
+    };
+    Ok(events.iter().filter_map(node).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_events_those_of_kernels_are_nodes() {
+        let events = r#"[
+            {"cat": "Session", "dur": 90, "ts": 1, "name": "model_run", "args": {}},
+            {"cat": "Node", "dur": 7, "ts": 2, "name": "conv1_nchwc_kernel_time", "args": {"op_name": "Conv", "provider": "CPU"}},
+            {"cat": "Node", "dur": 1, "ts": 2, "name": "conv1_fence_before", "args": {"op_name": "Conv"}}
+        ]"#;
+        let of_file = [("conv1", "Conv"), ("relu1", "Relu")].map(|(name, kind)| (name.to_owned(), kind.to_owned()));
+        let mut times = NodeTimes::new(of_file.to_vec().into()).unwrap();
+        let told = |times: &NodeTimes| {
+            times.nodes().unwrap().into_iter().map(|node| (node.name, node.status, node.real.as_micros())).collect::<Vec<_>>()
+        };
+        let named = |name: &str, status, real| (name.to_owned(), status, real);
+        assert_eq!(told(&times), [named("conv1", NodeStatus::NotRun, 0), named("relu1", NodeStatus::NotRun, 0)]);
+        std::fs::write(times.prefix().with_extension("json"), events).unwrap();
+        times.end_run();
+        assert_eq!(told(&times), [named("conv1_nchwc", NodeStatus::Executed, 7), named("relu1", NodeStatus::OptimizedOut, 0)]);
+        times.begin_run();
+        assert_eq!(told(&times).len(), 2);
+        let folder = times.folder.clone();
+        drop(times);
+        assert!(!folder.exists());
+        assert!(executed("[{").is_err());
+    }
+}

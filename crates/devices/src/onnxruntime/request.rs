@@ -1,0 +1,187 @@
+//! The engine's part of one request: values over the run's tensors, kept while these stay where they are.
+
+use std::ffi::c_char;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use ort_sys::OrtValue;
+
+use super::api::{RunOptions, Value};
+use super::model::OrtModel;
+use super::nodes::NodeTimes;
+use crate::denormals::FlushDenormals;
+use crate::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::exit;
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
+use crate::runtime::io::DeviceIo;
+use crate::runtime::{CancelToken, Error, ErrorKind, Interrupt, NodeTime, Result};
+use crate::tensor::{Shape, Tensor};
+
+pub(super) struct OrtRequest {
+    model: Arc<OrtModel>,
+    options: Arc<RunOptions>,
+    interrupt: Arc<dyn Interrupt>,
+    input_names: Pointers<*const c_char>,
+    output_names: Pointers<*const c_char>,
+    inputs: Vec<Place<Value>>,
+    outputs: Vec<Place<Value>>,
+    /// Handed to the engine; filled anew for every run.
+    input_values: Pointers<*const OrtValue>,
+    output_values: Pointers<*mut OrtValue>,
+    /// If the user wants to know the times of nodes, and the library tells them.
+    times: Option<NodeTimes>,
+    /// The library may have set something up in the first run.
+    is_guarded: bool,
+}
+
+/// Lists of pointers into what the request owns.
+struct Pointers<T>(Vec<T>);
+
+// SAFETY: the names live in the model, which the request holds; the values are looked at during a run only, on its thread.
+unsafe impl<T> Send for Pointers<T> {}
+
+impl OrtRequest {
+    pub(super) fn new(model: Arc<OrtModel>) -> Said<Self> {
+        let options = Arc::new(RunOptions::new(&model.api)?);
+        let times = match &model.profiling {
+            Some(nodes) if model.api.profiles_runs() => Some(NodeTimes::new(nodes.clone())?),
+            _ => None,
+        };
+        if let Some(times) = &times {
+            options.profile(&model.api, &times.prefix())?;
+        }
+        let (n_inputs, n_outputs) = (model.info.inputs.len(), model.info.outputs.len());
+        Ok(Self {
+            input_names: Pointers(model.input_names.iter().map(|name| name.as_ptr()).collect()),
+            output_names: Pointers(model.output_names.iter().map(|name| name.as_ptr()).collect()),
+            inputs: Place::list(n_inputs),
+            outputs: Place::list(n_outputs),
+            input_values: Pointers(Vec::with_capacity(n_inputs)),
+            output_values: Pointers(Vec::with_capacity(n_outputs)),
+            interrupt: options.clone(),
+            options,
+            times,
+            is_guarded: false,
+            model,
+        })
+    }
+
+    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
+    fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let model = &self.model;
+        let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
+        self.input_values.0.clear();
+        for (input_idx, place) in self.inputs.iter_mut().enumerate() {
+            self.input_values.0.push(place.input(io, input_idx, make)?.as_ptr());
+        }
+        self.output_values.0.clear();
+        for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {
+            let value = match port.shape.to_static() {
+                Some(shape) => place.output(io, output_idx, shape, make)?.as_ptr(),
+                None => ptr::null_mut(),
+            };
+            self.output_values.0.push(value);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, cancel: &CancelToken) -> Result<()> {
+        let (model, table) = (&self.model, self.model.api.table());
+        self.options.rearm().map_err(device_error(&model.device))?;
+        let ran = cancel.interrupting(&self.interrupt, || {
+            let _flushed = FlushDenormals::enter();
+            // SAFETY: the session lives and is made for concurrent runs; names and values are as many as said; values lie over
+            // memory that the run's leases and the places of this request keep in place, written by nobody else meanwhile.
+            unsafe {
+                (table.Run)(
+                    model.session.ptr.as_ptr(),
+                    self.options.as_ptr(),
+                    self.input_names.0.as_ptr(),
+                    self.input_values.0.as_ptr(),
+                    self.input_values.0.len(),
+                    self.output_names.0.as_ptr(),
+                    self.output_values.0.len(),
+                    self.output_values.0.as_mut_ptr(),
+                )
+            }
+        });
+        model.api.check(ran).map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&model.device)(said)))
+    }
+
+    /// Copies what did not go straight to its place.
+    fn finish_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let model = &self.model;
+        let failed = device_error(&model.device);
+        for (output_idx, port) in model.info.outputs.iter().enumerate() {
+            if port.shape.to_static().is_some() {
+                self.outputs[output_idx].finish(io, output_idx)?;
+                continue;
+            }
+            let Some(value) = NonNull::new(self.output_values.0[output_idx]) else {
+                return Err(failed(format!("output {port} was not computed")));
+            };
+            self.output_values.0[output_idx] = ptr::null_mut();
+            // SAFETY: made by the run for the null that was handed in, so it is ours.
+            let value = unsafe { Value::owned(&model.api, value) };
+            let (element, shape) = value.element_and_shape(&model.api).map_err(&failed)?;
+            let shape = shape.to_static().ok_or_else(|| failed(format!("output {port} has no shape")))?;
+            if element != port.element {
+                return Err(failed(format!("output {port} came as {element}")));
+            }
+            let target = io.output(output_idx, &shape)?;
+            let n_bytes = target.layout().dense_bytes();
+            if n_bytes > 0 {
+                let data = value.data(&model.api).map_err(&failed)?;
+                // SAFETY: a tensor of this type and shape holds so many bytes, and lives until `value` is dropped below.
+                target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
+            }
+            drop(value);
+        }
+        Ok(())
+    }
+}
+
+impl DeviceRequest for OrtRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        Ok(Tensor::new(self.model.info.inputs[port_idx].element, shape)?)
+    }
+
+    fn run_step(&mut self, _step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let _inside = exit::try_enter()?;
+        check_inputs(&self.model.info, io)?;
+        if let Some(times) = &mut self.times {
+            times.begin_run();
+        }
+        self.place(io)?;
+        let ran = self.run(cancel);
+        if !std::mem::replace(&mut self.is_guarded, true) {
+            exit::guard();
+        }
+        if let Some(times) = &mut self.times {
+            times.end_run();
+        }
+        let ran = ran.and_then(|()| self.finish_outputs(io));
+        if ran.is_err() {
+            // What a failed run left behind, where the engine was to allocate.
+            for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
+                if let (None, Some(value)) = (port.shape.to_static(), NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
+                    // SAFETY: as in `finish_outputs`, and taken out of the list.
+                    drop(unsafe { Value::owned(&self.model.api, value) });
+                }
+            }
+        }
+        ran
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        if self.model.profiling.is_none() {
+            return Err(profiling_is_off());
+        }
+        let (device, api) = (&self.model.device, &self.model.api);
+        let Some(times) = &self.times else {
+            let message = format!("device {device}: ONNX Runtime tells the times of a run's nodes from 1.25 on, this is {}", api.version);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        times.nodes().map_err(device_error(device))
+    }
+}

@@ -1,0 +1,579 @@
+//! A compiled model, made of a file for one device, and its ports.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
+use super::ir::Ir;
+use super::request::OpenVinoRequest;
+use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::exit;
+use crate::kept::Kept;
+use crate::onnx;
+use crate::runtime::device::{DeviceRequest, DeviceStep};
+use crate::runtime::executor::{Executor, Executors};
+use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Performance, Port, Precision, Result};
+
+/// The most properties that are set; the library takes them as a list of arguments.
+const MAX_PROPERTIES: usize = 12;
+
+/// A file of this size is read to learn what is in it.
+const MAX_BYTES_READ: u64 = 64 << 20;
+
+/// Ports of a file, without preparing it to run.
+pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+    let _inside = exit::try_enter()?;
+    let functions = &api.functions;
+    let said = || -> Said<ModelInfo> {
+        check_is_ir(path)?;
+        let model = ReadModel::new(api, path)?;
+        // SAFETY: the model lives, in these four.
+        ports_of(
+            api,
+            |count| unsafe { (functions.ov_model_inputs_size)(model.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_model_const_input_by_index)(model.as_ptr(), port_idx, port) },
+            |count| unsafe { (functions.ov_model_outputs_size)(model.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_model_const_output_by_index)(model.as_ptr(), port_idx, port) },
+        )
+    };
+    let said = said();
+    exit::guard();
+    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))?;
+    let ir = Ir::of_file(path);
+    let complete = |mut ports: Vec<Port>| {
+        ports.iter_mut().for_each(|port| ir.complete(port));
+        ports
+    };
+    Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
+}
+
+/// A file that ends in .xml begins as the library's own format does. With others the library tries formats of other programs, which print to
+/// standard error what they find wrong.
+fn check_is_ir(path: &Path) -> Said<()> {
+    const HEAD: u64 = 64 << 10;
+    if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.map_err(|error| error.to_string())?;
+    let has = |word: &str| head.windows(word.len()).any(|window| window == word.as_bytes());
+    match has("<net ") && has("version=") {
+        true => Ok(()),
+        false => Err("it is no OpenVINO IR: expected a file that begins with `<net name=... version=...>`".to_owned()),
+    }
+}
+
+/// Where a model is to run, and how.
+pub(super) struct Target<'a> {
+    /// The device's name for users.
+    pub(super) device: &'a str,
+    /// The device's name in the library.
+    pub(super) own_name: &'a str,
+    pub(super) config: &'a Config,
+    pub(super) executors: &'a Executors,
+}
+
+/// Compiles the file of a model, whose input shapes may have been changed since it was read.
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &Model) -> Result<Compiled<OpenVinoModel>> {
+    let read = model.info();
+    let &Target { device: name, own_name, config, executors } = target;
+    if has_own_variables(path) {
+        let message = format!(
+            "device {name} cannot run `{}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let pool = executors.for_model(name, config)?;
+    let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
+    let on_processor = own_name == "CPU";
+    let mut properties = vec![(
+        "PERFORMANCE_HINT",
+        match config.performance {
+            Performance::Throughput => "THROUGHPUT".to_owned(),
+            Performance::Latency => "LATENCY".to_owned(),
+        },
+    )];
+    let precision = precision_name(config.precision);
+    if on_processor {
+        properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
+        // More runs than the pool has workers are never on at once.
+        let n_streams = n_requests.min(pool.n_threads());
+        properties.push(("NUM_STREAMS", n_streams.to_string()));
+        properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
+        // The threads are ours; they are not to be bound to cores.
+        properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
+    } else if config.precision != Precision::F32 {
+        // Accelerators have no default of ours: some compute in f16 alone.
+        properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
+    }
+    // Runs are gathered by the runtime, and to ask whether the library would takes another library of its own.
+    properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
+    if config.profiling {
+        properties.push(("PERF_COUNT", "YES".to_owned()));
+    }
+    for (key, value) in config.options_of(super::PREFIX) {
+        properties.retain(|(known, _)| *known != key);
+        properties.push((key, value.to_owned()));
+    }
+    // A folder that the caller names to the engine itself is the engine's alone.
+    let cache_folder = config.cache_folder.as_deref().filter(|_| properties.iter().all(|(key, _)| *key != "CACHE_DIR"));
+    // From a file, because a cached model is then found without reading it.
+    let of_file = |path: &Path| -> Said<Option<(CompiledFile, ModelInfo)>> {
+        let compiled = compile_file(api, cache_folder, path, own_name, &properties)?;
+        let info = compiled.info()?;
+        check_unchanged(&info, read)?;
+        let is_as_wanted = info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape);
+        Ok(is_as_wanted.then_some((compiled, info)))
+    };
+    let compile = || -> Said<(CompiledFile, ModelInfo)> {
+        let compiled = match cache_folder {
+            _ if !model.is_reshaped() => of_file(path)?,
+            // What is wrong is told of the user's own file.
+            Some(folder) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
+                of_file(&file).unwrap_or_else(|_| {
+                    kept.remove();
+                    None
+                })
+            }),
+            None => None,
+        };
+        if let Some(compiled) = compiled {
+            return Ok(compiled);
+        }
+        let file = ReadModel::new(api, path)?;
+        file.reshape(&read.inputs)?;
+        let compiled = CompiledFile::of_model(&file, own_name, &properties)?;
+        let info = compiled.info()?;
+        check_unchanged(&info, read)?;
+        Ok((compiled, info))
+    };
+    let _inside = exit::try_enter()?;
+    let compiled = compile();
+    exit::guard();
+    let (compiled, mut info) = compiled.map_err(|why| refused(name, path, &why))?;
+    take_names(&mut info.inputs, &read.inputs);
+    take_names(&mut info.outputs, &read.outputs);
+    let ignored = ignored(&compiled, config, on_processor);
+    let n_requests = match on_processor {
+        true => n_requests,
+        false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
+    };
+    // Runs that are to go one at a time hold their one worker; else an accelerator calls back, and no thread waits for it.
+    let calls_back_on: Option<Arc<dyn Executor>> = match on_processor || config.exclusive_requests {
+        true => None,
+        false => Some(pool.clone()),
+    };
+    let steps = match &calls_back_on {
+        None => vec![DeviceStep { name: "infer", executor: pool }],
+        Some(_) => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
+    };
+    let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
+    let rounds_to_not_run = own_name.contains("CPU");
+    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
+    Ok(Compiled { model, steps, n_requests, ignored })
+}
+
+/// Compiles a file, or loads what a process compiled of it before.
+///
+/// The library writes a cached model where it lies, while other processes may have mapped it. So each process gives it a folder of its
+/// own, in which the files of the cache entry are linked, and a model that was compiled anew becomes the entry.
+fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<CompiledFile> {
+    let uncached = || CompiledFile::of_file(api, path, device, properties);
+    let Some(folder) = folder else { return uncached() };
+    let not_cached =
+        |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
+    let prepare = || -> std::io::Result<(Kept, Option<PathBuf>)> {
+        let kept = cache_entry(api, folder, path, device, properties)?;
+        let found = kept.found();
+        Ok((kept, found))
+    };
+    let (kept, mut found) = match prepare() {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            not_cached(&error.to_string());
+            return uncached();
+        }
+    };
+    let draft = match kept.draft() {
+        Ok(draft) => draft,
+        Err(error) => {
+            not_cached(&error.to_string());
+            return uncached();
+        }
+    };
+    // Another process may have removed it by now.
+    found = found.filter(|entry| draft.link(entry).is_ok());
+    let Some(draft_folder) = draft.path().to_str() else {
+        not_cached("its path is not UTF-8");
+        return uncached();
+    };
+    let with_cache: Vec<_> = properties.iter().cloned().chain([("CACHE_DIR", draft_folder.to_owned())]).collect();
+    match CompiledFile::of_file(api, path, device, &with_cache) {
+        Ok(compiled) => {
+            let is_yes = |text: String| ["YES", "TRUE", "1"].iter().any(|yes| text.eq_ignore_ascii_case(yes));
+            let is_loaded = found.is_some() && compiled.property(c"LOADED_FROM_CACHE").is_none_or(is_yes);
+            tracing::debug!("`{}` was {}", path.display(), if is_loaded { "loaded from the cache" } else { "compiled" });
+            if !is_loaded {
+                if found.is_some() {
+                    kept.remove();
+                }
+                draft.keep();
+            }
+            Ok(compiled)
+        }
+        // The model may be at fault, or the cache: without it is known which.
+        Err(why) => {
+            if found.is_some() {
+                kept.remove();
+            }
+            let compiled = uncached()?;
+            not_cached(&why);
+            Ok(compiled)
+        }
+    }
+}
+
+/// Where a compiled model is cached: of this file, made by this library for this device.
+fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<Kept> {
+    let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
+    // The library names what it caches by the path as it is given.
+    let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
+    let weights =
+        path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
+    let hardware = api.property(device, c"FULL_DEVICE_NAME").unwrap_or_default();
+    Kept::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
+}
+
+/// A file like this one, of a model in ONNX, with these input shapes; made unless it is cached already. To read a model, to reshape it and to
+/// see whether it is cached takes the library longer than to load it then.
+fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, PathBuf)> {
+    const NAME: &str = "model.onnx";
+    path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
+    let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
+    let file = std::fs::metadata(path).ok()?;
+    let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
+    let make = || -> std::io::Result<Option<(Kept, PathBuf)>> {
+        let kept = Kept::of(folder, "reshaped", made_from)?;
+        if let Some(entry) = kept.found() {
+            return Ok(Some((kept, entry.join(NAME))));
+        }
+        let model = std::fs::read(path)?;
+        if onnx::may_have_other_files(&model[..])? {
+            return Ok(None);
+        }
+        let Ok(Some(reshaped)) = onnx::with_input_shapes(&model, inputs) else { return Ok(None) };
+        let draft = kept.draft()?;
+        std::fs::write(draft.path().join(NAME), reshaped)?;
+        draft.keep();
+        Ok(kept.found().map(|entry| (kept, entry.join(NAME))))
+    };
+    make().unwrap_or_else(|error| {
+        tracing::info!("the compiled model of `{}` is not cached in `{}`: {error}", path.display(), folder.display());
+        None
+    })
+}
+
+/// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.
+fn take_names(compiled: &mut [Port], read: &[Port]) {
+    for port in compiled {
+        let is_same = |other: &&Port| port.names.first().is_some_and(|name| other.names.contains(name));
+        if let Some(same) = read.iter().find(is_same) {
+            port.names.clone_from(&same.names);
+        }
+    }
+}
+
+/// How many bytes of weights a file has, where it can be told: in OpenVINO's own format they lie beside it.
+pub(super) fn weights_bytes(path: &Path) -> Option<u64> {
+    let is = |format: &str| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(format));
+    let n_bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
+    if is("xml") {
+        return n_bytes(&path.with_extension("bin"));
+    }
+    let n_bytes = n_bytes(path).filter(|_| is("onnx"))?;
+    // Nobody copies a larger one, so that nobody needs to look inside.
+    let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
+    is_whole.then_some(n_bytes)
+}
+
+/// Whether a file in OpenVINO's own format has state inside. No function of the library tells.
+fn has_own_variables(path: &Path) -> bool {
+    let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+    let text = if is_own_format { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
+    ["type=\"ReadValue\"", "type='ReadValue'"].iter().any(|layer| text.windows(layer.len()).any(|window| window == layer.as_bytes()))
+}
+
+fn precision_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+        Precision::F16 => "f16",
+    }
+}
+
+/// What the library makes of the options is asked of the compiled model.
+fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<Ignored> {
+    let mut ignored = Vec::new();
+    let precision = precision_name(config.precision);
+    let used = compiled.property(c"INFERENCE_PRECISION_HINT").filter(|used| used != precision && config.precision != Precision::F32);
+    if let Some(used) = used {
+        ignored.push(Ignored { option: "precision", why: format!("this hardware has no {precision}; the model runs in {used}") });
+    }
+    if config.n_threads.is_some() && !on_processor {
+        ignored.push(Ignored { option: "n_threads", why: "runs are not computed by threads of the processor".to_owned() });
+    }
+    ignored
+}
+
+/// A model compiled for one device.
+pub(super) struct OpenVinoModel {
+    pub(super) device: String,
+    pub(super) api: Arc<Api>,
+    pub(super) compiled: CompiledFile,
+    pub(super) info: ModelInfo,
+    pub(super) profiling: bool,
+    /// The plugin of the processor says of nodes that took less than a microsecond that they did not run.
+    pub(super) rounds_to_not_run: bool,
+    /// Where the engine computes beside the processor: the pool on which a run goes on when it has.
+    pub(super) calls_back_on: Option<Arc<dyn Executor>>,
+}
+
+impl EngineModel for OpenVinoModel {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+        Ok(Box::new(OpenVinoRequest::new(self)?))
+    }
+}
+
+/// Ports by the functions that count them and give them out, inputs first.
+fn ports_of(
+    api: &Api,
+    n_inputs: impl FnOnce(*mut usize) -> i32,
+    input: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
+    n_outputs: impl FnOnce(*mut usize) -> i32,
+    output: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
+) -> Said<ModelInfo> {
+    let count = |count: &mut usize, status: i32| api.check(status).map(|()| *count);
+    let (mut inputs, mut outputs) = (0, 0);
+    let asked = n_inputs(&raw mut inputs);
+    let n_inputs = count(&mut inputs, asked)?;
+    let asked = n_outputs(&raw mut outputs);
+    let n_outputs = count(&mut outputs, asked)?;
+    let port = |kind: &str, port: PortOf<'_>| {
+        let name = port.name();
+        let named = |why: String| format!("{kind} `{}`: {why}", name.as_deref().unwrap_or("(no name)"));
+        let (element, shape) = (port.element().map_err(named)?, port.shape().map_err(named)?);
+        Ok(Port { names: name.iter().map(|name| name.as_str().into()).collect(), element, shape, axes: None })
+    };
+    let inputs = (0..n_inputs).map(|port_idx| port("input", PortOf::get(api, |place| input(port_idx, place))?));
+    let outputs = (0..n_outputs).map(|port_idx| port("output", PortOf::get(api, |place| output(port_idx, place))?));
+    Ok(ModelInfo { inputs: inputs.collect::<Said<_>>()?, outputs: outputs.collect::<Said<_>>()?, metadata: BTreeMap::new() })
+}
+
+struct ReadModel<'a> {
+    api: &'a Arc<Api>,
+    ptr: NonNull<OvModel>,
+}
+
+impl<'a> ReadModel<'a> {
+    fn new(api: &'a Arc<Api>, path: &Path) -> Said<Self> {
+        let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+        let mut model = ptr::null_mut();
+        // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
+        api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
+        Ok(Self { api, ptr: NonNull::new(model).ok_or("it gave no model")? })
+    }
+
+    fn as_ptr(&self) -> *const OvModel {
+        self.ptr.as_ptr()
+    }
+
+    fn reshape(&self, inputs: &[Port]) -> Said<()> {
+        let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
+        let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
+        let indexes: Vec<usize> = (0..inputs.len()).collect();
+        // SAFETY: the model lives and is nobody else's; both lists have an entry per input, and the shapes' lists outlive the call.
+        let status = unsafe {
+            (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
+        };
+        self.api.check(status)
+    }
+}
+
+impl Drop for ReadModel<'_> {
+    fn drop(&mut self) {
+        // SAFETY: owned, freed once.
+        unsafe { (self.api.functions.ov_model_free)(self.ptr.as_ptr()) };
+    }
+}
+
+/// Properties as the library takes them: keys and values as arguments, one after the other.
+struct Texts {
+    /// As many as there can be: what lies behind the first `n_texts` is passed but not looked at.
+    arguments: [*const c_char; 2 * MAX_PROPERTIES],
+    n_texts: usize,
+    _owned: Vec<CString>,
+}
+
+impl Texts {
+    fn new(properties: &[(&str, String)]) -> Said<Self> {
+        let owned: Vec<CString> = properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<Said<_>>()?;
+        let mut arguments = [ptr::null(); 2 * MAX_PROPERTIES];
+        if owned.len() > arguments.len() {
+            return Err(format!("{} properties: at most {MAX_PROPERTIES} can be passed", properties.len()));
+        }
+        for (argument, text) in arguments.iter_mut().zip(&owned) {
+            *argument = text.as_ptr();
+        }
+        Ok(Self { arguments, n_texts: owned.len(), _owned: owned })
+    }
+}
+
+/// The library's compiled model.
+pub(super) struct CompiledFile {
+    api: Arc<Api>,
+    ptr: NonNull<OvCompiledModel>,
+}
+
+// SAFETY: after it was made, only requests are made of it and ports asked for, which the library allows from all threads.
+unsafe impl Send for CompiledFile {}
+// SAFETY: as above.
+unsafe impl Sync for CompiledFile {}
+
+impl CompiledFile {
+    fn of_file(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+        let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+        let device = c_string(device)?;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
+        let mut compiled = ptr::null_mut();
+        let compile = api.functions.ov_core_compile_model_from_file;
+        // SAFETY: the core lives; C strings throughout, as many as said.
+        let status = unsafe {
+            compile(
+                api.core(),
+                path.as_ptr(),
+                device.as_ptr(),
+                texts.n_texts,
+                &raw mut compiled,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
+            )
+        };
+        Self::made(api, status, compiled)
+    }
+
+    fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+        let device = c_string(device)?;
+        let texts = Texts::new(properties)?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
+        let mut compiled = ptr::null_mut();
+        let compile = model.api.functions.ov_core_compile_model;
+        // SAFETY: core and model live; C strings throughout, as many as said.
+        let status = unsafe {
+            let core = model.api.core();
+            compile(
+                core,
+                model.as_ptr(),
+                device.as_ptr(),
+                texts.n_texts,
+                &raw mut compiled,
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+                q,
+                r,
+                s,
+                t,
+                u,
+                v,
+                w,
+                x,
+            )
+        };
+        Self::made(model.api, status, compiled)
+    }
+
+    fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> Said<Self> {
+        api.check(status)?;
+        Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("it gave no compiled model")? })
+    }
+
+    pub(super) fn as_ptr(&self) -> *const OvCompiledModel {
+        self.ptr.as_ptr()
+    }
+
+    /// `None` where the device does not know the property.
+    fn property(&self, key: &CStr) -> Option<String> {
+        // SAFETY: the model lives.
+        unsafe { self.api.model_property(self.as_ptr(), key) }.ok()
+    }
+
+    fn info(&self) -> Said<ModelInfo> {
+        let functions = &self.api.functions;
+        // SAFETY: the model lives, in these four.
+        ports_of(
+            &self.api,
+            |count| unsafe { (functions.ov_compiled_model_inputs_size)(self.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_compiled_model_input_by_index)(self.as_ptr(), port_idx, port) },
+            |count| unsafe { (functions.ov_compiled_model_outputs_size)(self.as_ptr(), count) },
+            |port_idx, port| unsafe { (functions.ov_compiled_model_output_by_index)(self.as_ptr(), port_idx, port) },
+        )
+    }
+}
+
+impl Drop for CompiledFile {
+    fn drop(&mut self) {
+        let Some(_inside) = exit::enter() else { return };
+        // SAFETY: owned, freed once; requests hold the model while they exist.
+        unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
+    }
+}

@@ -1,0 +1,181 @@
+//! The engine's part of one request: tensors of the library over the run's tensors, kept while these stay where they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::api::{EngineRequest, TensorOver};
+use super::completion::Completion;
+use super::model::OpenVinoModel;
+use crate::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::exit::{self, Inside};
+use crate::runtime::device::{DeviceRequest, profiling_is_off};
+use crate::runtime::executor::Executor;
+use crate::runtime::io::DeviceIo;
+use crate::runtime::{CancelToken, Interrupt, NodeStatus, NodeTime, Result};
+use crate::tensor::{Shape, Tensor};
+
+pub(super) struct OpenVinoRequest {
+    // Freed before the model that it belongs to.
+    engine: Arc<EngineRequest>,
+    interrupt: Arc<dyn Interrupt>,
+    /// Where the engine computes beside the processor; without it on the thread of the step.
+    completion: Option<Arc<Completion>>,
+    /// This request's latest run came to its end; the engine's times are those of its runs and its neighbors'.
+    has_run: bool,
+    /// The library may have set something up in the first run.
+    is_guarded: bool,
+    /// From the start of a run to its end; an accelerator computes between its steps, too.
+    inside: Option<Inside<'static>>,
+    inputs: Vec<Place<TensorOver>>,
+    outputs: Vec<Place<TensorOver>>,
+    model: Arc<OpenVinoModel>,
+}
+
+impl OpenVinoRequest {
+    pub(super) fn new(model: Arc<OpenVinoModel>) -> Said<Self> {
+        // SAFETY: the model lives.
+        let mut engine = unsafe { EngineRequest::new(&model.api, model.compiled.as_ptr()) }?;
+        let completion = model.calls_back_on.clone().map(Completion::new);
+        if let Some(completion) = &completion {
+            engine.call_back(completion.clone())?;
+        }
+        let engine = Arc::new(engine);
+        let (inputs, outputs) = (Place::list(model.info.inputs.len()), Place::list(model.info.outputs.len()));
+        Ok(Self { interrupt: engine.clone(), engine, completion, has_run: false, is_guarded: false, inside: None, inputs, outputs, model })
+    }
+
+    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
+    fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let (model, engine) = (&self.model, &self.engine);
+        let failed = device_error(&model.device);
+        let set = |extent: &Extent, set: &dyn Fn(&TensorOver) -> Said<()>| {
+            model.api.tensor_over(extent).and_then(|tensor| set(&tensor).map(|()| tensor)).map_err(&failed)
+        };
+        for (input_idx, place) in self.inputs.iter_mut().enumerate() {
+            place.input(io, input_idx, |extent| set(extent, &|tensor| engine.set_input(input_idx, tensor)))?;
+        }
+        for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {
+            if let Some(shape) = port.shape.to_static() {
+                place.output(io, output_idx, shape, |extent| set(extent, &|tensor| engine.set_output(output_idx, tensor)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes on this thread.
+    fn infer(&self, cancel: &CancelToken) -> Result<()> {
+        // SAFETY: the tensors lie over memory that the run's leases and the places of this request keep in place; the leases
+        // keep everybody else from writing.
+        let ran = cancel.interrupting(&self.interrupt, || cancel.check().map(|()| unsafe { self.engine.infer() }))?;
+        self.outcome(ran, cancel)
+    }
+
+    /// Lets the accelerator begin.
+    fn submit(&self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
+        completion.begin();
+        // SAFETY: as in `infer`; a run that is left early passes through `abandon`, which waits.
+        let started = unsafe { self.engine.start() };
+        if started.is_err() {
+            completion.end();
+            return self.outcome(started, cancel);
+        }
+        cancel.interrupt_with(&self.interrupt);
+        Ok(())
+    }
+
+    /// Waits for the accelerator; on the way of an asynchronous run it has called back before.
+    fn wait(&self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
+        let ran = self.engine.wait();
+        completion.end();
+        cancel.forget();
+        self.outcome(ran, cancel)
+    }
+
+    fn outcome(&self, ran: Said<()>, cancel: &CancelToken) -> Result<()> {
+        ran.map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&self.model.device)(said)))
+    }
+
+    /// Copies what did not go straight to its place.
+    fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
+        let failed = device_error(&self.model.device);
+        for (output_idx, port) in self.model.info.outputs.iter().enumerate() {
+            if port.shape.to_static().is_some() {
+                self.outputs[output_idx].finish(io, output_idx)?;
+                continue;
+            }
+            let tensor = self.engine.output(output_idx).map_err(&failed)?;
+            let target = io.output(output_idx, &tensor.shape().map_err(&failed)?)?;
+            if target.layout().n_elements() > 0 {
+                let (data, n_bytes) = tensor.data().map_err(&failed)?;
+                // SAFETY: the tensor holds so many bytes, and lives until the end of this turn; nobody writes it between runs.
+                target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceRequest for OpenVinoRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        Ok(Tensor::new(self.model.info.inputs[port_idx].element, shape)?)
+    }
+
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let completion = self.completion.clone();
+        if step_idx == 0 {
+            self.inside = Some(exit::try_enter()?);
+            self.has_run = false;
+            check_inputs(&self.model.info, io)?;
+            self.place(io)?;
+        }
+        match (&completion, step_idx) {
+            (None, _) => self.infer(cancel)?,
+            (Some(completion), 0) => return self.submit(completion, cancel),
+            (Some(completion), _) => self.wait(completion, cancel)?,
+        }
+        self.has_run = true;
+        if !std::mem::replace(&mut self.is_guarded, true) {
+            exit::guard();
+        }
+        self.finish_outputs(io)
+    }
+
+    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
+        let completion = self.completion.clone().filter(|_| step_idx > 0)?;
+        Some(completion)
+    }
+
+    fn is_computing(&self) -> bool {
+        self.completion.as_ref().is_some_and(|completion| completion.is_computing())
+    }
+
+    fn abandon(&mut self) {
+        if let Some(completion) = self.completion.as_ref().filter(|completion| !completion.is_idle()) {
+            // It was told to end; how it ended is nobody's concern any more.
+            let _ended = self.engine.wait();
+            completion.end();
+        }
+    }
+
+    fn end_run(&mut self) {
+        self.inside = None;
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        if !self.model.profiling {
+            return Err(profiling_is_off());
+        }
+        let _inside = exit::try_enter()?;
+        let mut nodes = self.engine.nodes().map_err(device_error(&self.model.device))?;
+        // Neither weights nor inputs and outputs are nodes here.
+        nodes.retain(|node| !matches!(&*node.kind, "Parameter" | "Result" | "Const" | "Constant"));
+        for node in &mut nodes {
+            if !self.has_run {
+                (node.status, node.real, node.cpu) = (NodeStatus::NotRun, Duration::ZERO, Some(Duration::ZERO));
+            } else if node.status == NodeStatus::NotRun && self.model.rounds_to_not_run {
+                node.status = NodeStatus::Executed;
+            }
+        }
+        Ok(nodes)
+    }
+}

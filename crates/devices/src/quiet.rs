@@ -1,0 +1,81 @@
+//! Panics of an engine as errors, without a word on standard error.
+//!
+//! An engine that is written in Rust may panic on a model that it did not expect. Such a panic is unwound here and told as an error. The
+//! process's panic hook, which prints, is not called for it: it still is for all other threads and code.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::Once;
+
+thread_local! {
+    /// Where the latest panic happened, while this thread is inside an engine.
+    static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs code of an engine on this thread.
+///
+/// # Errors
+/// What its panic said, and where.
+pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !note(panic) {
+                previous(panic);
+            }
+        }));
+    });
+    let outer = INSIDE.replace(Some(String::new()));
+    let done = catch_unwind(AssertUnwindSafe(engine_code));
+    let place = INSIDE.replace(outer).unwrap_or_default();
+    done.map_err(|panic| {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        format!("it broke off: {}{place}", one_line(said.unwrap_or("it did not say why")))
+    })
+}
+
+/// Notes the place of a panic inside an engine; false for all others.
+fn note(panic: &PanicHookInfo<'_>) -> bool {
+    INSIDE.with(|inside| match inside.try_borrow_mut() {
+        Ok(mut inside) => match &mut *inside {
+            Some(place) => {
+                *place = panic.location().map(|at| format!(" ({}:{})", short(at.file()), at.line())).unwrap_or_default();
+                true
+            }
+            None => false,
+        },
+        Err(_) => false,
+    })
+}
+
+/// The path of a source file without the folder in which crates lie on the machine that built this program.
+fn short(file: &str) -> &str {
+    file.rsplit_once("/src/").map_or(file, |(folders, _)| &file[folders.rfind('/').map_or(0, |slash| slash + 1)..])
+}
+
+/// The beginning of a message that may have many lines.
+fn one_line(said: &str) -> String {
+    said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_says_where() {
+        let said = catch(|| -> u32 { panic!("no\nsuch axis") }).unwrap_err();
+        assert!(said.contains("no such axis") && said.contains("devices/src/quiet.rs:"), "{said}");
+        assert_eq!(catch(|| 1), Ok(1));
+        assert!(INSIDE.with(|inside| inside.borrow().is_none()));
+    }
+
+    #[test]
+    fn panics_elsewhere_reach_the_hook_that_was_there() {
+        let seen = catch(|| std::thread::spawn(|| INSIDE.with(|inside| inside.borrow().is_none())).join().unwrap());
+        assert_eq!(seen, Ok(true), "another thread is not inside the engine");
+        let nested = catch(|| catch(|| panic!("inner")).unwrap_err().contains("inner") && INSIDE.with(|inside| inside.borrow().is_some()));
+        assert_eq!(nested, Ok(true), "after an inner call the thread is still inside the outer one");
+    }
+}

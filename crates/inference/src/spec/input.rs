@@ -1,0 +1,310 @@
+//! The `[input]` of a model description: how a picture becomes the model's input; as written, then as understood and checked against
+//! the model's port.
+
+use serde::Deserialize;
+
+use super::config;
+use crate::frame::Point;
+use crate::runtime::{Dim, PartialShape, Port, Result};
+use crate::tensor::Shape;
+use crate::vision::{Anchor, ChannelOrder, Cut, InputLayout, Preprocess, Resize, Rotation, Rounding};
+
+/// The largest width and height of an input.
+const MAX_EXTENT: usize = 16384;
+/// The largest number that is subtracted from pixels or divides them, and the smallest that divides them.
+const MAX_NUMBER: f32 = 1e6;
+const MIN_DIVISOR: f32 = 1e-6;
+
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct WrittenInput {
+    /// Which color each channel is. Default: rgb.
+    color: Option<WrittenColor>,
+    /// The order of the axes. Default: nchw.
+    layout: Option<WrittenLayout>,
+    /// How a picture of another shape fits. Default: stretch.
+    resize: Option<WrittenResize>,
+    /// The pixel value of borders, 0 to 255. Default: 114.
+    pad: Option<f32>,
+    /// Subtracted from pixels of 0 to 255: a number, or one per channel. Default: 0.
+    mean: Option<Numbers>,
+    /// Divides what is left: a number, or one per channel. Default: 1.
+    scale: Option<Numbers>,
+    /// Whether values are rounded to whole pixels after the conversion and after the resize. Default: exact.
+    rounding: Option<WrittenRounding>,
+    /// Whether all pixels of a picture that is made smaller count. Default: false.
+    antialias: Option<bool>,
+    /// By how many degrees the picture is turned clockwise first: 0, 90, 180 or 270. Default: 0.
+    rotate: Option<i64>,
+    /// Of classifiers: the part of a box that is added on each side. Default: 0.
+    margin: Option<f32>,
+    /// Of classifiers: whether a box grows to a square. Default: false.
+    square: Option<bool>,
+    /// Of classifiers: where a detection's keypoints are brought, in parts of the input's width and height.
+    align: Option<Vec<[f32; 2]>>,
+    /// Width and height, where the model leaves them open.
+    size: Option<[usize; 2]>,
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "expected a number, or a list of one per channel")]
+enum Numbers {
+    One(f32),
+    Each(Vec<f32>),
+}
+
+impl Numbers {
+    fn as_slice(&self) -> &[f32] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Each(values) => values,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum WrittenColor {
+    Rgb,
+    Bgr,
+    Gray,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum WrittenLayout {
+    Nchw,
+    Nhwc,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum WrittenResize {
+    Stretch,
+    Letterbox,
+    LetterboxTopLeft,
+    Crop,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum WrittenRounding {
+    Exact,
+    U8,
+}
+
+impl WrittenInput {
+    /// How pictures become the input; what is left open is said in `assumed`.
+    pub(super) fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
+        let defaults = Preprocess::default();
+        let mut open = |key: &str, value: &str| assumed.push(format!("[input] `{key}` is not given: {value}"));
+        let color = self.color.unwrap_or_else(|| {
+            open("color", "rgb");
+            WrittenColor::Rgb
+        });
+        let layout = self.layout.unwrap_or_else(|| {
+            open("layout", "nchw");
+            WrittenLayout::Nchw
+        });
+        let resize = self.resize.unwrap_or_else(|| {
+            open("resize", "stretch");
+            WrittenResize::Stretch
+        });
+        let pad = self.pad.unwrap_or(defaults.pad);
+        if !(0.0..=255.0).contains(&pad) {
+            return Err(config(format!("[input] `pad`: expected a pixel value from 0 to 255, got {pad}")));
+        }
+        if let Some([width, height]) = self.size
+            && ![width, height].iter().all(|extent| (1..=MAX_EXTENT).contains(extent))
+        {
+            return Err(config(format!(
+                "[input] `size`: expected width and height from 1 to {MAX_EXTENT} pixels each, got [{width}, {height}]"
+            )));
+        }
+        let color = match color {
+            WrittenColor::Rgb => ChannelOrder::Rgb,
+            WrittenColor::Bgr => ChannelOrder::Bgr,
+            WrittenColor::Gray => ChannelOrder::Gray,
+        };
+        let scale = per_channel("scale", self.scale.as_ref().map(Numbers::as_slice), color, defaults.scale)?;
+        if scale.contains(&0.0) {
+            return Err(config("[input] `scale`: expected divisors other than 0, got 0".to_owned()));
+        }
+        if let Some(divisor) = scale.iter().find(|divisor| !(MIN_DIVISOR..=MAX_NUMBER).contains(&divisor.abs())) {
+            return Err(config(format!(
+                "[input] `scale`: expected divisors from {MIN_DIVISOR} to {MAX_NUMBER} or the same below 0, got {divisor:e}"
+            )));
+        }
+        let rotation = match self.rotate {
+            None | Some(0) => Rotation::None,
+            Some(90) => Rotation::Clockwise,
+            Some(180) => Rotation::Half,
+            Some(270) => Rotation::Counterclockwise,
+            Some(other) => return Err(config(format!("[input] `rotate`: expected 0, 90, 180 or 270 degrees clockwise, got {other}"))),
+        };
+        Ok(Preprocess {
+            color,
+            rotation,
+            layout: match layout {
+                WrittenLayout::Nchw => InputLayout::Nchw,
+                WrittenLayout::Nhwc => InputLayout::Nhwc,
+            },
+            resize: match resize {
+                WrittenResize::Stretch => Resize::Stretch,
+                WrittenResize::Letterbox => Resize::Letterbox { anchor: Anchor::Center },
+                WrittenResize::LetterboxTopLeft => Resize::Letterbox { anchor: Anchor::TopLeft },
+                WrittenResize::Crop => Resize::Crop,
+            },
+            pad,
+            mean: per_channel("mean", self.mean.as_ref().map(Numbers::as_slice), color, defaults.mean)?,
+            scale,
+            rounding: match self.rounding {
+                Some(WrittenRounding::U8) => Rounding::U8,
+                _ => Rounding::Exact,
+            },
+            antialias: self.antialias.unwrap_or(defaults.antialias),
+        })
+    }
+
+    /// How pictures are cut out of frames.
+    pub(super) fn cut(&self, is_classifier: bool) -> Result<Cut> {
+        let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
+        if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
+            return Err(config(format!("[input] `{key}` is about the pictures of detections: expected it of a classifier; leave it out")));
+        }
+        let margin = self.margin.unwrap_or_default();
+        if !(0.0..=10.0).contains(&margin) {
+            return Err(config(format!("[input] `margin`: expected a part of the box from 0 to 10, got {margin}")));
+        }
+        let align: Vec<Point> = self.align.iter().flatten().map(|&[x, y]| Point { x, y }).collect();
+        if self.align.is_some() {
+            let is_near = |value: f32| (-10.0..=10.0).contains(&value);
+            let is_usable = (2..=100).contains(&align.len()) && align.iter().all(|point| is_near(point.x) && is_near(point.y));
+            if !is_usable || align.iter().all(|point| *point == align[0]) {
+                return Err(config(format!(
+                    "[input] `align`: expected 2 to 100 points `[x, y]` in parts of the input, not all the same, got {:?}",
+                    self.align.as_deref().unwrap_or_default()
+                )));
+            }
+            for (key, is_given) in [("antialias", self.antialias == Some(true)), ("rotate", self.rotate.is_some_and(|angle| angle != 0))] {
+                if is_given {
+                    return Err(config(format!(
+                        "[input] `align` and `{key}` do not go together: where keypoints are aligned the picture is turned by them, and sampled at single places; leave one of them out"
+                    )));
+                }
+            }
+        }
+        Ok(Cut { margin, square: self.square.unwrap_or_default(), align })
+    }
+
+    /// The shape of an input that leaves width, height or channels open, with those of `size` and `color`; `None` where nothing changes, and
+    /// where `size` contradicts the port, which [`WrittenInput::picture_shape`] says.
+    pub(super) fn sized(&self, port: &Port) -> Option<PartialShape> {
+        let [width, height] = self.size.filter(|size| size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent)))?;
+        let n_channels = match self.color {
+            Some(WrittenColor::Gray) => 1,
+            _ => 3,
+        };
+        let wanted = match self.layout.unwrap_or(WrittenLayout::Nchw) {
+            WrittenLayout::Nchw => [n_channels, height, width],
+            WrittenLayout::Nhwc => [height, width, n_channels],
+        };
+        let (batch, dims) = port.shape.dims().split_first().filter(|(_, dims)| dims.len() == wanted.len())?;
+        if dims.iter().zip(&wanted).any(|(dim, extent)| !dim.admits(*extent)) || dims.iter().all(|dim| !dim.is_open()) {
+            return None;
+        }
+        PartialShape::new([*batch].into_iter().chain(wanted.map(Dim::Fixed)).collect()).ok()
+    }
+
+    /// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.
+    pub(super) fn picture_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
+        let size = self.size;
+        let (height_axis, width_axis) = match preprocess.layout {
+            InputLayout::Nchw => (2, 3),
+            InputLayout::Nhwc => (1, 2),
+        };
+        let shape = port.shape.with_dynamic(|axis| match (axis, size) {
+            (0, _) => Some(1),
+            (axis, Some([width, _])) if axis == width_axis => Some(width),
+            (axis, Some([_, height])) if axis == height_axis => Some(height),
+            _ => None,
+        });
+        let shape = shape
+            .ok_or_else(|| config(format!("the model's input {port} leaves its size open: add `size = [width, height]` to [input]")))?;
+        if let Some([width, height]) = size
+            && shape.len() == 4
+            && (shape[width_axis], shape[height_axis]) != (width, height)
+        {
+            return Err(config(format!("`size = [{width}, {height}]` contradicts the model's input {port}")));
+        }
+        Ok(shape)
+    }
+}
+
+/// One number for all channels, or one each.
+fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
+    let n_channels = color.n_channels();
+    match values {
+        None => Ok(default),
+        Some(values) if values.iter().any(|value| !(-MAX_NUMBER..=MAX_NUMBER).contains(value)) => {
+            Err(config(format!("[input] `{key}`: expected finite numbers from -{MAX_NUMBER} to {MAX_NUMBER}, got {values:?}")))
+        }
+        Some(&[one]) => Ok([one; 3]),
+        Some(&[first, second, third]) if n_channels == 3 => Ok([first, second, third]),
+        Some(values) => Err(config(format!("[input] `{key}`: expected 1 or {n_channels} numbers, got {}", values.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/model-descriptions.md");
+    const README: &str = include_str!("../../README.md");
+
+    #[derive(Deserialize)]
+    struct Example {
+        input: Option<WrittenInput>,
+    }
+
+    #[test]
+    fn the_keys_and_examples_of_the_documentation_are_understood() {
+        let (_, section) = PAGE.split_once("## Keys of `[input]`").expect("a section of these keys");
+        let rows: Vec<&str> =
+            section.lines().skip(2).skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|')).collect();
+        assert!(rows.len() >= 13, "{rows:?}");
+        for row in rows {
+            let key = row.split('`').nth(1).unwrap();
+            let example = row.trim_end_matches(" |").rsplit_once("| ").unwrap().1.trim_matches('`');
+            // What needs more than a line is below the table.
+            if example != "see below" {
+                assert!(example.starts_with(&format!("{key} = ")), "{row}");
+                let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));
+                input.preprocess(&mut Vec::new()).unwrap();
+                input.cut(true).unwrap();
+            }
+        }
+        let examples = section.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
+        let inputs: Vec<WrittenInput> = examples.filter_map(|example| toml::from_str::<Example>(example).unwrap().input).collect();
+        assert!(inputs.iter().any(|input| input.cut(true).unwrap().align.len() == 5));
+        assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
+    }
+
+    /// It is copied as a whole.
+    #[test]
+    fn the_example_of_the_readme_is_one_of_a_detector() {
+        let examples = README.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
+        let example = examples.into_iter().find(|example| example.starts_with("version = 1")).expect("a whole description");
+        assert!(example.contains("\ntask = \"detection\""), "{example}");
+        let Example { input } = toml::from_str(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+        let input = input.expect("it has an [input]");
+        input.preprocess(&mut Vec::new()).unwrap();
+        input.cut(false).unwrap();
+    }
+}

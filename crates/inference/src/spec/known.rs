@@ -1,0 +1,207 @@
+//! The models that are known: their descriptions are built in, and found by the checksum of a model's file or by its name.
+//!
+//! Knows no ports: whether a model that has the name of a known one is that model is for others to see.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use sha2::{Digest, Sha256, Sha384};
+
+use super::{WrittenModel, config};
+use crate::labels::Labels;
+use crate::runtime::{Result, files};
+
+/// A description that is built in.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Its file in `assets/models`, without ending.
+    pub(super) name: &'static str,
+    pub(super) text: &'static str,
+    model: WrittenModel,
+}
+
+macro_rules! files {
+    ($ending:literal: $($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../../assets/models/", $name, $ending)))),*] };
+}
+
+/// The descriptions. Those of single outputs of a model are not among them: for each model there is one.
+static TEXTS: &[(&str, &str)] = &files!(".toml":
+    "age",
+    "age-gender-recognition-retail-0013",
+    "efficientnet-lite0-uint8",
+    "emotion-mini-xception",
+    "emotions-recognition-retail-0003",
+    "face-detection-0200",
+    "face-detection-0202",
+    "face-detection-0204",
+    "face-detection-0205",
+    "face-detection-0206",
+    "face-detection-adas-0001",
+    "face-detection-retail-0004",
+    "face-detection-retail-0005",
+    "face-reidentification-retail-0095",
+    "gender",
+    "head-pose-estimation-adas-0001",
+    "landmarks-regression-retail-0009",
+    "nanodet-m",
+    "pedestrian-and-vehicle-detector-adas-0001",
+    "pedestrian-detection-adas-0002",
+    "person-attributes-recognition-crossroad-0230",
+    "person-attributes-recognition-crossroad-0234",
+    "person-attributes-recognition-crossroad-0238",
+    "person-detection-0200",
+    "person-detection-0201",
+    "person-detection-0202",
+    "person-detection-0203",
+    "person-detection-retail-0013",
+    "person-reidentification-retail-0277",
+    "person-reidentification-retail-0286",
+    "person-reidentification-retail-0287",
+    "person-reidentification-retail-0288",
+    "person-reidentification-retail-0288-ir",
+    "person-vehicle-bike-detection-2000",
+    "person-vehicle-bike-detection-2001",
+    "person-vehicle-bike-detection-2002",
+    "person-vehicle-bike-detection-2003",
+    "person-vehicle-bike-detection-2004",
+    "person-vehicle-bike-detection-crossroad-0078",
+    "person-vehicle-bike-detection-crossroad-1016",
+    "ultraface-rfb-320",
+    "ultraface-rfb-320-nchw",
+    "vehicle-attributes",
+    "vehicle-detection-0200",
+    "vehicle-detection-0201",
+    "vehicle-detection-0202",
+    "vehicle-detection-adas-0002",
+    "vehicle-license-plate-detection-barrier-0106",
+    "yolox-nano",
+);
+
+/// The labels that descriptions name.
+static LABELS: &[(&str, &str)] = &files!(".txt": "coco", "imagenet_1000");
+
+/// The model with the checksum of this file; none if it can't be read.
+pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
+    let known = all();
+    let (sha256, sha384) = checksums(model).ok()?;
+    let is_it =
+        |known: &&Known| known.model.sha256.contains(&sha256) || sha384.as_ref().is_some_and(|sum| known.model.sha384.contains(sum));
+    known.iter().find(is_it)
+}
+
+/// The models whose files have the name of this one.
+pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
+    let stem = model.file_stem().unwrap_or_default().to_str().unwrap_or_default();
+    all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
+}
+
+/// The labels of a description that is built in.
+pub(super) fn labels(file: &Path) -> Result<Labels> {
+    let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
+    text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no labels `{}` built in", file.display())))
+}
+
+fn all() -> &'static [Known] {
+    static ALL: OnceLock<Vec<Known>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        /// The part of a description that tells which model it is of.
+        #[derive(serde::Deserialize)]
+        struct Identity {
+            #[serde(default)]
+            model: WrittenModel,
+        }
+        let read = |&(name, text): &(&'static str, &'static str)| {
+            let Identity { model } = toml::from_str(text).expect("a test reads them all");
+            Known { name, text, model }
+        };
+        TEXTS.iter().map(read).collect()
+    })
+}
+
+/// SHA-256 of a file, and SHA-384 where files of the kind are listed by it: those of OpenVINO's own format, which are small.
+fn checksums(path: &Path) -> std::io::Result<(String, Option<String>)> {
+    let mut file = files::open_regular(path, "model").map_err(std::io::Error::other)?;
+    let mut sha384 = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(Sha384::new);
+    let (mut sha256, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n_bytes => {
+                sha256.update(&buffer[..n_bytes]);
+                if let Some(sha384) = &mut sha384 {
+                    sha384.update(&buffer[..n_bytes]);
+                }
+            }
+        }
+    }
+    Ok((hex(&sha256.finalize()), sha384.map(|sha384| hex(&sha384.finalize()))))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Descriptions of one output of a model that has a description of all.
+    const PARTS: [&str; 2] = ["vehicle-attributes-color", "vehicle-attributes-type"];
+
+    #[test]
+    fn every_description_is_built_in_and_each_model_is_in_one_of_them() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
+        let mut files: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort_unstable();
+        let built_in = TEXTS.iter().map(|(name, _)| format!("{name}.toml")).chain(LABELS.iter().map(|(name, _)| format!("{name}.txt")));
+        let mut expected: Vec<String> = built_in.chain(PARTS.map(|name| format!("{name}.toml"))).collect();
+        expected.sort_unstable();
+        assert_eq!(files, expected);
+        let mut seen: Vec<&str> = Vec::new();
+        for Known { name, model, text } in all() {
+            let WrittenModel { about, author, license, origin, checked, files, sha256, sha384 } = model;
+            assert!([about, author, license, origin].iter().all(|text| text.is_some()) && checked.is_some(), "{name}");
+            assert!(!files.is_empty(), "{name}");
+            assert!(!sha256.is_empty() || !sha384.is_empty(), "{name}");
+            let is_sum = |sum: &str, n_digits| sum.len() == n_digits && sum.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+            assert!(sha256.iter().all(|sum| is_sum(sum, 64)) && sha384.iter().all(|sum| is_sum(sum, 96)), "{name}");
+            for identity in sha256.iter().chain(sha384) {
+                assert!(!seen.contains(&identity.as_str()), "{name}: {identity} is in two descriptions");
+                seen.push(identity);
+            }
+            toml::from_str::<super::super::Written>(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+
+    /// `roiflow describe` writes labels into the file, whose place they do not know.
+    #[test]
+    fn a_description_with_its_own_labels_says_the_same() {
+        use super::super::{Description, Source};
+        for known in all() {
+            let source = Source::Known { name: known.name, by_checksum: true };
+            let as_it_is = Description { source, text: known.text.to_owned(), assumed: Vec::new() };
+            let mut expected: toml::Table = known.text.parse().unwrap();
+            let written: toml::Table =
+                as_it_is.with_own_labels().unwrap().text.parse().unwrap_or_else(|error| panic!("{}: {error}", known.name));
+            if let Some(file) = expected["output"].as_table_mut().and_then(|output| output.remove("labels-file")) {
+                let labels = labels(Path::new(file.as_str().unwrap())).unwrap();
+                let names = (0..labels.len() as u32).map(|class_id| toml::Value::String(labels.get(class_id).unwrap().to_string()));
+                expected["output"].as_table_mut().unwrap().insert("labels".to_owned(), toml::Value::Array(names.collect()));
+            }
+            assert_eq!(written, expected, "{}", known.name);
+        }
+    }
+
+    #[test]
+    fn checksums_are_those_of_the_standard() {
+        let path = std::env::temp_dir().join(format!("roiflow-{}-checksum.xml", std::process::id()));
+        std::fs::write(&path, "abc").unwrap();
+        let (sha256, sha384) = checksums(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // FIPS 180-2, appendix B.1 and D.1.
+        assert_eq!(sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert!(sha384.unwrap().starts_with("cb00753f45a35e8bb5a03d699ac65007272c32ab0eded163"));
+    }
+}

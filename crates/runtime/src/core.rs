@@ -1,0 +1,234 @@
+//! The entry: registers devices, reads models, compiles them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
+use super::executor::Executors;
+use super::{CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result, batching, files};
+
+/// The devices of a process and the executors that they share. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Core {
+    devices: Vec<Arc<dyn Device>>,
+    families: Vec<Arc<dyn DeviceFamily>>,
+    executors: Executors,
+}
+
+impl Core {
+    /// A core without devices; `devices::core()` gives one with all that are built in.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a device; one of the same name is replaced.
+    pub fn register(&mut self, device: Arc<dyn Device>) {
+        self.devices.retain(|known| known.name() != device.name());
+        self.devices.push(device);
+    }
+
+    /// Adds the devices of an engine; a family with the same prefix is replaced.
+    pub fn register_family(&mut self, family: Arc<dyn DeviceFamily>) {
+        self.families.retain(|known| known.prefix() != family.prefix());
+        self.families.push(family);
+    }
+
+    /// Names and descriptions of all devices, those that are missing on this machine included. Looks for their engines.
+    pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
+        let of_families = self.families.iter().flat_map(|family| family.devices());
+        self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
+    }
+
+    /// Reads ports and metadata of a model file, with the first device that knows the format.
+    ///
+    /// # Errors
+    /// `Io` if the file can't be read, `Model` if no device knows what it is.
+    pub fn read_model(&self, path: impl AsRef<Path>) -> Result<Model> {
+        let path = path.as_ref();
+        let n_bytes = files::open_regular(path, "model")?.metadata().map_or(0, |file| file.len());
+        let is_xml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+        let max_bytes = if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES };
+        if n_bytes > max_bytes {
+            let message =
+                format!("cannot read model `{}`: expected at most {max_bytes} bytes, got {n_bytes}; check the path", path.display());
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        let mut refused = None;
+        let mut read = |result: Result<ModelInfo>| match result.and_then(|info| check_inputs(path, &info).map(|()| info)) {
+            Ok(info) => Some(Model::from_file(path, info)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => None,
+            Err(error) => {
+                refused.get_or_insert(error);
+                None
+            }
+        };
+        if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(path))) {
+            return Ok(model);
+        }
+        // An engine is not loaded to say again what a device has said that knows the format.
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let mut unsupported = None;
+        for family in &self.families {
+            match family.read_model(path) {
+                Ok(info) => return check_inputs(path, &info).map(|()| Model::from_file(path, info)),
+                Err(error) if error.kind() == ErrorKind::Unsupported => unsupported = unsupported.or(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(unsupported
+            .map(|error| Error::new(ErrorKind::Model, format!("cannot read model `{}`: {error}", path.display())))
+            .unwrap_or_else(|| Error::new(ErrorKind::Model, format!("no device reads models such as `{}`", path.display()))))
+    }
+
+    /// Makes a model ready to run on the device with this name.
+    ///
+    /// With a [`Config::batch_size`] above 1 the first axis of every input must be a batch: 1, or open, the other extents known.
+    /// Where it is open, lone runs and gathered ones are runs of one compiled model. Where the file says 1, the model is compiled
+    /// once more with that axis open from 1 to the batch size, so it takes its memory twice; a run by itself then costs what it
+    /// costs without batching. Whether the rows are independent is tried out, on numbers drawn by chance, unless the device knows.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine, or the model can't be gathered;
+    /// `Config` for options out of their range; what the device says if it can't run the model.
+    pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
+        self.compile_accepted(model, device, config, &|_| Ok(()))
+    }
+
+    /// As [`Core::compile_model`], for a caller that can use the compiled model only if `accept` finds nothing wrong with its ports.
+    /// `AUTO` goes on to the next device where it does: engines tell more or less of the shapes of outputs.
+    ///
+    /// # Errors
+    /// As there, and those of `accept`.
+    pub fn compile_accepted(
+        &self,
+        model: &Model,
+        device: &str,
+        config: &Config,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<CompiledModel> {
+        // As the caller will see it: metadata are the file's, and not all engines tell them of a compiled model.
+        let accept = |info: &ModelInfo| accept(&ModelInfo { metadata: model.info().metadata.clone(), ..info.clone() });
+        let compiled = self.compile_device_model(model, device, config, &accept)?;
+        let device = compiled.device().unwrap_or(device).to_owned();
+        for ignored in compiled.ignored() {
+            tracing::info!("device {device} does not use the option `{}`: {}", ignored.option, ignored.why);
+        }
+        Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
+    }
+
+    /// Loads what every model on this device needs, so that the first one is compiled sooner; see [`Device::prepare`].
+    pub fn prepare(&self, device: &str) -> bool {
+        self.device(device).is_ok_and(|device| device.prepare())
+    }
+
+    /// What a further compiled model takes, see [`Device::copy_bytes`].
+    pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
+        self.device(device).ok()?.copy_bytes(model)
+    }
+
+    /// Makes a model that is compiled for the device, `alone`, ready to run on up to `max_rows` rows in each call: it is the same
+    /// where its first axis is open, and compiled once more with that axis open where it is 1. Unlike with
+    /// [`Config::batch_size`], which gathers the runs of several requests, it is the caller who puts several rows into an input.
+    ///
+    /// The model must be one of independent rows, as for [`Core::compile_model`] with a batch size.
+    ///
+    /// # Errors
+    /// As [`Core::compile_model`] with a batch size.
+    pub fn open_rows(&self, model: &Model, device: &str, alone: &CompiledModel, max_rows: usize) -> Result<CompiledModel> {
+        let config = &alone.properties().config;
+        batching::check(&Config { batch_size: max_rows, ..config.clone() })?;
+        let device = self.device(device)?;
+        let opened = batching::open_rows(&*device, alone.device(), model, alone.device_model(), max_rows, config, &self.executors)
+            .map_err(|error| error.context(format!("batch size {max_rows} of `{}` on device {}", model.name(), alone.device())))?;
+        Ok(opened.model)
+    }
+
+    /// The memory of the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
+    pub fn default_context(&self, device: &str) -> Result<RemoteContext> {
+        self.device(device)?.default_context()
+    }
+
+    /// Memory of another kind, or of its own, for the device with this name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
+    pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
+        self.device(device)?.create_context(params)
+    }
+
+    /// As [`Core::compile_accepted`], for a device that stands for others.
+    ///
+    /// # Errors
+    /// As [`Core::compile_accepted`].
+    pub fn compile_device_model(
+        &self,
+        model: &Model,
+        device: &str,
+        config: &Config,
+        accept: &dyn Fn(&ModelInfo) -> Result<()>,
+    ) -> Result<Arc<dyn DeviceModel>> {
+        batching::check(config)?;
+        config.check_numbers()?;
+        for port in model.info().inputs.iter().chain(&model.info().outputs) {
+            port.shape.check().map_err(|error| error.context(format!("port {port} of `{}`", model.name())))?;
+        }
+        config.check_engines(self.families.iter().map(|family| family.prefix()))?;
+        let device = self.device(device)?;
+        let alone = device.compile_accepted(model, config, &self.executors, accept)?;
+        // A device that stands for others gathers already.
+        if config.batch_size == 1 || alone.batch_size() > 1 {
+            return Ok(alone);
+        }
+        let name = alone.device().unwrap_or(device.name()).to_owned();
+        batching::gathering(&*device, &name, model, &alone, config, &self.executors)
+            .map_err(|error| error.context(format!("batch size {} of `{}` on device {name}", config.batch_size, model.name())))
+    }
+
+    fn device(&self, name: &str) -> Result<Arc<dyn Device>> {
+        if let Some(found) = self.devices.iter().find(|known| known.name() == name) {
+            return Ok(found.clone());
+        }
+        let is_of = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.len() > 1 && rest.starts_with('.'));
+        if let Some(family) = self.families.iter().find(|family| is_of(family.prefix())) {
+            return Ok(family.device(name));
+        }
+        let names = self.devices.iter().map(|device| device.name().to_owned());
+        // By their first device, which all of them have: to list the others the engines would have to be loaded.
+        let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
+        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", names.join(", "))))
+    }
+
+    /// The executors that all models of this core share.
+    pub fn executors(&self) -> &Executors {
+        &self.executors
+    }
+}
+
+/// The most memory that an input may take: more than any picture, and little enough to be there.
+const MAX_INPUT_BYTES: usize = 1 << 30;
+
+/// # Errors
+/// `Model` if a file asks for an input that no machine should make room for.
+fn check_inputs(path: &Path, info: &ModelInfo) -> Result<()> {
+    for port in &info.inputs {
+        let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });
+        let n_bytes = fixed.fold(port.element.size(), usize::saturating_mul);
+        if n_bytes > MAX_INPUT_BYTES {
+            let message = format!("cannot read model `{}`: its input {port} is too large: expected at most 1 GiB", path.display());
+            return Err(Error::new(ErrorKind::Model, message));
+        }
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let families = self.families.iter().map(|family| family.prefix());
+        f.debug_list().entries(self.devices.iter().map(|device| device.name()).chain(families)).finish()
+    }
+}

@@ -1,0 +1,86 @@
+//! `NULL`: no arithmetic. Scripted outputs, gates, failures and counters, for tests of everything around an engine and for
+//! trying the plumbing of a pipeline.
+
+mod memory;
+mod model;
+mod request;
+mod script;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub use memory::NullMemory;
+pub use script::{Gate, Script};
+
+use crate::device::{Device, DeviceInfo, DeviceModel};
+use crate::executor::{Executor, Executors};
+use crate::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result};
+
+/// The device. [`NullDevice::default`] writes zeros; a test gives a [`Script`].
+#[derive(Debug, Clone)]
+pub struct NullDevice {
+    name: String,
+    script: Arc<Script>,
+}
+
+impl NullDevice {
+    /// A device that does what the script says.
+    pub fn new(script: Arc<Script>) -> Self {
+        Self::instance("NULL", script)
+    }
+
+    /// One of several, each with a name and, if its script says so, a waiter of its own: `NULL.0`, `NULL.1`.
+    pub fn instance(name: &str, script: Arc<Script>) -> Self {
+        Self { name: name.to_owned(), script }
+    }
+}
+
+impl Default for NullDevice {
+    fn default() -> Self {
+        Self::new(Arc::default())
+    }
+}
+
+impl Device for NullDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new(), missing: None }
+    }
+
+    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+        Err(Error::new(ErrorKind::Unsupported, "device NULL reads no files"))
+    }
+
+    fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
+        self.script.n_compiled.fetch_add(1, Ordering::AcqRel);
+        if let Some(gate) = &self.script.compile_gate {
+            gate.pass();
+        }
+        let cpu: Arc<dyn Executor> = match &self.script.executor {
+            Some(executor) => executor.clone(),
+            None => executors.for_model(&self.name, config)?,
+        };
+        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter {
+            true => Some(executors.named(&format!("roiflow-{}-waiter", self.name), 1)?),
+            false => None,
+        };
+        Ok(Arc::new(model::NullModel::new(model.info().clone(), self.script.clone(), config.clone(), cpu, waiter)))
+    }
+
+    fn default_context(&self) -> Result<RemoteContext> {
+        self.create_context(&ContextParams::DeviceMemory { max_bytes: None })
+    }
+
+    fn create_context(&self, params: &ContextParams) -> Result<RemoteContext> {
+        match params {
+            ContextParams::SharedMemory => RemoteContext::shared_memory(self.name()),
+            ContextParams::DeviceMemory { max_bytes } => {
+                Ok(RemoteContext::new(self.name(), Arc::new(memory::Room::new(self.name(), *max_bytes))))
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A run that does what the script says.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{Gate, NullMemory, Script};
+use crate::device::{DeviceRequest, profiling_is_off};
+use crate::io::DeviceIo;
+use crate::tensor::{Shape, Tensor};
+use crate::{CancelToken, Error, ErrorKind, ModelInfo, NodeStatus, NodeTime, Result};
+
+pub(super) struct NullRequest {
+    pub(super) info: ModelInfo,
+    pub(super) script: Arc<Script>,
+    /// The names of the model's steps.
+    pub(super) steps: Vec<&'static str>,
+    /// If the user wants to know the times of nodes.
+    pub(super) times: Option<Times>,
+}
+
+/// What is known of the one node that there is: the script.
+#[derive(Default)]
+pub(super) struct Times {
+    n_steps: usize,
+    real: Duration,
+}
+
+impl DeviceRequest for NullRequest {
+    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
+        Ok(Tensor::new(self.info.inputs[port_idx].element, shape)?)
+    }
+
+    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let Some(times) = &mut self.times else { return self.follow_script(step_idx, io, cancel) };
+        if step_idx == 0 {
+            *times = Times::default();
+        }
+        let begin = Instant::now();
+        let followed = self.follow_script(step_idx, io, cancel);
+        if let (Some(times), Ok(())) = (&mut self.times, &followed) {
+            (times.n_steps, times.real) = (times.n_steps + 1, times.real + begin.elapsed());
+        }
+        followed
+    }
+
+    fn accepts_remote(&self, tensor: &Tensor) -> bool {
+        tensor.in_remote::<NullMemory>().is_some()
+    }
+
+    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
+        let times = self.times.as_ref().ok_or_else(profiling_is_off)?;
+        let status = if times.n_steps == self.steps.len() { NodeStatus::Executed } else { NodeStatus::NotRun };
+        let real = if status == NodeStatus::Executed { times.real } else { Duration::ZERO };
+        Ok(vec![NodeTime { name: "script".to_owned(), kind: "Null".to_owned(), status, real, cpu: None }])
+    }
+}
+
+impl NullRequest {
+    fn follow_script(&self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
+        let pass_gate = || self.script.gate.as_deref().map_or((), Gate::pass);
+        match self.steps[step_idx] {
+            "infer" => {
+                self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+                pass_gate();
+            }
+            "submit" => {
+                self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+                return Ok(());
+            }
+            "wait" if self.script.has_own_waiter => {
+                pass_gate();
+                return Ok(());
+            }
+            "finish" if self.script.has_own_waiter => {}
+            _ => return Ok(()),
+        }
+        if let Some(compute) = &self.script.compute {
+            return compute(io, cancel);
+        }
+        // An open extent of an output is taken from the first input, where a batch is.
+        let batch = if io.n_inputs() > 0 { io.input_tensor(0).shape().first().copied() } else { None };
+        for (output_idx, port) in self.info.outputs.iter().enumerate() {
+            let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });
+            let shape =
+                shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot tell the shape of output {port}")))?;
+            let tensor = io.output_tensor(output_idx, &shape)?;
+            if let Some(on_device) = NullMemory::on_device(tensor) {
+                let mut output = on_device.bytes_mut()?;
+                let zeros = vec![0; output.layout().dense_bytes()];
+                output.copy_all_from_dense(&zeros)?;
+                continue;
+            }
+            let output = io.output(output_idx, &shape)?;
+            if output.layout().is_dense() {
+                output.extent_mut().fill(0);
+            } else {
+                // A region of somebody's tensor: what lies between its rows is not ours.
+                output.copy_all_from_dense(&vec![0; output.layout().dense_bytes()])?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Another shape for a tensor, by itself or together with a lease that the caller holds.
+//!
+//! The handles of a tensor share its layout behind one lock. Layout, memory and lease change under that lock in one step, so that
+//! a lease always belongs to the layout that it comes with.
+
+use std::sync::Arc;
+
+use super::tensor::{Body, BytesMut, Placed};
+use super::{Bytes, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor, WriteLease};
+
+impl Tensor {
+    /// Gives the tensor another shape. A dense tensor keeps its memory while it is large enough and takes zeroed new memory
+    /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself, or memory that is
+    /// shared or a device's would have to be left.
+    pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
+        let (shape, element) = (shape.into(), self.element());
+        match &mut self.body {
+            Body::Part { placed, limit } => {
+                placed.layout = smaller_layout(placed, limit, shape)?;
+            }
+            Body::Whole(shared) => {
+                let mut placed = shared.write().unwrap();
+                let layout = Layout::dense(element, shape)?;
+                let lease = placed.memory.lease_for_device(true)?;
+                let memory = if fits(&placed, &layout) { Arc::clone(&placed.memory) } else { larger_memory(&placed, &layout)? };
+                let before = std::mem::replace(&mut *placed, Placed { memory, layout, offset_bytes: 0 });
+                drop(placed);
+                drop((lease, before)); // Without the lock: the memory may be foreign, and its owner runs code of its own.
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the tensor another shape, together with the write lease on it. The lease never ends in between, so that no other
+    /// thread sees the new shape with old values.
+    ///
+    /// Without a lease the tensor is only read by others: it moves on to new memory, and the readers keep the old one.
+    ///
+    /// # Errors
+    /// As [`Tensor::set_shape`]; tensor and lease are then unchanged.
+    #[doc(hidden)]
+    pub fn reshape_leased(&mut self, lease: &mut Option<BytesMut>, shape: Shape) -> Result<()> {
+        let element = self.element();
+        match &mut self.body {
+            Body::Part { placed, limit } => {
+                let layout = smaller_layout(placed, limit, shape)?;
+                let write = match lease.take() {
+                    Some(lease) => lease.into_lease(),
+                    None => placed.memory.lease_write()?,
+                };
+                placed.layout = layout;
+                *lease = Some(BytesMut::new(write, layout, placed.offset_bytes));
+            }
+            Body::Whole(shared) => {
+                let mut placed = shared.write().unwrap();
+                let layout = Layout::dense(element, shape)?;
+                let fits = fits(&placed, &layout);
+                if let Some(lease) = lease.as_mut().filter(|_| fits) {
+                    check_is_of(lease.memory(), &placed)?;
+                    (placed.layout, placed.offset_bytes) = (layout, 0);
+                    lease.set_layout(layout);
+                    return Ok(());
+                }
+                let write = match lease {
+                    Some(lease) => check_is_of(lease.memory(), &placed).map(|()| None)?,
+                    None => match placed.memory.lease_write() {
+                        Ok(write) => Some(write).filter(|_| fits),
+                        // The readers may be gone by now.
+                        Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
+                        Err(error) => return Err(error),
+                    },
+                };
+                let (memory, write): (Arc<Memory>, WriteLease) = match write {
+                    Some(write) => (Arc::clone(&placed.memory), write),
+                    None => {
+                        let memory = larger_memory(&placed, &layout)?;
+                        let write = memory.lease_write()?;
+                        (memory, write)
+                    }
+                };
+                let before = std::mem::replace(&mut *placed, Placed { memory, layout, offset_bytes: 0 });
+                let before = (lease.replace(BytesMut::new(write, layout, 0)), before);
+                drop(placed);
+                drop(before); // As in `set_shape`.
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Tensor::reshape_leased`], for a tensor in a device's memory, which never moves.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn reshape_leased_by_device(&mut self, lease: &DeviceLease, shape: Shape) -> Result<()> {
+        let element = self.element();
+        match &mut self.body {
+            Body::Part { placed, limit } => placed.layout = smaller_layout(placed, limit, shape)?,
+            Body::Whole(shared) => {
+                let mut placed = shared.write().unwrap();
+                let layout = Layout::dense(element, shape)?;
+                check_is_of(lease.memory(), &placed)?;
+                if !fits(&placed, &layout) {
+                    return Err(too_small(&placed, &layout));
+                }
+                (placed.layout, placed.offset_bytes) = (layout, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nobody writes the tensor at the moment, and it may take other memory and leave the present one to its readers.
+    #[doc(hidden)]
+    pub fn may_leave_its_readers(&self) -> bool {
+        matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_be_left() && !placed.memory.is_written())
+    }
+}
+
+impl Bytes {
+    /// The leased elements as a tensor: with this memory and layout, whatever becomes of the tensor that was leased.
+    #[doc(hidden)]
+    pub fn tensor(&self) -> Tensor {
+        Tensor::from_placed(Placed { memory: Arc::clone(self.memory()), layout: *self.layout(), offset_bytes: self.offset_bytes() })
+    }
+
+    /// Whether the leased memory is that of `tensor`.
+    #[doc(hidden)]
+    pub fn is_of_memory_of(&self, tensor: &Tensor) -> bool {
+        tensor.with_placed(|placed| Arc::ptr_eq(&placed.memory, self.memory()))
+    }
+}
+
+impl BytesMut {
+    /// As [`Bytes::is_of_memory_of`].
+    #[doc(hidden)]
+    pub fn is_of_memory_of(&self, tensor: &Tensor) -> bool {
+        tensor.with_placed(|placed| Arc::ptr_eq(&placed.memory, self.memory()))
+    }
+}
+
+fn smaller_layout(placed: &Placed, limit: &mut Option<Box<Shape>>, shape: Shape) -> Result<Layout> {
+    let limit = limit.get_or_insert_with(|| Box::new(*placed.layout.shape()));
+    placed.layout.with_smaller_shape(shape, limit)
+}
+
+fn fits(placed: &Placed, layout: &Layout) -> bool {
+    layout.dense_bytes() <= placed.memory.len()
+}
+
+fn larger_memory(placed: &Placed, layout: &Layout) -> Result<Arc<Memory>> {
+    if placed.memory.may_be_left() { Memory::try_zeroed(layout.dense_bytes()) } else { Err(too_small(placed, layout)) }
+}
+
+fn too_small(placed: &Placed, layout: &Layout) -> Error {
+    let (shape, needed, held) = (layout.shape(), layout.dense_bytes(), placed.memory.len());
+    Error::new(
+        ErrorKind::Shape,
+        format!("set_shape {shape} needs {needed} bytes, this tensor's memory holds {held}; create one in its context"),
+    )
+}
+
+/// The lease is on the memory in which the tensor lies.
+fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
+    if Arc::ptr_eq(memory, &placed.memory) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Busy, "the tensor took other memory while a run held it; use a tensor that no other request writes"))
+}

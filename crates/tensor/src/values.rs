@@ -1,0 +1,132 @@
+//! Values on their way into a tensor: an `ndarray` of any element type and any strides, copied, and cast where types differ.
+
+use ndarray::{ArrayBase, ArrayRef, ArrayViewMut, Data, Dimension, LayoutRef, Zip};
+
+use super::element::cast;
+use super::{BytesMut, Element, ElementType, Error, ErrorKind, Result};
+
+/// An array of some element type: what `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view of one;
+/// a slice becomes one by [`ndarray::aview1`].
+pub trait Values {
+    /// The type of the values.
+    fn element(&self) -> ElementType;
+
+    /// The extent of each axis.
+    fn shape(&self) -> &[usize];
+
+    /// Writes all values to `target`, which has this shape and no gaps. Values of another type are cast as Rust's `as` does:
+    /// toward zero, saturating from floats, NaN to 0, wrapping between integers; a `bool` is whether the value is not 0.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if the shape is another one, or `target` has gaps.
+    fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
+
+    /// Whether [`Values::copy_to`] never fails for a target of the right shape without gaps. Others are copied into new memory first,
+    /// so that a failure changes nothing.
+    fn copies_always(&self) -> bool {
+        false
+    }
+}
+
+impl<T: Element, S: Data<Elem = T>, D: Dimension> Values for ArrayBase<S, D> {
+    fn element(&self) -> ElementType {
+        T::TYPE
+    }
+
+    fn shape(&self) -> &[usize] {
+        <Self as AsRef<LayoutRef<T, D>>>::as_ref(self).shape()
+    }
+
+    fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+        copy(self, target)
+    }
+
+    fn copies_always(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Element, D: Dimension> Values for ArrayRef<T, D> {
+    fn element(&self) -> ElementType {
+        T::TYPE
+    }
+
+    fn shape(&self) -> &[usize] {
+        <Self as AsRef<LayoutRef<T, D>>>::as_ref(self).shape()
+    }
+
+    fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+        copy(self, target)
+    }
+
+    fn copies_always(&self) -> bool {
+        true
+    }
+}
+
+fn copy<T: Element, D: Dimension>(values: &ArrayRef<T, D>, target: &mut BytesMut) -> Result<()> {
+    if **target.layout().shape() != *values.shape() {
+        let message = format!("copy: expected {} as the target has, got {:?}", target.layout().shape(), values.shape());
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    macro_rules! each {
+        ($($element:ident => $rust:ty),+ $(,)?) => {
+            match target.layout().element() {
+                $(ElementType::$element => cast_into(values, target.dense_mut::<$rust>()?),)+
+            }
+        };
+    }
+    each! {
+        U8 => u8, I8 => i8, U16 => u16, I16 => i16, U32 => u32, I32 => i32, U64 => u64, I64 => i64,
+        F16 => super::f16, Bf16 => super::bf16, F32 => f32, F64 => f64, Bool => bool,
+    }
+    Ok(())
+}
+
+fn cast_into<T: Element, U: Element, D: Dimension>(values: &ArrayRef<T, D>, target: &mut [U]) {
+    let target = ArrayViewMut::from_shape(values.raw_dim(), target).expect("as many elements as the shape has, checked above");
+    Zip::from(target).and(values).for_each(|to, &from| *to = cast(from));
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{Array2, ArrayD, IxDyn, array, aview1, s};
+
+    use super::*;
+    use crate::{Tensor, bf16, f16};
+
+    fn copied<T: Element>(values: &dyn Values) -> Vec<T> {
+        let tensor = Tensor::new(T::TYPE, values.shape()).unwrap();
+        values.copy_to(&mut tensor.bytes_mut().unwrap()).unwrap();
+        tensor.view::<T>().unwrap().to_vec()
+    }
+
+    #[test]
+    fn equal_types_are_copied_whatever_the_strides() {
+        let wide = Array2::from_shape_fn((3, 4), |(row, column)| (10 * row + column) as i32);
+        let window = wide.slice(s![1.., ..;2]);
+        assert_eq!(copied::<i32>(&window), [10, 12, 20, 22]);
+        assert_eq!(copied::<i32>(&window.t()), [10, 20, 12, 22]);
+        assert_eq!(copied::<u8>(&ArrayD::from_elem(IxDyn(&[]), 7_u8)), [7]);
+    }
+
+    #[test]
+    fn other_types_are_cast_as_rust_does() {
+        assert_eq!(copied::<u8>(&array![-1.5_f32, 2.9, 300.0, f32::NAN]), [0, 2, 255, 0]);
+        assert_eq!(copied::<i8>(&array![200_u8, 3]), [-56, 3]);
+        assert_eq!(copied::<i64>(&array![u64::MAX, 1 << 60]), [-1, 1 << 60], "no way through a float");
+        assert_eq!(copied::<f32>(&array![true, false]), [1.0, 0.0]);
+        assert_eq!(copied::<bool>(&array![0.0_f64, -0.5]), [false, true]);
+        assert_eq!(copied::<f16>(&aview1(&[0.5_f32])), [f16::from_f32(0.5)]);
+        assert_eq!(copied::<f64>(&array![bf16::from_f32(-2.0)]), [-2.0]);
+    }
+
+    #[test]
+    fn another_shape_or_a_target_with_gaps_is_refused() {
+        let target = Tensor::new(ElementType::F32, [2, 4]).unwrap();
+        let values = array![[1.0_f32, 2.0], [3.0, 4.0]];
+        assert_eq!(values.copy_to(&mut target.bytes_mut().unwrap()).unwrap_err().kind(), ErrorKind::Shape);
+        let window = target.roi(&[0, 1], &[2, 3]).unwrap();
+        assert_eq!(values.copy_to(&mut window.bytes_mut().unwrap()).unwrap_err().kind(), ErrorKind::Shape);
+    }
+}

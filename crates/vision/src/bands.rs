@@ -1,0 +1,216 @@
+//! A picture's lines, filled one after the other; those of a large picture in bands, side by side on several threads. Owns how many bands
+//! are worth their threads. Knows no colors and no samples.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::filtered::FilteredRows;
+use super::letterbox::Placement;
+use super::picture::Picture;
+use super::preprocess::Preprocess;
+use super::rows::ScaledRows;
+use super::simd::Instructions;
+use super::store::Target;
+use crate::frame::Size;
+
+/// So many pixels of a picture are worth a thread: on AVX-512, from memory, some half a millisecond.
+const PIXELS_PER_BAND: u64 = 2 << 20;
+
+/// What a pixel costs with the filter of `antialias`, in pixels without.
+const FILTER_COST: u64 = 16;
+
+/// The threads of all who fill in bands, beside their own: as many as there are further cores. None where the system refuses them.
+fn helpers() -> Option<&'static rayon_core::ThreadPool> {
+    static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
+    let start = || {
+        let n_threads = std::thread::available_parallelism().map_or(1, |n_cores| n_cores.get() - 1);
+        let pool = rayon_core::ThreadPoolBuilder::new().num_threads(n_threads).thread_name(|idx| format!("roiflow-fill-{idx}"));
+        if n_threads > 0 { pool.build().ok() } else { None }
+    };
+    HELPERS.get_or_init(start).as_ref()
+}
+
+/// Which picture becomes which lines.
+#[derive(Debug)]
+pub(super) struct Fill<'a> {
+    pub(super) preprocess: &'a Preprocess,
+    pub(super) picture: &'a Picture,
+    pub(super) placement: Placement,
+    /// Before the picture is turned.
+    pub(super) input_size: Size,
+    /// Whether lines are made by the filter of `antialias`.
+    pub(super) is_filtered: bool,
+}
+
+/// The rows of the picture that a thread works with.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    rows: ScaledRows,
+    filtered: FilteredRows,
+}
+
+/// What a further thread works with.
+#[derive(Debug, Default)]
+pub(super) struct Band {
+    workspace: Workspace,
+    /// See [`Target`].
+    lines: Vec<u8>,
+}
+
+impl Fill<'_> {
+    /// Fills all lines, on as many threads as they are worth, and at most on so many.
+    pub(super) fn run(&self, target: Target<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+        let n_bands = if target.is_divisible() { self.n_bands(n_threads) } else { 1 };
+        self.run_in(n_bands, target, workspace, bands, on);
+    }
+
+    fn run_in(&self, n_bands: usize, target: Target<'_>, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+        let n_lines = self.input_size.height as usize;
+        let Some(helpers) = (if n_bands > 1 { helpers() } else { None }) else {
+            return self.lines(0..n_lines, target, workspace, on);
+        };
+        if bands.len() < n_bands - 1 {
+            bands.resize_with(n_bands - 1, Band::default);
+        }
+        // What is border costs nearly nothing.
+        let (_, visible) = self.placement.visible(self.input_size);
+        let begin_of = |band_idx: usize| visible.start + visible.len() * band_idx / n_bands;
+        helpers.in_place_scope(|scope| {
+            let (mut target, mut end) = (target, n_lines);
+            for (band_idx, Band { workspace, lines }) in (1..n_bands).rev().zip(bands) {
+                let own = begin_of(band_idx)..end;
+                end = own.start;
+                let target = target.split_off(own.start, lines);
+                scope.spawn(move |_| self.lines(own, target, workspace, on));
+            }
+            self.lines(0..end, target, workspace, on);
+        });
+    }
+
+    fn n_bands(&self, n_threads: usize) -> usize {
+        if n_threads < 2 {
+            return 1;
+        }
+        let Size { width, height } = self.picture.size();
+        let cost = u64::from(width) * u64::from(height) * if self.is_filtered { FILTER_COST } else { 1 };
+        let (_, visible) = self.placement.visible(self.input_size);
+        usize::try_from(cost / PIXELS_PER_BAND).unwrap_or(usize::MAX).min(n_threads).min(visible.len()).max(1)
+    }
+
+    fn lines(&self, range: Range<usize>, mut target: Target<'_>, workspace: &mut Workspace, on: Instructions) {
+        let Self { preprocess, picture, placement, input_size, is_filtered } = self;
+        let (columns, visible) = placement.visible(*input_size);
+        let visible = visible.start.max(range.start)..visible.end.min(range.end);
+        let Workspace { rows, filtered } = workspace;
+        if *is_filtered {
+            filtered.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
+        } else {
+            rows.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
+        }
+        let border = preprocess.normalizers().map(|normalizer| normalizer.value(preprocess.pad));
+        let (width, source_rows) = (input_size.width as usize, picture.rows());
+        for y in range {
+            if !visible.contains(&y) {
+                target.fill(y, 0, width, border);
+                continue;
+            }
+            target.fill(y, 0, columns.start, border);
+            target.fill(y, columns.end, width - columns.end, border);
+            let line_idx = y - visible.start;
+            let line = if *is_filtered { filtered.line(line_idx, source_rows, on) } else { rows.line(line_idx, source_rows, on) };
+            target.blend(y, columns.start, columns.len(), &line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Colorimetry, Frame, PixelFormat};
+    use crate::tensor::{ElementType, Tensor};
+    use crate::{Anchor, ChannelOrder, InputLayout, Resize, Rotation, Rounding, Scratch};
+
+    fn frame(format: PixelFormat, size: Size) -> Frame {
+        let plane = |plane_idx: usize| {
+            let shape = format.plane_shape(plane_idx, size);
+            let n_bytes = shape.iter().product::<usize>();
+            let bytes: Vec<u8> = (0..n_bytes).map(|idx| (idx * 7919 % 251) as u8).collect();
+            Tensor::from_slice(shape, &bytes).unwrap()
+        };
+        let planes: Vec<Tensor> = (0..format.n_planes()).map(plane).collect();
+        Frame::from_planes(format, size, &planes, Colorimetry::default()).unwrap()
+    }
+
+    #[test]
+    fn bands_make_what_one_makes() {
+        let resizes = [Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop];
+        let mut n_divided = 0;
+        // As they were left by other formats.
+        let (mut workspace, mut bands) = (Workspace::default(), Vec::new());
+        for case_idx in 0..96_u32 {
+            let format = [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Rgb, PixelFormat::Gray8][case_idx as usize % 4];
+            let size = Size::new(30 + case_idx * 7 % 90, 20 + case_idx * 11 % 70);
+            let frame = frame(format, size);
+            let layout = [InputLayout::Nchw, InputLayout::Nhwc][case_idx as usize / 4 % 2];
+            let preprocess = Preprocess {
+                layout,
+                color: [ChannelOrder::Rgb, ChannelOrder::Gray][case_idx as usize / 48],
+                resize: resizes[case_idx as usize % 3],
+                antialias: case_idx / 8 % 2 == 1,
+                rounding: [Rounding::Exact, Rounding::U8][case_idx as usize / 16 % 2],
+                rotation: if case_idx % 5 == 4 { Rotation::Half } else { Rotation::None },
+                ..Preprocess::default()
+            };
+            let (n_channels, height) = (preprocess.color.n_channels(), 3 + case_idx as usize % 40);
+            let shape = match layout {
+                InputLayout::Nchw => [2, n_channels, height, 33],
+                InputLayout::Nhwc => [2, height, 33, n_channels],
+            };
+            let picture = Picture::of_frame(&frame).unwrap();
+            let input_size = preprocess.input_size(&shape).unwrap();
+            let placement = Placement::of_turned(preprocess.resize, preprocess.rotation, size, input_size);
+            let is_filtered = preprocess.antialias;
+            let fill = Fill { preprocess: &preprocess, picture: &picture, placement, input_size, is_filtered };
+            let filled = [1, 2, 3, 7].map(|n_bands| {
+                let input = Tensor::new(ElementType::F32, shape).unwrap();
+                let (mut bytes, mut lines) = (input.bytes_mut().unwrap(), Vec::new());
+                bytes.extent_mut().fill(0x55);
+                let on = Instructions::fastest();
+                let target = Target::new(&mut bytes, layout, preprocess.rotation, 1, on, &mut lines).unwrap();
+                let n_bands = if target.is_divisible() { n_bands.min(height) } else { 1 };
+                n_divided += u32::from(n_bands > 1);
+                fill.run_in(n_bands, target, &mut workspace, &mut bands, on);
+                bytes.extent_mut().to_vec()
+            });
+            assert!(filled.iter().all(|bytes| *bytes == filled[0]), "case {case_idx}: {preprocess:?}");
+        }
+        assert!(n_divided > 200, "{n_divided}");
+    }
+
+    #[test]
+    fn large_pictures_are_shared_by_the_threads_that_there_are() {
+        let n_bands = |width: u32, height: u32, antialias: bool, n_threads: usize| {
+            let size = Size::new(width, height);
+            let frame = frame(PixelFormat::Gray8, size);
+            let (preprocess, input_size) = (Preprocess { antialias, ..Preprocess::default() }, Size::new(640, 640));
+            let placement = Placement::of_turned(preprocess.resize, preprocess.rotation, size, input_size);
+            let picture = Picture::of_frame(&frame).unwrap();
+            Fill { preprocess: &preprocess, picture: &picture, placement, input_size, is_filtered: antialias }.n_bands(n_threads)
+        };
+        assert_eq!([n_bands(1280, 720, false, 8), n_bands(1920, 1080, false, 8), n_bands(3840, 2160, false, 8)], [1, 1, 3]);
+        assert_eq!([n_bands(3840, 2160, false, 2), n_bands(3840, 2160, false, 1)], [2, 1]);
+        assert_eq!([n_bands(1280, 720, true, 8), n_bands(3840, 2160, true, 8), n_bands(300, 300, true, 8)], [7, 8, 1]);
+    }
+
+    #[test]
+    fn a_scratch_with_threads_fills_the_same() {
+        let frame = frame(PixelFormat::Nv12, Size::new(2600, 2000));
+        let filled = [1, 4].map(|n_threads| {
+            let (input, mut scratch) = (Tensor::new(ElementType::F32, [1, 3, 97, 100]).unwrap(), Scratch::default());
+            scratch.set_threads(n_threads);
+            Preprocess::default().fill(&frame, &mut input.bytes_mut().unwrap(), 0, &mut scratch).unwrap();
+            input.view::<f32>().unwrap().to_vec()
+        });
+        assert!(filled[0] == filled[1]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Lists of final boxes in two outputs: corners in input pixels with the score beside them, and a class for each. So write the
+//! detectors of OpenVINO's Training Extensions and Geti, and some of the Open Model Zoo. Nothing is suppressed here.
+
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
+use crate::frame::{Rect, Size};
+use crate::tensor::Result;
+
+/// `[N, 5]` and `[N]`, or with an axis for the batch before. Without the second one there is one class.
+#[derive(Debug)]
+pub(super) struct BoxesLabels;
+
+impl BoxScheme for BoxesLabels {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        find(outputs).map(|_| 0)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+        let (rows, labels) = find(outputs)?;
+        for (row_idx, row) in outputs[rows].data.chunks_exact(5).enumerate() {
+            let &[x_min, y_min, x_max, y_max, score] = row else { unreachable!("chunks are of this length") };
+            let class = labels.map_or(Some(0.0), |labels| outputs[labels].data.get(row_idx).copied());
+            if let Some(class_id) = class.and_then(class_of).filter(|_| score > score_min) {
+                let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
+                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+        let (output_idx, _) = find(outputs)?;
+        Ok(vec![ScorePlace { output_idx, axis: outputs[output_idx].1.len() - 1, begin: 4, end: 5 }])
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        Some(Coordinates::Pixels)
+    }
+
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    fn takes_unbatched(&self) -> bool {
+        true
+    }
+}
+
+/// The outputs with the boxes, and with their classes. Others, that explain the answer, are passed over.
+fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
+    let is_boxes = |shape: &[usize]| matches!(shape, [.., _, 5]) && shape.len() <= 3;
+    let find = || {
+        let boxes = only(outputs, is_boxes)?;
+        let rows = &outputs[boxes].shape()[..outputs[boxes].shape().len() - 1];
+        let fits = |(&extent, &of_rows): (&usize, &usize)| extent == of_rows || extent == usize::MAX || of_rows == usize::MAX;
+        let is_labels = |list: &[usize]| list.len() == rows.len() && list.iter().zip(rows).all(fits);
+        Some((boxes, only(outputs, is_labels)))
+    };
+    find().ok_or_else(|| unexpected("boxes-labels", "outputs [N, 5] or [1, N, 5]: corners and score; and [N] or [1, N]: classes", outputs))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::decode::tests::decoder;
+    use crate::decode::{BoxThresholds, Output};
+    use crate::frame::{Rect, Size};
+
+    const ROWS: [f32; 15] = [1.0, 2.0, 11.0, 22.0, 0.9, 5.0, 5.0, 9.0, 6.0, 0.6, 0.0, 0.0, 8.0, 8.0, 0.4];
+
+    #[test]
+    fn rows_are_corners_and_score_with_the_class_beside() {
+        let boxes = |shape| Output { name: "boxes", shape, data: &ROWS };
+        let labels = |shape| Output { name: "labels", shape, data: &[1.0, 7.0, 0.0] };
+        let map = Output { name: "saliency_map", shape: &[1, 1, 2, 2], data: &[0.0; 4] };
+        for outputs in [&[boxes(&[3, 5]), labels(&[3])][..], &[labels(&[1, 3]), boxes(&[1, 3, 5])], &[boxes(&[3, 5])]] {
+            let mut found = Vec::new();
+            decoder("boxes-labels").decode(outputs, Size::new(64, 32), &BoxThresholds::default(), &mut found).unwrap();
+            let ids: Vec<u32> = found.iter().map(|found| found.class_id).collect();
+            assert_eq!(ids, if outputs.len() == 1 { [0, 0] } else { [1, 7] });
+            assert_eq!((found[0].rect, found[0].score), (Rect::from_corners(1.0, 2.0, 11.0, 22.0), 0.9));
+        }
+        let check = |outputs: &[(&str, &[usize])]| decoder("boxes-labels").check(outputs, Size::new(64, 32));
+        check(&[("boxes", &[usize::MAX, 5]), ("labels", &[usize::MAX])]).unwrap();
+        check(&[("a", &[1, 100, 5]), ("b", &[1, 100]), (map.name, map.shape)]).unwrap();
+        for outputs in [&[("a", &[3, 6][..])][..], &[("a", &[5])], &[("a", &[3, 5]), ("b", &[3, 5])], &[("a", &[1, 1, 3, 5])]] {
+            check(outputs).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What the first outputs of a model look like: whether they can be what its decoder takes them for.
+//!
+//! A model that is read in the wrong way mostly finds nothing, and no error says why. Its numbers do: boxes of less than a pixel are parts
+//! of the input, corners in the wrong order are offsets from priors, scores beyond 0 to 1 are logits. A survey counts such boxes and
+//! scores over several frames and tells what they have in common. It knows no descriptions: the caller says what to do about it.
+
+use super::{Output, RawDetection};
+use crate::frame::{Rect, Size};
+
+/// Scores of quantized models may leave 0..=1 by so much.
+const SCORE_TOLERANCE: f32 = 0.02;
+/// Coordinates up to this are parts of an input that is at least [`MIN_INPUT`] pixels wide and high.
+const MAX_PART: f32 = 4.0;
+const MIN_INPUT: u32 = 16;
+/// A box larger than this many inputs is none.
+const MAX_INPUTS: f32 = 4.0;
+/// Fewer rows of a table say nothing about all of its rows.
+const MIN_ROWS: usize = 20;
+/// So many rows above the threshold in a table of at least [`MANY_ROWS`] are no objects.
+const CROWDED: f32 = 0.5;
+const MANY_ROWS: usize = 1000;
+
+/// What is wrong with the outputs of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// Boxes or scores are not finite numbers.
+    NotFinite,
+    /// Scores that are no probabilities: the smallest and the largest.
+    Scores { min: f32, max: f32 },
+    /// Values that are probabilities already get a softmax.
+    SoftmaxTwice,
+    /// Boxes of less than a pixel: the largest coordinate.
+    Parts { max: f32 },
+    /// Corners in the wrong order, or negative sizes: so many of so many boxes.
+    Inverted { n: usize, of: usize },
+    /// Boxes outside the input, or many times as large: the largest coordinate.
+    Beyond { max: f32 },
+    /// More than half of all rows are above the threshold.
+    Crowded { n: usize, of: usize },
+}
+
+/// Counts boxes by what is wrong with them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    n_boxes: usize,
+    n_not_finite: usize,
+    n_parts: usize,
+    n_inverted: usize,
+    n_beyond: usize,
+    /// The largest magnitude of a coordinate.
+    max: f32,
+}
+
+impl Tally {
+    fn add(&mut self, rect: Rect, input: Size) {
+        self.n_boxes += 1;
+        let Rect { x, y, width, height } = rect;
+        let corners = [x, y, x + width, y + height];
+        if corners.iter().any(|value| !value.is_finite()) {
+            self.n_not_finite += 1;
+            return;
+        }
+        let largest = corners.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        self.max = self.max.max(largest);
+        let (input_width, input_height) = (input.width as f32, input.height as f32);
+        let touches = x < input_width && y < input_height && x + width > 0.0 && y + height > 0.0;
+        let is_large = width > MAX_INPUTS * input_width || height > MAX_INPUTS * input_height;
+        if largest <= MAX_PART && input.width.min(input.height) >= MIN_INPUT && width < 1.5 && height < 1.5 {
+            self.n_parts += 1;
+        }
+        if width < 0.0 || height < 0.0 {
+            self.n_inverted += 1;
+        } else if !touches || is_large {
+            self.n_beyond += 1;
+        }
+    }
+}
+
+/// Of a detector; see the module.
+#[derive(Debug, Clone, Default)]
+pub struct BoxSurvey {
+    /// Boxes above the threshold.
+    candidates: Tally,
+    found: Option<Finding>,
+}
+
+impl BoxSurvey {
+    /// Adds the boxes of one frame whose score is above the threshold.
+    pub(super) fn add_candidates(&mut self, boxes: &[RawDetection], input: Size) {
+        boxes.iter().for_each(|found| self.candidates.add(found.rect, input));
+        let Tally { n_boxes, n_not_finite, n_parts, n_inverted, n_beyond, max } = self.candidates;
+        let is_mostly_inverted = n_boxes >= 8 && n_inverted * 4 >= n_boxes;
+        let finding = if n_boxes == 0 {
+            None
+        } else if n_not_finite == n_boxes {
+            Some(Finding::NotFinite)
+        } else if n_parts == n_boxes {
+            Some(Finding::Parts { max })
+        } else if n_inverted == n_boxes || is_mostly_inverted {
+            Some(Finding::Inverted { n: n_inverted, of: n_boxes })
+        } else if n_not_finite + n_inverted + n_beyond == n_boxes {
+            Some(Finding::Beyond { max })
+        } else {
+            None
+        };
+        self.found = self.found.or(finding);
+    }
+
+    /// Adds all rows of the outputs of one frame, whatever their scores. `are_cells`: every row is a candidate of the model, as those of
+    /// grids and priors are; else rows may be empty, as those of lists are.
+    pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
+        let mut tally = Tally::default();
+        let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);
+        for row in rows {
+            tally.add(row.rect, input);
+            (min, max) = (min.min(row.score), max.max(row.score));
+            n_above += usize::from(row.score > threshold);
+        }
+        let has_values = outputs.iter().any(|output| !output.data.is_empty());
+        let is_all_broken = outputs
+            .iter()
+            .any(|output| !output.data.is_empty() && output.data.iter().filter(|v| !v.is_finite()).count() * 10 >= output.data.len());
+        let finding = if is_all_broken || (are_cells && has_values && rows.is_empty()) || !(min.is_finite() && max.is_finite()) {
+            Some(Finding::NotFinite)
+        } else if max > 1.0 + SCORE_TOLERANCE || (are_cells && min < -SCORE_TOLERANCE) {
+            Some(Finding::Scores { min, max })
+        } else if !are_cells || tally.n_boxes < MIN_ROWS {
+            None
+        } else if tally.n_parts * 100 >= tally.n_boxes * 99 {
+            Some(Finding::Parts { max: tally.max })
+        } else if tally.n_inverted * 20 >= tally.n_boxes {
+            Some(Finding::Inverted { n: tally.n_inverted, of: tally.n_boxes })
+        } else if tally.n_boxes >= MANY_ROWS && threshold > 0.01 && n_above as f32 > CROWDED * tally.n_boxes as f32 {
+            Some(Finding::Crowded { n: n_above, of: tally.n_boxes })
+        } else {
+            None
+        };
+        self.found = self.found.or(finding);
+    }
+
+    /// What is wrong, as soon as that is certain.
+    pub fn finding(&self) -> Option<Finding> {
+        self.found
+    }
+
+    /// How many boxes were above the threshold so far.
+    pub fn n_candidates(&self) -> usize {
+        self.candidates.n_boxes
+    }
+}
+
+/// What the values of a classifier's output are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Finite numbers.
+    Numbers,
+    /// Probabilities.
+    Probabilities,
+    /// Numbers of which a softmax makes probabilities.
+    Logits,
+}
+
+/// Of one output of a classifier; see the module.
+#[derive(Debug, Clone, Default)]
+pub struct ClassSurvey {
+    /// Outputs in a row that are probabilities already.
+    n_distributions: u32,
+    found: Option<Finding>,
+}
+
+impl ClassSurvey {
+    /// So many outputs of two classes in a row add up to 1 only if they are probabilities; of more classes one is enough.
+    const N_DISTRIBUTIONS: u32 = 5;
+
+    pub(super) fn add(&mut self, output: &Output<'_>, expected: Expected) {
+        let data = output.data;
+        let (min, max) = data.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &value| (min.min(value), max.max(value)));
+        let is_probability = min >= -SCORE_TOLERANCE && max <= 1.0 + SCORE_TOLERANCE;
+        let finding = if data.iter().any(|value| !value.is_finite()) {
+            Some(Finding::NotFinite)
+        } else if expected == Expected::Probabilities && !is_probability {
+            Some(Finding::Scores { min, max })
+        } else if expected == Expected::Logits && data.len() >= 2 {
+            let sum: f64 = data.iter().map(|&value| f64::from(value)).sum();
+            let is_distribution = min >= 0.0 && max <= 1.0 && (sum - 1.0).abs() < 1e-4;
+            self.n_distributions = if is_distribution { self.n_distributions + 1 } else { 0 };
+            let n_wanted = if data.len() == 2 { Self::N_DISTRIBUTIONS } else { 1 };
+            (self.n_distributions >= n_wanted).then_some(Finding::SoftmaxTwice)
+        } else {
+            None
+        };
+        self.found = self.found.or(finding);
+    }
+
+    /// What is wrong, as soon as that is certain.
+    pub fn finding(&self) -> Option<Finding> {
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::tests::decoder;
+    use crate::decode::{BoxThresholds, Coordinates};
+
+    const INPUT: Size = Size::new(64, 32);
+
+    /// What a survey of these outputs says.
+    fn survey(name: &str, outputs: &[Output<'_>]) -> Option<Finding> {
+        let (mut survey, mut boxes) = (BoxSurvey::default(), Vec::new());
+        let decoder = decoder(name);
+        let thresholds = BoxThresholds { score: 0.5, ..decoder.default_thresholds() };
+        decoder.decode_surveyed(outputs, INPUT, &thresholds, &[], &mut boxes, &mut survey, true).unwrap();
+        survey.finding()
+    }
+
+    fn one<'a>(shape: &'a [usize], data: &'a [f32]) -> [Output<'a>; 1] {
+        [Output { name: "y", shape, data }]
+    }
+
+    /// 126 rows of YOLOv5 with one class, of which one is sure.
+    fn yolov5(place: [f32; 4], scale: f32) -> Vec<f32> {
+        let mut rows = Vec::new();
+        for row_idx in 0..126 {
+            let (x, y) = ((row_idx % 8) as f32 * 8.0 + 4.0, (row_idx / 8 % 4) as f32 * 8.0 + 4.0);
+            let place = if row_idx == 40 { place } else { [x * scale, y * scale, 12.0 * scale, 10.0 * scale] };
+            rows.extend(place);
+            rows.extend([if row_idx == 40 { 0.9 } else { 0.01 }, 0.95]);
+        }
+        rows
+    }
+
+    #[test]
+    fn a_detector_that_is_read_as_it_writes_is_plausible() {
+        assert_eq!(survey("yolov5", &one(&[1, 126, 6], &yolov5([30.0, 16.0, 20.0, 10.0], 1.0))), None);
+        // A list is padded with nothing, and may be empty.
+        assert_eq!(survey("yolov10", &one(&[1, 300, 6], &[0.0; 1800])), None);
+        let mut list = [0.0; 1800];
+        list[..6].copy_from_slice(&[3.0, 4.0, 20.0, 30.0, 0.9, 2.0]);
+        assert_eq!(survey("yolov10", &one(&[1, 300, 6], &list)), None);
+    }
+
+    #[test]
+    fn boxes_in_parts_of_the_input_are_found_out_with_and_without_an_object() {
+        for place in [[0.5, 0.5, 0.3, 0.3], [0.1, 0.2, 0.01, 0.02]] {
+            let rows = yolov5(place, 1.0 / 64.0);
+            assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Parts { .. })), "{place:?}");
+            let rows: Vec<f32> = rows.chunks(6).flat_map(|row| [row[0], row[1], row[2], row[3], 0.0, 0.0]).collect();
+            assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Parts { .. })), "{place:?}, no object");
+        }
+        let mut list = [0.0; 1800];
+        list[..6].copy_from_slice(&[0.1, 0.2, 0.5, 0.9, 0.9, 2.0]);
+        assert!(matches!(survey("yolov10", &one(&[1, 300, 6], &list)), Some(Finding::Parts { .. })));
+    }
+
+    #[test]
+    fn boxes_in_pixels_where_parts_are_expected_lie_beyond_the_input() {
+        let row = [0.0, 1.0, 0.9, 10.0, 5.0, 30.0, 20.0];
+        assert_eq!(survey("ssd", &one(&[1, 1, 1, 7], &row)), Some(Finding::Beyond { max: 1920.0 }));
+        let wide = [0.0, 1.0, 0.9, 0.0, 0.0, 30.0, 20.0];
+        assert!(matches!(survey("ssd", &one(&[1, 1, 1, 7], &wide)), Some(Finding::Beyond { .. })));
+    }
+
+    #[test]
+    fn the_coordinates_that_are_said_are_those_that_count() {
+        let rows = yolov5([0.5, 0.5, 0.25, 0.5], 1.0 / 64.0);
+        let (mut boxes, mut survey) = (Vec::new(), BoxSurvey::default());
+        let decoder = decoder("yolov5").with_coordinates(Coordinates::Normalized);
+        let thresholds = BoxThresholds { score: 0.5, ..BoxThresholds::default() };
+        decoder.decode_surveyed(&one(&[1, 126, 6], &rows), INPUT, &thresholds, &[], &mut boxes, &mut survey, true).unwrap();
+        assert_eq!((boxes.len(), boxes[0].rect, survey.finding()), (1, Rect { x: 24.0, y: 8.0, width: 16.0, height: 16.0 }, None));
+        let row = [0.0, 1.0, 0.9, 10.0, 5.0, 30.0, 20.0];
+        let ssd = super::super::tests::decoder("ssd").with_coordinates(Coordinates::Pixels);
+        ssd.decode(&one(&[1, 1, 1, 7], &row), INPUT, &thresholds, &mut boxes).unwrap();
+        assert_eq!(boxes[0].rect, Rect { x: 10.0, y: 5.0, width: 20.0, height: 15.0 });
+    }
+
+    #[test]
+    fn offsets_from_priors_are_no_corners() {
+        // Offsets are about zero, so half of them are in the wrong order.
+        let rows: Vec<f32> = (0..200)
+            .flat_map(|n: u32| {
+                let at = |k: u32| ((n * 37 + k * 101) % 41) as f32 / 10.0 - 2.0;
+                [0.9, 0.1, at(1), at(2), at(3), at(4)]
+            })
+            .collect();
+        assert!(matches!(survey("ultraface", &one(&[1, 200, 6], &rows)), Some(Finding::Inverted { .. })));
+    }
+
+    #[test]
+    fn scores_that_are_no_probabilities_are_found_out() {
+        let mut rows = yolov5([30.0, 16.0, 20.0, 10.0], 1.0);
+        rows.chunks_mut(6).for_each(|row| row[4] = -6.0);
+        assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Scores { .. })));
+        rows.chunks_mut(6).for_each(|row| row[4] = 3.0);
+        assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Scores { max, .. }) if max > 2.0));
+        rows.fill(f32::NAN);
+        assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::NotFinite));
+        // Class and score have changed places.
+        let list: Vec<f32> = [3.0, 4.0, 20.0, 30.0, 17.0, 0.9].repeat(3);
+        assert!(matches!(survey("yolov10", &one(&[1, 3, 6], &list)), Some(Finding::Scores { .. })));
+    }
+
+    #[test]
+    fn outputs_of_classifiers_are_what_their_activation_expects() {
+        let survey = |data: &[f32], expected, n: u32| {
+            let mut survey = ClassSurvey::default();
+            (0..n).for_each(|_| survey.add(&Output { name: "y", shape: &[1, data.len()], data }, expected));
+            survey.finding()
+        };
+        assert_eq!(survey(&[0.2, 0.7, 0.1], Expected::Probabilities, 3), None);
+        assert_eq!(survey(&[-2.0, 7.0, 0.1], Expected::Probabilities, 1), Some(Finding::Scores { min: -2.0, max: 7.0 }));
+        assert_eq!(survey(&[0.2, f32::NAN], Expected::Numbers, 1), Some(Finding::NotFinite));
+        assert_eq!(survey(&[-2.0, 7.0, 0.1], Expected::Logits, 9), None);
+        assert_eq!(survey(&[0.2, 0.7, 0.1], Expected::Logits, 1), Some(Finding::SoftmaxTwice));
+        assert_eq!(survey(&[0.25, 0.75], Expected::Logits, 4), None);
+        assert_eq!(survey(&[0.25, 0.75], Expected::Logits, 5), Some(Finding::SoftmaxTwice));
+    }
+}

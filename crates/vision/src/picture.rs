@@ -1,0 +1,365 @@
+//! A picture to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
+//! Owns what a format means for that. Knows no scaling and no arithmetic of colors.
+
+use std::ops::RangeInclusive;
+
+use super::InputLayout;
+use super::color::Meaning;
+use super::simd::Instructions;
+use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
+use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
+
+/// A picture of at least 1x1 whose rows can be read.
+#[derive(Debug)]
+pub(super) struct Picture {
+    planes: [Option<Bytes>; MAX_PLANES],
+    size: Size,
+    meaning: Meaning,
+    sample: SampleType,
+    components: [Component; 3],
+    /// How far the picture begins inside the first sample of subsampled components, in pixels.
+    phase: (usize, usize),
+}
+
+/// How a sample is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SampleType {
+    U8,
+    /// Little-endian.
+    U16,
+    F32,
+}
+
+impl SampleType {
+    pub(super) const fn n_bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::U16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Where the samples of a component lie.
+#[derive(Debug, Clone, Copy, Default)]
+struct Component {
+    plane_idx: usize,
+    /// Of the first one.
+    offset_bytes: usize,
+    row_stride_bytes: usize,
+    spacing: Spacing,
+}
+
+/// How the samples of a row follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Spacing {
+    stride_bytes: usize,
+    /// There is one sample for two columns, and the first one stands for one column less than that by so much: 0 or 1.
+    subsampled: Option<usize>,
+}
+
+impl Spacing {
+    /// The first byte of the sample of a column.
+    pub(super) fn position(self, column: u32) -> usize {
+        let column = column as usize;
+        self.subsampled.map_or(column, |phase| (column + phase) / 2) * self.stride_bytes
+    }
+}
+
+/// Components whose samples lie side by side, so that they are picked together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Group {
+    /// The one that comes first in memory.
+    pub(super) first_component: usize,
+    n_components: usize,
+    offsets: [usize; 3],
+}
+
+impl Group {
+    /// From the first one to each of them, in bytes.
+    pub(super) fn offsets(&self) -> &[usize] {
+        &self.offsets[..self.n_components]
+    }
+
+    /// Pieces of a block: two of each component, filled up to a power of two so that blocks end where registers do.
+    pub(super) fn n_pieces(&self) -> usize {
+        (2 * self.n_components).next_power_of_two()
+    }
+}
+
+impl Picture {
+    /// Leases the planes of a frame.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while somebody writes to the frame.
+    pub(super) fn of_frame(frame: &Frame) -> Result<Self> {
+        let mut planes = [const { None }; MAX_PLANES];
+        for (slot, plane) in planes.iter_mut().zip(frame.planes()) {
+            *slot = Some(plane.bytes()?);
+        }
+        let format = frame.format();
+        let row_stride_bytes = |plane_idx: usize| {
+            let plane = planes[plane_idx].as_ref().expect("a frame has the planes of its format");
+            plane.layout().stride_bytes()[0]
+        };
+        let phase = (frame.chroma_phase().0 as usize, frame.chroma_phase().1 as usize);
+        let full = |offset_bytes: usize| Component {
+            plane_idx: 0,
+            offset_bytes,
+            row_stride_bytes: row_stride_bytes(0),
+            spacing: Spacing { stride_bytes: format.pixel_bytes(), subsampled: None },
+        };
+        let chroma = |plane_idx: usize, offset_bytes: usize, stride_bytes: usize| Component {
+            plane_idx,
+            offset_bytes,
+            row_stride_bytes: row_stride_bytes(plane_idx),
+            spacing: Spacing { stride_bytes, subsampled: Some(phase.0) },
+        };
+        let coefficients = frame.colorimetry().yuv_coefficients(format);
+        let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
+        let n = sample.n_bytes();
+        let (meaning, components) = match format {
+            _ if format.has_interleaved_chroma() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
+            _ if format.is_subsampled() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
+            PixelFormat::Gray8 => (Meaning::luma(coefficients), [full(0); 3]),
+            _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
+        };
+        Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })
+    }
+
+    /// Leases a tensor that holds one picture, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if it is no picture; [`ErrorKind::Busy`] while somebody writes to it.
+    pub(super) fn of_tensor(picture: &Tensor, axes: InputLayout) -> Result<Self> {
+        let bytes = picture.bytes()?;
+        let layout = *bytes.layout();
+        let sample = match layout.element() {
+            ElementType::U8 => SampleType::U8,
+            ElementType::F32 => SampleType::F32,
+            other => return Err(Error::new(ErrorKind::ElementType, format!("picture in a tensor: expected u8 or f32, got {other}"))),
+        };
+        let (expected, channel, line, column) = match axes {
+            InputLayout::Nchw => ("[1, C, H, W]", 1, 2, 3),
+            InputLayout::Nhwc => ("[1, H, W, C]", 3, 1, 2),
+        };
+        let shape = layout.shape();
+        let is_picture = shape.len() == 4 && shape[0] == 1 && (1..=4).contains(&shape[channel]);
+        let size = if is_picture { u32::try_from(shape[column]).ok().zip(u32::try_from(shape[line]).ok()) } else { None };
+        let Some((width @ 1.., height @ 1..)) = size else {
+            let message = format!("picture in a tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
+            return Err(Error::new(ErrorKind::Shape, message));
+        };
+        let strides = layout.stride_bytes();
+        let is_colored = shape[channel] >= 3;
+        let components = [0, 1, 2].map(|color| Component {
+            plane_idx: 0,
+            offset_bytes: if is_colored { color * strides[channel] } else { 0 },
+            row_stride_bytes: strides[line],
+            spacing: Spacing { stride_bytes: strides[column], subsampled: None },
+        });
+        Ok(Self {
+            planes: [Some(bytes), None, None],
+            size: Size::new(width, height),
+            meaning: if is_colored { Meaning::Rgb } else { Meaning::Gray },
+            sample,
+            components,
+            phase: (0, 0),
+        })
+    }
+
+    pub(super) fn size(&self) -> Size {
+        self.size
+    }
+
+    pub(super) fn meaning(&self) -> Meaning {
+        self.meaning
+    }
+
+    pub(super) fn sample(&self) -> SampleType {
+        self.sample
+    }
+
+    /// How many components differ.
+    pub(super) fn n_components(&self) -> usize {
+        match self.meaning {
+            Meaning::Yuv(_) | Meaning::Rgb => 3,
+            Meaning::Luma(_) | Meaning::Gray => 1,
+        }
+    }
+
+    /// Its components, in groups of one, two or three.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
+        let mut begin = 0;
+        std::iter::from_fn(move || {
+            let components = &self.components[..self.n_components()];
+            let [first, ..] = components.get(begin..)? else { return None };
+            let lies_beside = |other: &Component| {
+                let is_near = other.offset_bytes.abs_diff(first.offset_bytes) < first.spacing.stride_bytes;
+                other.plane_idx == first.plane_idx && other.spacing == first.spacing && is_near
+            };
+            let n_components = components[begin..].iter().take_while(|component| lies_beside(component)).count();
+            // Of several they are as far from each other as from the first.
+            let members = &components[begin..begin + n_components.max(1)];
+            let (first_idx, lowest) = members.iter().enumerate().min_by_key(|(_, member)| member.offset_bytes)?;
+            let mut offsets = [0; 3];
+            offsets.iter_mut().zip(members).for_each(|(offset, member)| *offset = member.offset_bytes - lowest.offset_bytes);
+            let group = Group { first_component: begin + first_idx, n_components: members.len(), offsets };
+            begin += members.len();
+            Some(group)
+        })
+    }
+
+    pub(super) fn spacing(&self, component_idx: usize) -> Spacing {
+        self.components[component_idx].spacing
+    }
+
+    /// Its rows.
+    pub(super) fn rows(&self) -> Rows<'_> {
+        let planes = self.components.map(|component| {
+            let plane = self.planes[component.plane_idx].as_ref().expect("a picture has the planes of its components");
+            &plane.extent()[component.offset_bytes..]
+        });
+        Rows { picture: self, planes }
+    }
+}
+
+/// The rows of a picture, found once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) picture: &'a Picture,
+    /// Of each component the bytes from its first sample on.
+    planes: [&'a [u8]; 3],
+}
+
+impl<'a> Rows<'a> {
+    /// The samples of a component in row `y`, from the first one to the end of the plane.
+    pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
+        let row_stride_bytes = self.picture.components[component_idx].row_stride_bytes;
+        &self.planes[component_idx][self.row_idx(component_idx, y) * row_stride_bytes..]
+    }
+
+    /// Which row of its plane has the samples of a component for row `y`.
+    pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
+        match self.picture.components[component_idx].spacing.subsampled {
+            Some(_) => (y as usize + self.picture.phase.1) / 2,
+            None => y as usize,
+        }
+    }
+
+    /// Whether row `y` and the next one, which there is, differ in the first component alone.
+    pub(super) fn shares_with_next(&self, y: u32) -> bool {
+        y + 1 < self.picture.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
+    }
+
+    /// Has what lies at these columns of a component's row `y` brought near, because it will be read soon.
+    pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, instructions: Instructions) {
+        let (row, spacing) = (self.row(component_idx, y), self.picture.spacing(component_idx));
+        let end = spacing.position(*columns.end()) + spacing.stride_bytes;
+        instructions.prefetch(&row[spacing.position(*columns.start())..end.min(row.len())]);
+    }
+
+    /// The sample of a component at column `x` of row `y`.
+    pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
+        let position = self.picture.components[component_idx].spacing.position(x);
+        *self.row(component_idx, y)[position..].first_chunk().expect("a sample lies in its row")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Colorimetry, PixelRect};
+    use crate::tensor::BytesMut;
+    use crate::{ChannelOrder, Preprocess, Resize, Scratch};
+
+    fn filled(shape: [usize; 4], fill: impl FnOnce(&mut BytesMut, &mut Scratch)) -> Vec<f32> {
+        let input = Tensor::new(ElementType::F32, shape).unwrap();
+        fill(&mut input.bytes_mut().unwrap(), &mut Scratch::default());
+        input.view::<f32>().unwrap().to_vec()
+    }
+
+    /// A window of a picture in a tensor is filled as the same region of a frame over the same bytes.
+    #[test]
+    fn a_window_of_a_tensor_is_filled_like_a_region_of_a_frame() {
+        let (width, height) = (23, 17);
+        let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
+        let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width as u32, height as u32), &bytes).unwrap();
+        let region = frame.region(PixelRect { x: 3, y: 2, width: 14, height: 11 }).unwrap();
+        let nhwc = Tensor::from_slice([1, height, width, 3], &bytes).unwrap();
+        let planar: Vec<f32> = (0..3).flat_map(|c| bytes.iter().skip(c).step_by(3).map(|&byte| f32::from(byte))).collect();
+        let nchw = Tensor::from_slice([1, 3, height, width], &planar).unwrap();
+        for (color, resize) in
+            [(ChannelOrder::Rgb, Resize::Stretch), (ChannelOrder::Bgr, Resize::Crop), (ChannelOrder::Gray, Resize::Stretch)]
+        {
+            let preprocess = Preprocess { color, resize, mean: [10.0, 20.0, 30.0], scale: [2.0; 3], ..Preprocess::default() };
+            let shape = [1, color.n_channels(), 5, 8];
+            let expected = filled(shape, |input, scratch| {
+                preprocess.fill(&region, input, 0, scratch).unwrap();
+            });
+            for (tensor, axes, begin, end) in
+                [(&nhwc, InputLayout::Nhwc, [0, 2, 3, 0], [1, 13, 17, 3]), (&nchw, InputLayout::Nchw, [0, 0, 2, 3], [1, 3, 13, 17])]
+            {
+                let window = tensor.roi(&begin, &end).unwrap();
+                let got = filled(shape, |input, scratch| {
+                    preprocess.fill_values(&window, axes, input, 0, scratch).unwrap();
+                });
+                let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-4, "{color:?} {axes:?}: {worst}");
+            }
+        }
+    }
+
+    /// The red of each pixel, rounded.
+    fn reds(frame: &Frame) -> Vec<i32> {
+        let Size { width, height } = frame.size();
+        let values = filled([1, 3, height as usize, width as usize], |input, scratch| {
+            Preprocess::default().fill(frame, input, 0, scratch).unwrap();
+        });
+        values[..values.len() / 3].iter().map(|red| red.round() as i32).collect()
+    }
+
+    #[test]
+    fn interleaved_formats_find_red_green_and_blue() {
+        for (format, bytes) in [
+            (PixelFormat::Rgb, &[1, 2, 3, 4, 5, 6][..]),
+            (PixelFormat::Bgr, &[3, 2, 1, 6, 5, 4]),
+            (PixelFormat::Rgbx, &[1, 2, 3, 99, 4, 5, 6, 99]),
+            (PixelFormat::Rgba, &[1, 2, 3, 99, 4, 5, 6, 99]),
+            (PixelFormat::Bgrx, &[3, 2, 1, 99, 6, 5, 4, 99]),
+            (PixelFormat::Bgra, &[3, 2, 1, 99, 6, 5, 4, 99]),
+        ] {
+            let frame = Frame::from_packed(format, Size::new(2, 1), bytes).unwrap();
+            let values = filled([1, 3, 1, 2], |input, scratch| {
+                Preprocess::default().fill(&frame, input, 0, scratch).unwrap();
+            });
+            assert_eq!(values, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0], "{format}");
+        }
+    }
+
+    #[test]
+    fn chroma_is_shared_by_the_pairs_of_the_whole_frame_also_in_a_region() {
+        let luma = Tensor::from_slice([2, 5], &[100_u8; 10]).unwrap();
+        let u = Tensor::from_slice([1, 3], &[128_u8; 3]).unwrap();
+        let v = Tensor::from_slice([1, 3], &[128_u8, 138, 148]).unwrap();
+        let frame = Frame::from_planes(PixelFormat::I420, Size::new(5, 2), &[luma, u, v], Colorimetry::default()).unwrap();
+        assert_eq!(reds(&frame), [98, 98, 114, 114, 130].repeat(2));
+        let region = |x, width| frame.region(PixelRect { x, y: 1, width, height: 1 }).unwrap();
+        assert_eq!(reds(&region(1, 4)), [98, 114, 114, 130]);
+        assert_eq!(reds(&region(2, 2)), [114, 114]);
+        assert_eq!(reds(&region(3, 2)), [114, 130]);
+    }
+
+    #[test]
+    fn what_is_no_picture_is_refused() {
+        for (element, shape) in [
+            (ElementType::I32, &[1, 3, 2, 2][..]),
+            (ElementType::U8, &[3, 2, 2]),
+            (ElementType::F32, &[2, 3, 2, 2]),
+            (ElementType::F32, &[1, 5, 2, 2]),
+            (ElementType::U8, &[1, 3, 0, 2]),
+        ] {
+            assert!(Picture::of_tensor(&Tensor::new(element, shape).unwrap(), InputLayout::Nchw).is_err(), "{element} {shape:?}");
+        }
+    }
+}

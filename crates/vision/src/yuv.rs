@@ -1,0 +1,238 @@
+//! Rows of bytes that are luma and color differences, converted and mixed to the width of the input: the samples of each column are picked in
+//! the registers that convert them, without a stop in memory. Owns where in a row they lie. Knows no other formats.
+
+use super::aligned::Aligned;
+use super::color::{Meaning, YuvFactors};
+use super::picture::{Picture, Rows, SampleType};
+use super::resize::{Columns, blocks};
+use super::sample::{LANES, reaching, window_bytes};
+use super::simd::{InstructionSet, Instructions};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct YuvBytes {
+    factors: YuvFactors,
+    windows: YuvWindows,
+    /// Of the columns the first bytes of their two samples, of one component.
+    positions: Vec<[usize; 2]>,
+    /// Rows that end before the last byte that is loaded, and bytes that do not count.
+    padded: [Vec<u8>; 4],
+}
+
+/// Rows of a picture that share those of the differences.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
+pub(super) struct YuvSource<'a, const R: usize> {
+    pub(super) lumas: [&'a [u8]; R],
+    pub(super) u: &'a [u8],
+    pub(super) v: &'a [u8],
+}
+
+impl YuvBytes {
+    /// Plans for these columns. False if the picture is another one, its samples are too far apart, or the processor has no instructions for
+    /// it.
+    pub(super) fn set(&mut self, picture: &Picture, columns: &Columns, instructions: Instructions) -> bool {
+        let (Meaning::Yuv(yuv), SampleType::U8, InstructionSet::Avx512) = (picture.meaning(), picture.sample(), instructions.set()) else {
+            return false;
+        };
+        self.factors = yuv.of_bytes();
+        debug_assert_eq!(picture.spacing(1), picture.spacing(2));
+        let YuvWindows { luma, differences, .. } = &mut self.windows;
+        let mut span_max = 0;
+        for (component_idx, windows) in [(0, luma), (1, differences)] {
+            let spacing = picture.spacing(component_idx);
+            self.positions.clear();
+            self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
+            span_max = span_max.max(windows.set(&self.positions));
+        }
+        let window_bytes = window_bytes(span_max);
+        self.windows.window_bytes = window_bytes.unwrap_or_default();
+        window_bytes.is_some()
+    }
+
+    /// Mixes row `y`, and as many more as wanted, which have the same differences, to one for each color.
+    pub(super) fn mix<const R: usize>(
+        &mut self,
+        source: Rows<'_>,
+        y: u32,
+        weights: &[f32],
+        rows: [[&mut [[f32; LANES]]; 3]; R],
+        instructions: Instructions,
+    ) {
+        let [of_u, of_v, of_lumas @ ..] = &mut self.padded;
+        let window_bytes = self.windows.window_bytes;
+        let reach_bytes = |windows: &SampleWindows| windows.begins.last().map_or(0, |begin| begin + window_bytes);
+        let (of_luma, of_difference) = (reach_bytes(&self.windows.luma), reach_bytes(&self.windows.differences));
+        let mut lumas = [&[][..]; R];
+        for ((luma, padded), row) in lumas.iter_mut().zip(of_lumas).zip(y..) {
+            *luma = reaching(source.row(0, row), of_luma, padded);
+        }
+        let u = reaching(source.row(1, y), of_difference, of_u);
+        let v = reaching(source.row(2, y), of_difference, of_v);
+        instructions.mix_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
+    }
+}
+
+/// The samples of each block of [`LANES`] columns lie in one window of bytes, from which instructions that permute bytes take them.
+#[derive(Debug, Default)]
+pub(super) struct YuvWindows {
+    /// How long a window is: 64 bytes or 128.
+    pub(super) window_bytes: usize,
+    pub(super) luma: SampleWindows,
+    /// Of either.
+    pub(super) differences: SampleWindows,
+}
+
+/// Those of one component.
+#[derive(Debug, Default)]
+pub(super) struct SampleWindows {
+    /// Of each block the first byte of its window.
+    begins: Vec<usize>,
+    /// Of each block at which bytes of the window the samples of its columns are, each in the lowest byte of four: the first ones, then the
+    /// second ones.
+    controls: Aligned<u8>,
+}
+
+impl SampleWindows {
+    /// Plans for samples at these places. How long a window must be at least.
+    fn set(&mut self, positions: &[[usize; 2]]) -> usize {
+        const N_BYTES: usize = 4 * LANES;
+        self.begins.clear();
+        self.controls.resize(2 * 4 * positions.len());
+        let mut span_max = 0;
+        for (columns, controls) in positions.as_chunks::<LANES>().0.iter().zip(self.controls.as_chunks_mut::<{ 2 * N_BYTES }>().0) {
+            let begin = columns[0][0];
+            self.begins.push(begin);
+            span_max = span_max.max(columns[LANES - 1][1] + 1 - begin);
+            for (tap_idx, controls) in controls.as_chunks_mut::<N_BYTES>().0.iter_mut().enumerate() {
+                for (column, control) in columns.iter().zip(controls.as_chunks_mut().0) {
+                    *control = [(column[tap_idx] - begin) as u8, 0, 0, 0];
+                }
+            }
+        }
+        span_max
+    }
+
+    /// Where the window of each block begins, and the controls of both samples.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &[[u8; 4 * LANES]; 2])> {
+        self.begins.iter().copied().zip(self.controls.as_chunks().0.as_chunks().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rounding;
+    use crate::color::Colors;
+    use crate::frame::{Colorimetry, Frame, PixelFormat, PixelRect, Size};
+    use crate::resize::{Axis, split_rows};
+    use crate::simd::Separate;
+    use crate::tensor::Tensor;
+
+    const WIDTH: u32 = 200;
+
+    fn columns(n_columns: u32, extent: u32) -> Columns {
+        let mut columns = Columns::default();
+        columns.set(&Axis::new(extent, n_columns, Rounding::Exact), 0..n_columns as usize, 0, false);
+        columns
+    }
+
+    /// A region that begins and ends within pairs of columns.
+    fn region(format: PixelFormat) -> Frame {
+        let size = Size::new(WIDTH, 6);
+        let plane = |plane_idx: usize| {
+            let shape = format.plane_shape(plane_idx, size);
+            let n_bytes = shape.iter().product::<usize>();
+            let bytes: Vec<u8> = (0..n_bytes).map(|idx| ((idx + 31 * plane_idx) * 7919 % 251) as u8).collect();
+            Tensor::from_slice(shape, &bytes).unwrap()
+        };
+        let planes: Vec<Tensor> = (0..format.n_planes()).map(plane).collect();
+        let frame = Frame::from_planes(format, size, &planes, Colorimetry::default()).unwrap();
+        frame.region(PixelRect { x: 1, y: 1, width: WIDTH - 2, height: 5 }).unwrap()
+    }
+
+    #[test]
+    fn rows_are_what_is_converted_and_mixed_one_by_one() {
+        let mut n_compared = 0;
+        for format in [PixelFormat::Nv12, PixelFormat::I420] {
+            let frame = region(format);
+            let picture = Picture::of_frame(&frame).unwrap();
+            let (Meaning::Yuv(yuv), rows) = (picture.meaning(), picture.rows()) else { panic!("{format} is luma and differences") };
+            // From six columns of a pixel to more than seven pixels of a column.
+            for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH - 2)) {
+                let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
+                for instructions in InstructionSet::ALL.into_iter().filter_map(Instructions::of) {
+                    if !of_bytes.set(&picture, &columns, instructions) {
+                        assert_ne!(instructions.set(), InstructionSet::Avx512);
+                        continue;
+                    }
+                    let (mut one, mut next) = (vec![0.0; 3 * n_columns], vec![0.0; 3 * n_columns]);
+                    for y in 0..5 {
+                        let is_of_two = y + 1 < 5 && rows.shares_with_next(y);
+                        if is_of_two {
+                            let targets = [split_rows(&mut one), split_rows(&mut next)];
+                            of_bytes.mix(rows, y, &columns.weights, targets, instructions);
+                        } else {
+                            of_bytes.mix(rows, y, &columns.weights, [split_rows(&mut one)], instructions);
+                        }
+                        for (row, got) in (y..).zip([&one, &next]).take(1 + usize::from(is_of_two)) {
+                            for column in 0..columns.n_visible {
+                                let color = |x: u32| yuv.exact(Separate, [0, 1, 2].map(|component| rows.sample::<1>(component, x, row)));
+                                let [first, second] = columns.pairs[column].map(color);
+                                for color in 0..3 {
+                                    let mixed = first[color] + (second[color] - first[color]) * columns.weights[column];
+                                    let case =
+                                        format!("{format}, {} columns, row {row}, column {column}, color {color}", columns.n_visible);
+                                    assert_eq!(got[color * n_columns + column].to_bits(), mixed.to_bits(), "{case}");
+                                }
+                            }
+                            n_compared += 1;
+                        }
+                    }
+                }
+            }
+        }
+        if InstructionSet::Avx512.is_available() {
+            assert!(n_compared >= 60, "{n_compared}");
+        } else {
+            eprintln!("skipped: this processor has no AVX-512");
+        }
+    }
+
+    #[test]
+    fn samples_too_far_apart_for_a_window_are_left_to_others() {
+        let frame = region(PixelFormat::Nv12);
+        let picture = Picture::of_frame(&frame).unwrap();
+        let can_be_set = |n_columns| {
+            let set = |instructions| YuvBytes::default().set(&picture, &columns(n_columns, WIDTH - 2), instructions);
+            Instructions::of(InstructionSet::Avx512).map(set)
+        };
+        assert_ne!(can_be_set(27), Some(false));
+        assert_ne!(can_be_set(20), Some(true));
+        assert!(!YuvBytes::default().set(&picture, &columns(27, WIDTH - 2), Instructions::of(InstructionSet::Portable).unwrap()));
+    }
+
+    /// What registers of the processors that have them take, so that it runs on any.
+    #[test]
+    fn windows_have_both_samples_of_each_column() {
+        for step in [1, 2] {
+            for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH)) {
+                let positions: Vec<_> = columns.pairs.iter().map(|pair| pair.map(|column| column as usize / 2 * step)).collect();
+                let mut windows = SampleWindows::default();
+                let span_max = windows.set(&positions);
+                let mut n_blocks = 0;
+                for (block, (begin, controls)) in positions.as_chunks::<LANES>().0.iter().zip(windows.blocks()) {
+                    for (tap_idx, controls) in controls.iter().enumerate() {
+                        let picked = controls.as_chunks::<4>().0.iter().map(|control| begin + usize::from(control[0]));
+                        assert!(picked.eq(block.iter().map(|pair| pair[tap_idx])), "{} columns", columns.n_visible);
+                        assert!(controls.iter().all(|at| usize::from(*at) < span_max));
+                    }
+                    n_blocks += 1;
+                }
+                assert_eq!(n_blocks * LANES, positions.len());
+            }
+        }
+    }
+}
