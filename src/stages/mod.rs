@@ -7,6 +7,7 @@
 //! - A [`Cut`] says which part of a frame is the picture of a detection.
 //! - [`Tracker`] names the objects of a frame as those of the frames before; [`AnswerCache`] keeps what was said of them.
 //! - [`MotionGate`] tells whether the picture has changed.
+//! - [`flow`] is the life of a stream as a state machine.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
@@ -18,6 +19,7 @@ mod copies;
 pub mod cut;
 pub mod detector;
 mod dispatch;
+pub mod flow;
 pub mod image;
 mod instance;
 pub mod labels;

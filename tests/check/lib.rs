@@ -6,5 +6,8 @@ pub mod tensor;
 #[path = "../../src/runtime/mod.rs"]
 pub mod runtime;
 
+#[path = "../../src/stages/flow.rs"]
+pub mod flow;
+
 pub mod devices;
 pub mod sync;
