@@ -208,9 +208,9 @@ enum Step {
     PushEvent(Turn, Item),
     EventPushed(Turn, Item, bool),
     PushFrame(Turn, u8, u8),
-    Blocked(Turn, u8),
-    Breaks(Turn),
-    FramePushed(Turn, Return<u8>),
+    Blocked(Turn, u8, u8),
+    Breaks(Turn, u8),
+    FramePushed(Turn, Return<u8>, u8),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -288,6 +288,8 @@ struct World {
     accepted: [Option<Item>; 3],
     has_heard_error: bool,
     bus_has_error: bool,
+    /// Downstream returned EOS, and no segment came since.
+    has_ended: bool,
     violation: Option<&'static str>,
 }
 
@@ -346,6 +348,7 @@ impl World {
             accepted: [None; 3],
             has_heard_error: false,
             bus_has_error: false,
+            has_ended: false,
             violation: None,
         };
         // Active, with a task that has begun.
@@ -415,6 +418,7 @@ impl World {
                     }
                     let found = !self.queue.is_empty();
                     let _input = self.flow.handle(Trigger::SegmentSkipped { found });
+                    self.has_ended |= !found;
                     for entry in skipped.iter().filter(|entry| entry.item.is_kept()) {
                         self.store(entry.item);
                     }
@@ -444,7 +448,7 @@ impl World {
             .actions()
             .iter()
             .flat_map(|action| match action {
-                Action::AwaitPause => vec![Step::AwaitPause, Step::DropControl],
+                Action::AwaitPause => vec![Step::AwaitPause],
                 Action::StopTask => vec![Step::StopTask],
                 Action::StartTask => vec![Step::StartTask],
                 Action::RepeatEos => vec![Step::RepeatEos],
@@ -475,6 +479,7 @@ impl World {
         let done = Step::Returns(Ok(()));
         if matches!(item, Segment(_)) {
             self.accepted[2] = None;
+            self.has_ended = false;
             self.next(Who::Upstream, [Step::Handle(Trigger::BeginStream), done]);
         } else {
             self.next(Who::Upstream, [done]);
@@ -539,7 +544,12 @@ impl World {
             }
             Step::Verdict(item) => match world.flow.upstream() {
                 Return::Ok => world.next(who, [Step::Admit(item)]),
-                refusal => world.next(who, [Step::Returns(Err(refusal))]),
+                refusal => {
+                    if refusal == Return::Eos && !world.has_ended {
+                        world.fail("a segment ends the EOS of downstream");
+                    }
+                    world.next(who, [Step::Returns(Err(refusal))]);
+                }
             },
             Step::Admit(item) => {
                 let n_frames = world.queue.iter().filter(|entry| matches!(entry.item, Frame(_))).count();
@@ -586,6 +596,9 @@ impl World {
                     world.keep(item);
                     world.accept(item);
                 } else {
+                    if world.is_open {
+                        world.fail("an event is refused only while the queue is closed");
+                    }
                     world.next(who, [Step::Returns(Ok(()))]);
                 }
             }
@@ -627,7 +640,9 @@ impl World {
             Step::FlushForwarded => {
                 let sink_is_flushing = world.sink_is_flushing;
                 let transition = world.handle(Trigger::FlushForwarded { sink_is_flushing });
-                if !transition.asks_for(Action::AwaitPause) && !is_task {
+                if transition.asks_for(Action::AwaitPause) {
+                    world.next(who, [Step::DropControl]);
+                } else if !is_task {
                     world.control = None;
                 }
                 world.perform(who, transition);
@@ -709,13 +724,15 @@ impl World {
                 if world.sink_is_active {
                     world.sink_lock = Some(who);
                     world.sink_is_flushing = false;
-                    world.next(who, [Step::TakeControl, Step::Handle(Trigger::FlushStop), Step::ForwardFlushStop, Step::Opens]);
+                    world.next(
+                        who,
+                        [Step::TakeControl, Step::Handle(Trigger::FlushStop), Step::DropControl, Step::ForwardFlushStop, Step::Opens],
+                    );
                 }
             }
             Step::ForwardFlushStop => {
                 if world.source_is_active {
-                    // Without FLUSH_START, frames that the task has taken may leave behind it.
-                    world.flushes += u8::from(world.source_is_flushing);
+                    world.flushes += 1;
                     world.source_flush_ends();
                 }
                 (world.accepted[1], world.accepted[2]) = (None, None);
@@ -836,11 +853,11 @@ impl World {
                 world.end_turn(who);
             }
             Step::PushFrame(turn, ticket, flushes) => {
-                let n_links = world.n_links;
+                let (n_links, closings) = (world.n_links, world.closings);
                 if !world.source_is_active || world.source_is_flushing {
-                    world.next(who, [Step::FramePushed(turn, Return::Flushing)]);
+                    world.next(who, [Step::FramePushed(turn, Return::Flushing, closings)]);
                 } else if !world.is_linked {
-                    world.next(who, [Step::FramePushed(turn, Return::NotLinked)]);
+                    world.next(who, [Step::FramePushed(turn, Return::NotLinked, closings)]);
                 } else {
                     world.tell_peer();
                     if flushes != world.flushes {
@@ -851,13 +868,13 @@ impl World {
                     }
                     world.next_to_push = ticket + 1;
                     let answers = [
-                        (BLOCKS, vec![Step::Blocked(turn, n_links)]),
-                        (ERRORS, vec![Step::FramePushed(turn, Return::Error(1))]),
-                        (ENDS, vec![Step::FramePushed(turn, Return::Eos)]),
+                        (BLOCKS, vec![Step::Blocked(turn, n_links, closings)]),
+                        (ERRORS, vec![Step::FramePushed(turn, Return::Error(1), closings)]),
+                        (ENDS, vec![Step::FramePushed(turn, Return::Eos, closings)]),
                         // The peer is unlinked in mid-push, and then stopped.
-                        (PARTS, vec![Step::Blocked(turn, n_links)]),
-                        (SEEKS, [&[Step::FramePushed(turn, Return::Flushing)], FLUSH.as_slice()].concat()),
-                        (BREAKS, vec![Step::Breaks(turn)]),
+                        (PARTS, vec![Step::Blocked(turn, n_links, closings)]),
+                        (SEEKS, [&[Step::FramePushed(turn, Return::Flushing, closings)], FLUSH.as_slice()].concat()),
+                        (BREAKS, vec![Step::Breaks(turn, closings)]),
                     ];
                     let mut worlds: Vec<World> = answers
                         .into_iter()
@@ -869,26 +886,30 @@ impl World {
                             world
                         })
                         .collect();
-                    world.next(who, [Step::FramePushed(turn, Return::Ok)]);
+                    world.next(who, [Step::FramePushed(turn, Return::Ok, closings)]);
                     worlds.push(world);
                     return worlds;
                 }
             }
-            Step::Blocked(turn, n_links) => {
+            Step::Blocked(turn, n_links, closings) => {
                 if world.source_is_flushing || !world.is_linked || world.n_links != n_links {
-                    world.next(who, [Step::FramePushed(turn, Return::Flushing)]);
+                    world.next(who, [Step::FramePushed(turn, Return::Flushing, closings)]);
                 } else {
                     return Vec::new();
                 }
             }
-            Step::Breaks(turn) => {
+            Step::Breaks(turn, closings) => {
                 let result = if world.handle(Trigger::Break { turn }).is_skipped() { Return::Ok } else { Return::Error(2) };
-                world.next(who, [Step::FramePushed(turn, result)]);
+                world.next(who, [Step::FramePushed(turn, result, closings)]);
             }
-            Step::FramePushed(turn, result) => {
+            Step::FramePushed(turn, result, closings) => {
                 if result != Return::Ok {
                     let is_linked = world.is_linked;
+                    let is_late = closings != world.closings;
                     let transition = world.handle(Trigger::FramePushed { turn, result, is_linked });
+                    if is_late && !transition.is_skipped() {
+                        world.fail("what ends in a later epoch changes nothing");
+                    }
                     world.pause(transition);
                     world.perform(who, transition);
                 }
