@@ -72,7 +72,7 @@ use super::in_flight::{InFlight, Item};
 use super::loading::Loading;
 use super::stage::Stage;
 use super::stream::Stream;
-use super::{buffer, caps};
+use super::{buffer, caps, policy};
 use crate::stages;
 use crate::stages::flow::{Action, Return, State, Transition, Trigger, Turn};
 use crate::stages::window::Taken;
@@ -132,7 +132,7 @@ impl Driver {
     pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
         let known = self.stream.policy.lock().unwrap().set(name, value);
         if known {
-            if name == "motion-threshold" {
+            if name == policy::MOTION_THRESHOLD {
                 // Frames may have been inferred without being looked at.
                 self.stream.forget_motion();
             }
