@@ -5,12 +5,13 @@
 //! the background, and the counts. The state is taken for moments only, and never while a run is started or something is posted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::properties::Properties;
 use crate::frame::{Detection, FrameResults, ObjectId};
 use crate::stages::classifier::Classified;
 use crate::stages::{self, AnswerCache, Cut, Region, ReuseOptions};
@@ -26,18 +27,19 @@ pub(super) struct EconomySettings {
     pub(super) is_async: bool,
 }
 
-impl EconomySettings {
-    pub(super) fn properties() -> Vec<glib::ParamSpec> {
-        let default = ReuseOptions::default();
-        let share = |name: &'static str, nick: &'static str, blurb: &'static str, maximum: f32, default: f32| {
-            let builder = glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb);
-            builder.minimum(0.0).maximum(maximum).default_value(default).mutable_ready().build()
-        };
-        let number = |name: &'static str, nick: &'static str, blurb: &'static str, minimum: u32, maximum: u32, default: u32| {
-            let builder = glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb);
-            builder.minimum(minimum).maximum(maximum).default_value(default).mutable_ready().build()
-        };
-        vec![
+/// The properties of a classifier.
+pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::new(|| {
+    let default = ReuseOptions::default();
+    let share = |name: &'static str, nick: &'static str, blurb: &'static str, maximum: f32, default: f32| {
+        let builder = glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb);
+        builder.minimum(0.0).maximum(maximum).default_value(default).mutable_ready().build()
+    };
+    let number = |name: &'static str, nick: &'static str, blurb: &'static str, minimum: u32, maximum: u32, default: u32| {
+        let builder = glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb);
+        builder.minimum(minimum).maximum(maximum).default_value(default).mutable_ready().build()
+    };
+    Properties::<EconomySettings>::new()
+        .with(
             number(
                 "reclassify-interval",
                 "Interval of reclassification",
@@ -46,6 +48,10 @@ impl EconomySettings {
                 1_000_000,
                 default.interval,
             ),
+            |settings| settings.reuse.interval,
+            |settings, interval| settings.reuse.interval = interval,
+        )
+        .with(
             share(
                 "reclassify-growth",
                 "Growth for reclassification",
@@ -53,6 +59,10 @@ impl EconomySettings {
                 1000.0,
                 default.growth,
             ),
+            |settings| settings.reuse.growth,
+            |settings, growth| settings.reuse.growth = growth,
+        )
+        .with(
             share(
                 "reclassify-movement",
                 "Movement for reclassification",
@@ -60,6 +70,10 @@ impl EconomySettings {
                 1000.0,
                 default.movement,
             ),
+            |settings| settings.reuse.movement,
+            |settings, movement| settings.reuse.movement = movement,
+        )
+        .with(
             number(
                 "consensus",
                 "Consensus",
@@ -68,42 +82,22 @@ impl EconomySettings {
                 100,
                 default.consensus,
             ),
+            |settings| settings.reuse.consensus,
+            |settings, consensus| settings.reuse.consensus = consensus,
+        )
+        .with(
             glib::ParamSpecBoolean::builder("classifier-async-mode")
                 .nick("Asynchronous mode")
                 .blurb("Frames do not wait for the answers on objects with an id over time: what is known of an object goes with them, and the answers with later ones")
                 .default_value(false)
                 .mutable_ready()
                 .build(),
-        ]
-    }
+            |settings| settings.is_async,
+            |settings, is_async| settings.is_async = is_async,
+        )
+});
 
-    /// Takes a property; false if it is not one of these.
-    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        let number = || value.get::<u32>().expect("an unsigned property");
-        let share = || value.get::<f32>().expect("a float property");
-        match name {
-            "reclassify-interval" => self.reuse.interval = number(),
-            "reclassify-growth" => self.reuse.growth = share(),
-            "reclassify-movement" => self.reuse.movement = share(),
-            "consensus" => self.reuse.consensus = number(),
-            "classifier-async-mode" => self.is_async = value.get().expect("a boolean property"),
-            _ => return false,
-        }
-        true
-    }
-
-    /// The value of a property; `None` if it is not one of these.
-    pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
-        Some(match name {
-            "reclassify-interval" => self.reuse.interval.to_value(),
-            "reclassify-growth" => self.reuse.growth.to_value(),
-            "reclassify-movement" => self.reuse.movement.to_value(),
-            "consensus" => self.reuse.consensus.to_value(),
-            "classifier-async-mode" => self.is_async.to_value(),
-            _ => return None,
-        })
-    }
-
+impl EconomySettings {
     /// Whether anything is to be remembered.
     fn are_used(&self) -> bool {
         self.is_async || self.reuse.are_used()

@@ -1,108 +1,32 @@
-//! A frame's way through an inference element: it arrives, is given a place, a run or a reason why not, and leaves in its turn.
+//! A frame's way through an inference element: it arrives, is admitted, inferred or skipped for a reason, and leaves in its turn.
 //!
-//! Part of the driver ([`super::infer`]), which owns pads, events and flows. Here it is decided what becomes of one frame.
+//! Here it is decided what becomes of one frame. Uses `stream`, `in_flight`, `pool` and `stage`. Pads, events and flows are the driver's
+//! ([`super::infer`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 use gstreamer as gst;
+use gstreamer_video as gst_video;
 
-use super::infer::{Driver, Item};
-use super::lifecycle::upstream_is_live;
+use super::in_flight::{FrameTrace, InFlight, Item, Outcome};
 use super::policy::{Policy, QueuePolicy, Reason};
-use super::pool::Held;
+use super::pool::{Full, Held};
 use super::stage::Stage;
 use super::stats::Left;
+use super::stream::Stream;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::stages::flow::Epoch;
 use crate::stages::window::{Refused, Ticket};
-use crate::stages::{self, Permit, Scheduling, Withdrawal};
+use crate::stages::{Permit, Scheduling, Withdrawal};
 
-/// A frame in the window.
-pub(super) struct InFlight {
-    buffer: gst::Buffer,
-    /// Its number in this element's stream.
-    number: u64,
-    /// The number of the frame that it looks like, where that is why it is not inferred.
-    looks_like: Option<u64>,
-    /// What earlier elements found until its inference is done; then all that is known.
-    results: FrameResults,
-    /// How many of the detections were there before.
-    n_before: usize,
-    outcome: Outcome,
-    arrived: Instant,
-    /// From its place in the window to its results; what downstream takes does not count.
-    took: Duration,
-    /// When it passes without results.
-    deadline: Option<Instant>,
-    permit: Arc<Permit>,
-    trace: FrameTrace,
-    /// Counts it among those of upstream's pool.
-    held: Option<Held>,
-}
-
-enum Outcome {
-    /// Nobody knows yet.
-    Open,
-    Inferred,
-    Skipped(Reason),
-    /// This element's own inference failed.
-    Failed(Arc<str>),
-}
-
-impl InFlight {
-    /// When it passes without results.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    fn skip(&mut self, reason: Reason) {
-        if !matches!(self.results.status, InferenceStatus::Failed(_)) {
-            self.results.status = InferenceStatus::Skipped(reason.text());
-        }
-        self.outcome = Outcome::Skipped(reason);
-    }
-}
-
-/// What a trace shows of a frame: how long it was here, and in which part of its way.
-struct FrameTrace {
-    frame: tracing::Span,
-    part: tracing::Span,
-}
-
-impl FrameTrace {
-    fn begin(element: &gst::Element) -> Self {
-        let empty = tracing::field::Empty;
-        let frame = tracing::trace_span!(
-            target: "roiflow::trace", parent: None, "frame", element = element.name().as_str(), frame = empty, outcome = empty, reason = empty
-        );
-        let part = tracing::trace_span!(target: "roiflow::trace", parent: &frame, "wait for a place");
-        Self { frame, part }
-    }
-
-    fn infer(&mut self) {
-        self.part = tracing::Span::none(); // One part ends before the next begins.
-        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "inference");
-    }
-
-    fn wait_for_turn(&mut self) {
-        self.part = tracing::Span::none();
-        self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "wait for its turn");
-    }
-
-    fn end(self, outcome: &str, reason: Option<Reason>) {
-        drop(self.part);
-        if let Some(reason) = reason {
-            self.frame.record("reason", reason.name());
-        }
-        self.frame.record("outcome", outcome);
-    }
-}
-
-/// The runs of a frame that has a place. Whoever has them tells how they end; if that panics, and lets go of them, they have failed.
+/// The runs of a frame that was admitted. Their owner tells how they end; if it panics, and drops them, they have failed.
 struct Runs {
-    driver: Arc<Driver>,
+    stream: Arc<Stream>,
+    /// When they began. Of an older epoch they say nothing of the frames that are here now.
+    epoch: Epoch,
     ticket: Ticket,
     permit: Arc<Permit>,
     /// Of the frame before them.
@@ -117,7 +41,7 @@ struct Runs {
 impl Runs {
     fn end(mut self, results: FrameResults) {
         self.are_over = true;
-        self.driver.settle(&self, results);
+        self.stream.settle(&self, results);
     }
 }
 
@@ -126,32 +50,48 @@ impl Drop for Runs {
         if !self.are_over {
             let status = InferenceStatus::Failed("a bug: a panic lost its results".into());
             let (size, frame_number) = (self.size, self.frame_number);
-            self.driver.settle(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
+            self.stream.settle(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
         }
     }
 }
 
-impl Driver {
-    pub(super) fn sink_chain(self: &Arc<Self>, element: &gst::Element, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let arrived = Instant::now();
-        self.flow()?;
-        // Why there is none was told.
-        let stage = match self.stage() {
-            Some(stage) => stage,
-            None => self.warm_stage(element, self.is_live(element)).ok_or_else(|| self.no_stage())?,
-        };
-        let Some(info) = self.stream.lock().unwrap().info.clone() else {
-            gst::element_error!(
-                element,
-                gst::StreamError::Format,
-                ("expected raw video, got data without usable caps; put a decoder (`decodebin`) and `videoconvert` in front")
-            );
-            return Err(gst::FlowError::NotNegotiated);
-        };
+/// A frame that leaves: what is still to be done with it.
+pub(super) struct Leaving {
+    pub(super) buffer: gst::Buffer,
+    pub(super) results: FrameResults,
+    pub(super) permit: Arc<Permit>,
+    /// From its admission to its results.
+    pub(super) took: Duration,
+    pub(super) left: Departure,
+    number: u64,
+    held: Option<Held>,
+}
+
+/// How it was counted.
+pub(super) enum Departure {
+    Inferred,
+    Skipped,
+    Failed {
+        reason: Arc<str>,
+        /// Frames that failed so far.
+        n_failed: u64,
+    },
+}
+
+impl Stream {
+    /// Takes a frame from upstream: infers it, or decides why not.
+    pub(super) fn arrive(
+        self: &Arc<Self>,
+        element: &gst::Element,
+        buffer: gst::Buffer,
+        info: &gst_video::VideoInfo,
+        stage: &Arc<dyn Stage>,
+        arrived: Instant,
+    ) -> Result<(), gst::FlowError> {
         // From here on the frame is counted, and every way out has to say what became of it.
         self.counts.arrive();
         let trace = FrameTrace::begin(element);
-        let policy = *self.policy.lock().unwrap();
+        let policy = self.policy();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
         // Who asks for a policy, or for less latency than a wait may take, gets that.
         let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
@@ -159,7 +99,7 @@ impl Driver {
         let (number, reason) = self.number(&buffer, &policy);
         trace.frame.record("frame", number);
         let (buffer, held) = self.hold(element, buffer, queue);
-        let size = caps::size(&info);
+        let size = caps::size(info);
         let mut results = meta::read(&buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
             // Nobody has numbered the frame, whoever found something in it.
@@ -168,7 +108,7 @@ impl Driver {
         if stage.reads_results() {
             self.warn_of_lost_rois(element, &buffer, &results);
         }
-        let looks_like = if reason.is_none() { self.looks_like(number, &buffer, &info, &policy) } else { None };
+        let looks_like = if reason.is_none() { self.looks_like(number, &buffer, info, &policy) } else { None };
         let reason = reason.or_else(|| looks_like.map(|_| Reason::Motion));
         let (deadline, begin_by) = self.times(&policy, arrived);
         let frame = InFlight {
@@ -186,20 +126,20 @@ impl Driver {
             held,
         };
         match reason {
-            Some(reason) => self.pass(frame, reason, &policy)?,
-            None => self.infer(frame, &info, &stage, &policy, (queue, lateness))?,
+            Some(reason) => self.pass(frame, reason, &policy),
+            None => self.infer(frame, info, stage, &policy, (queue, lateness)),
         }
-        self.flow()
     }
 
     /// The number of the frame in this element's stream, and the reason to pass it by, if there is one already.
     fn number(&self, buffer: &gst::BufferRef, policy: &Policy) -> (u64, Option<Reason>) {
-        let mut stream = self.stream.lock().unwrap();
-        let number = stream.n_frames;
-        stream.n_frames += 1;
+        let mut state = self.lock();
+        let number = state.frames.n_arrived;
+        state.frames.n_arrived += 1;
         let is_due = number.is_multiple_of(policy.inference_interval.max(1).into());
-        let shown_at = || stream.segment.as_ref().zip(buffer.pts()).and_then(|(segment, pts)| segment.to_running_time(pts));
-        let is_behind = || policy.qos && stream.earliest.zip(shown_at()).is_some_and(|(earliest, shown_at)| shown_at < earliest);
+        let input = &state.input;
+        let is_behind =
+            || policy.qos && input.earliest.zip(input.running_time(buffer)).is_some_and(|(earliest, shown_at)| shown_at < earliest);
         let reason = match is_due {
             false => Some(Reason::Interval),
             true => is_behind().then_some(Reason::Qos),
@@ -208,8 +148,8 @@ impl Driver {
     }
 
     /// The number of the frame that was to be inferred last, if the picture is still what it was there. If not, this frame is to be
-    /// inferred: whoever keeps it from that calls [`Driver::forget_motion`].
-    fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gstreamer_video::VideoInfo, policy: &Policy) -> Option<u64> {
+    /// inferred: whoever keeps it from that calls [`Stream::forget_motion`].
+    fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
             return None;
@@ -224,30 +164,51 @@ impl Driver {
         Some(*of_frame)
     }
 
-    /// What was looked at last was not inferred: the next frame is.
-    pub(super) fn forget_motion(&self) {
-        self.motion.lock().unwrap().0.forget();
-    }
-
     /// When a frame passes without its results, and when its first run has to begin so that they may be there.
     fn times(&self, policy: &Policy, arrived: Instant) -> (Option<Instant>, Option<Instant>) {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
         // A little before its time, for threads wake up late.
         let wait = max_latency - max_latency / 20;
         // Some begin whatever runs took lately: only they can tell that runs are fast again.
-        let run = self.stream.lock().unwrap().run_time.min(max_latency * 3 / 4);
+        let run = self.lock().latency.run_time().min(max_latency * 3 / 4);
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
 
-    /// Whether upstream is live; asked once per stream.
-    pub(super) fn is_live(&self, element: &gst::Element) -> bool {
-        if let Some(is_live) = self.stream.lock().unwrap().is_live {
-            return is_live;
+    /// The buffer, or a copy of it if upstream's pool would run dry.
+    fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
+        let address = buffer::pool_address(&buffer);
+        if address == 0 {
+            return (buffer, None);
         }
-        let is_live = upstream_is_live(element);
-        gst::debug!(self.cat, obj = element, "upstream is {}live", if is_live { "" } else { "not " });
-        self.stream.lock().unwrap().is_live = Some(is_live);
-        is_live
+        let (share, said) = {
+            let state = &mut *self.lock();
+            let before = state.slots.capacity;
+            let shared = state.pool.share(address, &buffer, &mut state.slots);
+            if state.slots.capacity != before {
+                self.queue.set_capacity(state.slots.capacity);
+            }
+            shared
+        };
+        let tell = |said: String| {
+            gst::element_info!(element, gst::ResourceError::Settings, ("{said}; give the source more buffers if it can have them"));
+        };
+        said.into_iter().for_each(tell);
+        let full = match share.take(&buffer, queue != QueuePolicy::Wait) {
+            Ok(held) => return (buffer, Some(held)),
+            Err(full) => full,
+        };
+        let Ok(copy) = buffer.copy_deep() else {
+            gst::warning!(self.cat, obj = element, "no memory for a copy: the frame itself is held");
+            let held = share.take_anyway(&buffer);
+            return (buffer, Some(held));
+        };
+        if let Full::Together(most) = full
+            && self.lock().pool.says_of_others()
+        {
+            tell(format!("upstream's pool is small: frames are copied while inference elements hold {most} of its buffers"));
+        }
+        self.counts.copy();
+        (copy, None)
     }
 
     /// Lets a frame go on without inference, or drops it.
@@ -258,27 +219,29 @@ impl Driver {
         }
         frame.skip(reason);
         frame.trace.wait_for_turn();
-        self.window.pass(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
+        self.queue.pass(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
     }
 
     /// Gives a frame a place and starts its runs; or passes it, or another one, where there is no place.
     fn infer(
         self: &Arc<Self>,
         mut frame: InFlight,
-        info: &gstreamer_video::VideoInfo,
+        info: &gst_video::VideoInfo,
         stage: &Arc<dyn Stage>,
         policy: &Policy,
         (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
         let (buffer, permit, of_runs) = (frame.buffer.clone(), frame.permit.clone(), frame.trace.frame.clone());
-        // The window needs them only where the frame may have to leave without its results.
+        // The queue needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         self.follow_pace(&**stage, queue);
+        // Before it is admitted: a flush in between makes it too old, and not too new.
+        let epoch = self.lock().flow.epoch();
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
         let ticket = loop {
             if queue == QueuePolicy::Wait {
-                break self.window.admit(item).map_err(|item| self.refused(item))?;
+                break self.queue.admit(item).map_err(|item| self.refused(item))?;
             }
             item = match self.try_admit(item, lateness) {
                 Ok(ticket) => break ticket,
@@ -287,7 +250,7 @@ impl Driver {
             };
             if queue == QueuePolicy::DropOldest && !policy.drops(Reason::Queue) && !has_waited {
                 // The one that makes room has to wait among those that pass, and they have a bound.
-                if self.window.wait_to_pass().is_err() {
+                if self.queue.wait_to_pass().is_err() {
                     return Err(self.refused(item));
                 }
                 has_waited = true;
@@ -302,13 +265,14 @@ impl Driver {
             }
             // A worker that was about to run the one that makes room may have yet to say that it does not. Its place is free in a moment,
             // and one is enough: if another made room as well, the engine could be left without a frame.
-            break self.window.admit(item).map_err(|item| self.refused(item))?;
+            break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if permit.has_deadline() {
-            self.window.look_at_deadlines();
+            self.queue.look_at_deadlines();
         }
         let runs = Runs {
-            driver: self.clone(),
+            stream: self.clone(),
+            epoch,
             ticket,
             permit: permit.clone(),
             earlier: results.status.clone(),
@@ -320,10 +284,10 @@ impl Driver {
         };
         let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
-        // From here on only the mapping holds it, beside the window: who attaches the results finds it writable.
+        // From here on only the mapping holds it, beside the queue: who attaches the results finds it writable.
         drop(buffer);
         if !of_runs.is_disabled() {
-            self.window.update(ticket, |item| {
+            self.queue.update(ticket, |item| {
                 if let Item::Frame(frame) = item {
                     frame.trace.infer();
                 }
@@ -342,24 +306,24 @@ impl Driver {
     /// A slot for a frame behind a policy that drops: at once, or, while a live stream keeps up, after a wait. `lateness` is that of a frame
     /// that may wait.
     fn try_admit(&self, item: Item, lateness: Option<i64>) -> Result<Ticket, Refused<Item>> {
-        let admitted = self.window.try_admit(item);
+        let admitted = self.queue.try_admit(item);
         let Some(lateness) = lateness else { return admitted };
         let item = match admitted {
             Err(Refused::Full(item)) => item,
             Ok(_) => {
-                self.stream.lock().unwrap().backlog.found_slot(lateness);
+                self.lock().backlog.found_slot(lateness);
                 return admitted;
             }
             Err(Refused::Flushing(_)) => return admitted,
         };
         let patience = {
-            let mut stream = self.stream.lock().unwrap();
-            let run_time = stream.run_time;
-            stream.backlog.patience(lateness, run_time)
+            let mut state = self.lock();
+            let run_time = state.latency.run_time();
+            state.backlog.patience(lateness, run_time)
         };
-        let admitted = self.window.admit_by(item, Instant::now() + patience);
+        let admitted = self.queue.admit_by(item, Instant::now() + patience);
         if matches!(admitted, Err(Refused::Full(_))) {
-            self.stream.lock().unwrap().backlog.waited_in_vain();
+            self.lock().backlog.waited_in_vain();
         }
         admitted
     }
@@ -367,8 +331,7 @@ impl Driver {
     /// How many nanoseconds later than its running time a frame comes; `None` if it has none, or there is no clock.
     fn lateness(&self, element: &gst::Element, buffer: &gst::BufferRef) -> Option<i64> {
         let now = element.current_running_time()?;
-        let stream = self.stream.lock().unwrap();
-        let due = stream.segment.as_ref()?.to_running_time(buffer.pts()?)?;
+        let due = self.lock().input.running_time(buffer)?;
         let nanoseconds = |time: gst::ClockTime| i64::try_from(time.nseconds()).ok();
         Some(nanoseconds(now)? - nanoseconds(due)?)
     }
@@ -390,14 +353,14 @@ impl Driver {
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.window.limit(most, most_in_flight) && n_fewer > 0 {
+        if self.queue.limit(most, most_in_flight) && n_fewer > 0 {
             gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
         }
     }
 
     /// Takes the run from the frame that has waited longest for it; false if none waits.
     fn make_room(&self, stage: &dyn Stage) -> bool {
-        let displaced = self.window.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.permit.displace()));
+        let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.permit.displace()));
         if displaced {
             // Which ends in `settle`.
             stage.drop_withdrawn();
@@ -409,9 +372,11 @@ impl Driver {
     fn settle(&self, runs: &Runs, mut results: FrameResults) {
         let Runs { ticket, ref permit, ref earlier, admitted, ref policy, .. } = *runs;
         if let Some(waited) = permit.waited() {
-            let (run, mut stream) = (permit.arrived().elapsed().saturating_sub(waited), self.stream.lock().unwrap());
-            stream.run_time = if stream.run_time.is_zero() { run } else { (stream.run_time * 7 + run) / 8 };
-            stream.backlog.run_ended();
+            let (run, mut state) = (permit.arrived().elapsed().saturating_sub(waited), self.lock());
+            if state.flow.epoch() == runs.epoch {
+                state.latency.run_ended(run);
+                state.backlog.run_ended();
+            }
         }
         let reason = permit.withdrawal().map(|withdrawal| match withdrawal {
             Withdrawal::Displaced => Reason::Queue,
@@ -428,14 +393,14 @@ impl Driver {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                // Counted at once: who stops the stream meanwhile counts what is in the window, and does not wait for this thread.
-                if let Some(Item::Frame(frame)) = self.window.discard(ticket, || self.counts.drop(reason)) {
+                // Counted at once: who stops the stream meanwhile counts what is in the queue, and does not wait for this thread.
+                if let Some(Item::Frame(frame)) = self.queue.discard(ticket, || self.counts.drop(reason)) {
                     frame.trace.end("dropped", Some(reason));
                 }
             }
             Some(reason) => {
                 results.status = earlier.clone();
-                self.window.let_pass(ticket, |item| {
+                self.queue.let_pass(ticket, |item| {
                     update(item, results, Outcome::Open);
                     if let Item::Frame(frame) = item {
                         frame.skip(reason);
@@ -449,19 +414,19 @@ impl Driver {
                     InferenceStatus::Failed(reason) if !was_known(reason) => Outcome::Failed(reason.clone()),
                     _ => Outcome::Inferred,
                 };
-                self.window.complete(ticket, |item| update(item, results, outcome));
+                self.queue.complete(ticket, |item| update(item, results, outcome));
             }
         }
     }
 
-    /// A frame came out of the window before its results: it goes on without, if it does.
+    /// A frame came out of the queue before its results: it goes on without, if it does.
     pub(super) fn give_up(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.permit.give_up();
         self.forget_motion();
         if let Some(stage) = self.stage() {
             stage.drop_withdrawn();
         }
-        if self.policy.lock().unwrap().drops(Reason::Latency) {
+        if self.policy().drops(Reason::Latency) {
             self.drop_frame(*frame, Reason::Latency);
             return None;
         }
@@ -469,14 +434,9 @@ impl Driver {
         Some(frame)
     }
 
-    pub(super) fn push_frame(
-        &self,
-        pad: &gst::Pad,
-        element: &gst::Element,
-        frame: InFlight,
-        n_flushes: u64,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let InFlight { mut buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, mut held, .. } = frame;
+    /// A frame's turn to leave has come: completes its results, and counts it.
+    pub(super) fn leave(&self, frame: InFlight) -> Leaving {
+        let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, held, .. } = frame;
         let mut n_objects = 0;
         if let Some(stage) = self.stage() {
             self.carry(&*stage, (number, looks_like), &mut results, n_before, &outcome);
@@ -484,80 +444,40 @@ impl Driver {
             n_objects = stage.n_objects(&results, n_before);
         }
         let now = Instant::now();
-        let leave = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
-        let (mut runs, mut too_many) = (Ok(gst::FlowSuccess::Ok), None);
-        match outcome {
+        let count = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
+        let left = match outcome {
             Outcome::Skipped(reason) => {
-                leave(Left::Skipped(reason), 0);
+                count(Left::Skipped(reason), 0);
                 trace.end("skipped", Some(reason));
+                Departure::Skipped
             }
             Outcome::Failed(reason) => {
-                let n_failed = leave(Left::Failed, n_objects);
+                let n_failed = count(Left::Failed, n_objects);
                 trace.end("failed", None);
-                if let Some(error) = self.never_runs() {
-                    // Before the frame goes on, which may take as long as somebody looks at it.
-                    runs = self.break_off(element, &self.say_never_runs(&error), n_flushes);
-                } else {
-                    too_many = self.count_failure(element, &permit, results.frame_number, &reason, n_failed);
-                }
+                Departure::Failed { reason, n_failed }
             }
             Outcome::Open | Outcome::Inferred => {
-                leave(Left::Inferred, n_objects);
-                if permit.has_succeeded() {
-                    self.stream.lock().unwrap().n_failed_in_a_row = 0;
-                }
+                count(Left::Inferred, n_objects);
                 trace.end("inferred", None);
-                self.raise_latency(element, took);
+                Departure::Inferred
             }
-        }
+        };
+        Leaving { buffer, results, permit, took, left, number, held }
+    }
+
+    /// The buffer with its results, which leaves now, and what counts it among those of upstream's pool until it has.
+    pub(super) fn attach(&self, frame: Leaving) -> (gst::Buffer, Option<Held>) {
+        let Leaving { mut buffer, results, number, mut held, .. } = frame;
         let writable = buffer.make_mut();
-        let expected = std::mem::replace(&mut self.stream.lock().unwrap().next_to_leave, number + 1);
+        let expected = std::mem::replace(&mut self.lock().frames.next_to_leave, number + 1);
         if number != expected {
             writable.set_flags(gst::BufferFlags::DISCONT);
         }
-        let with_analytics = self.policy.lock().unwrap().analytics_meta;
-        meta::attach_to(writable, results, with_analytics);
+        meta::attach_to(writable, results, self.policy().analytics_meta);
         if let Some(held) = &mut held {
             held.leave();
         }
-        gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
-        let pushed = pad.push(buffer);
-        // Whoever is next holds it by now, if anybody does.
-        drop(held);
-        runs?;
-        let pushed = pushed?;
-        too_many.map_or(Ok(pushed), |said| self.break_off(element, &said, n_flushes))
-    }
-
-    /// One more frame on which inference failed: a warning; if that is one too many, what to say behind the frame.
-    fn count_failure(&self, element: &gst::Element, permit: &Permit, frame_number: u64, reason: &str, n_failed: u64) -> Option<String> {
-        let n_in_a_row = {
-            let mut stream = self.stream.lock().unwrap();
-            // A region of the frame may have had a result.
-            stream.n_failed_in_a_row = if permit.has_succeeded() { 0 } else { stream.n_failed_in_a_row + 1 };
-            stream.n_failed_in_a_row
-        };
-        self.warn_of_failure(element, frame_number, reason, n_failed);
-        let max_failures = self.policy.lock().unwrap().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
-        let device = self.device();
-        Some(format!(
-            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
-             one, frame {frame_number}, because: {reason}; see whether `roiflow bench MODEL --device {device}` runs the model, take another \
-             device, or set max-failures=-1 to go on without results"
-        ))
-    }
-
-    fn say_never_runs(&self, error: &stages::Error) -> String {
-        let device = self.device();
-        format!(
-            "the model has not run once, nor does it on a black frame: {error}; see whether `roiflow bench MODEL --device {device}` runs it, or \
-             take another device"
-        )
-    }
-
-    /// What the stage runs on, for `--device`.
-    fn device(&self) -> String {
-        self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device)
+        (buffer, held)
     }
 
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
@@ -570,7 +490,7 @@ impl Driver {
         outcome: &Outcome,
     ) {
         let mut found = self.found.lock().unwrap();
-        let policy = *self.policy.lock().unwrap();
+        let policy = self.policy();
         if !policy.keeps_results() {
             *found = None;
             return;
@@ -588,31 +508,18 @@ impl Driver {
         }
     }
 
-    /// The frame goes no further.
-    fn drop_frame(&self, frame: InFlight, reason: Reason) {
-        self.counts.drop(reason);
-        frame.trace.end("dropped", Some(reason));
-    }
-
-    /// The window is closed: what upstream is to hear.
-    fn refused(&self, item: Item) -> gst::FlowError {
-        let error = self.flow().err().unwrap_or(gst::FlowError::Flushing);
-        self.forget([item], error);
-        error
-    }
-
-    /// Counts the frames among these, which left the window because of this flow.
-    pub(super) fn forget(&self, items: impl IntoIterator<Item = Item>, why: gst::FlowError) {
-        let reason = match why {
-            gst::FlowError::Flushing => Reason::Flush,
-            _ if self.stream.lock().unwrap().is_broken => Reason::Failures,
-            _ => Reason::Downstream,
-        };
-        for item in items {
-            if let Item::Frame(frame) = item {
-                self.drop_frame(*frame, reason);
-            }
+    fn warn_of_lost_rois(&self, element: &gst::Element, buffer: &gst::BufferRef, results: &FrameResults) {
+        if !meta::has_lost_rois(buffer, results) || std::mem::replace(&mut self.lock().warned_of_lost_rois, true) {
+            return;
         }
+        gst::element_warning!(
+            element,
+            gst::StreamError::Failed,
+            (
+                "an element between the detector and `{}` dropped the regions (videocrop and videobox do), so boxes may be off; put it before the detector or behind the last roi element",
+                element.name()
+            )
+        );
     }
 }
 
@@ -623,8 +530,8 @@ mod tests {
     use super::*;
     use crate::elements::stage::Done;
     use crate::frame::Frame;
-    use crate::stages::StageStats;
     use crate::stages::window::Taken;
+    use crate::stages::{self, StageStats};
 
     static CAT: LazyLock<gst::DebugCategory> =
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
@@ -689,10 +596,10 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_the_way_of_the_results_is_a_failed_frame_and_not_one_that_stays_for_ever() {
+    fn a_panic_on_the_way_of_the_results_is_a_failed_frame() {
         gst::init().unwrap();
-        let driver = Driver::new(*CAT);
-        driver.window.resume();
+        let stream = Arc::new(Stream::new(*CAT));
+        stream.queue.resume();
         let info = gstreamer_video::VideoInfo::builder(gstreamer_video::VideoFormat::Rgb, 8, 8).build().unwrap();
         let arrived = Instant::now();
         let frame = InFlight {
@@ -710,8 +617,8 @@ mod tests {
             held: None,
         };
         let stage: Arc<dyn Stage> = Arc::new(LosesResults);
-        driver.infer(frame, &info, &stage, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
-        let Ok(Taken::Complete(Item::Frame(frame))) = driver.window.take(|_| None, None) else { panic!("it is complete") };
+        stream.infer(frame, &info, &stage, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
+        let Ok(Taken::Complete(Item::Frame(frame))) = stream.queue.take(|_| None, None) else { panic!("it is complete") };
         assert!(matches!(&frame.outcome, Outcome::Failed(reason) if reason.contains("a panic")));
         assert_eq!((frame.results.frame_number, frame.results.size), (7, caps::size(&info)));
     }

@@ -4,8 +4,8 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
-//! a frame), `infer` with `pads`, `settings`, `regions`, `stage` and `lifecycle` (the driver of the inference elements), `frames` with `policy`
-//! and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
+//! a frame), `infer` with `pads`, `settings`, `regions`, `stage`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
+//! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
 //! [`track`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
@@ -21,22 +21,31 @@ pub mod classify;
 pub mod destination;
 pub mod detect;
 mod economy;
+mod events;
 mod frames;
+mod in_flight;
 mod infer;
+#[allow(unsafe_code, reason = "declares an abstract class to GObject")]
+mod inference;
+mod latency;
 mod lifecycle;
+mod loading;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 pub mod meta;
+mod model;
 pub mod origin;
 pub mod overlay;
 mod pads;
 mod policy;
 mod pool;
+mod properties;
 pub mod publish;
 mod regions;
 mod roi;
 mod settings;
 mod stage;
 mod stats;
+mod stream;
 pub mod track;
 pub mod video_file;
 

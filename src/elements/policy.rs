@@ -9,6 +9,8 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::properties::Properties;
+
 /// What to do with a frame for which there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiQueuePolicy")]
@@ -125,32 +127,45 @@ impl Default for Policy {
     }
 }
 
-impl Policy {
-    pub(super) fn properties() -> Vec<glib::ParamSpec> {
-        let default = Self::default();
-        let boolean = |name: &'static str, nick: &'static str, blurb: &'static str, default: bool| {
-            glib::ParamSpecBoolean::builder(name).nick(nick).blurb(blurb).default_value(default).mutable_playing().build()
-        };
-        let milliseconds = |name: &'static str, nick: &'static str, blurb: &'static str| {
-            glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).maximum(3_600_000).mutable_playing().build()
-        };
-        vec![
+/// The properties of all inference elements.
+pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
+    let default = Policy::default();
+    let boolean = |name: &'static str, nick: &'static str, blurb: &'static str, default: bool| {
+        glib::ParamSpecBoolean::builder(name).nick(nick).blurb(blurb).default_value(default).mutable_playing().build()
+    };
+    let milliseconds = |name: &'static str, nick: &'static str, blurb: &'static str| {
+        glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).maximum(3_600_000).mutable_playing().build()
+    };
+    Properties::<Policy>::new()
+        .with(
             glib::ParamSpecEnum::builder_with_default("queue-policy", default.queue)
                 .nick("Queue policy")
                 .blurb("What to do with a frame for which there is no place, because inference is slower than the source. A frame that passes without inference keeps its place and is marked skipped; drop-frames=true drops it")
                 .mutable_playing()
                 .build(),
+            |policy| policy.queue,
+            |policy, queue| policy.queue = queue,
+        )
+        .with(
             milliseconds(
                 "max-latency",
                 "Maximum latency",
                 "A frame passes without inference, marked skipped, if its results are not there so many milliseconds after it came; 0: no limit",
             ),
+            |policy| as_milliseconds(policy.max_latency),
+            |policy, milliseconds| policy.max_latency = from_milliseconds(milliseconds),
+        )
+        .with(
             boolean(
                 "drop-frames",
                 "Drop frames",
                 "Drop the frames that queue-policy, max-latency or qos keep from inference, instead of passing them on marked skipped",
                 default.drop_frames,
             ),
+            |policy| policy.drop_frames,
+            |policy, flag| policy.drop_frames = flag,
+        )
+        .with(
             glib::ParamSpecUInt::builder("inference-interval")
                 .nick("Inference interval")
                 .blurb("Infer one frame of so many; the others pass, marked skipped")
@@ -159,13 +174,30 @@ impl Policy {
                 .default_value(default.inference_interval)
                 .mutable_playing()
                 .build(),
+            |policy| policy.inference_interval,
+            |policy, interval| policy.inference_interval = interval,
+        )
+        .with(
             boolean(
                 "carry-results",
                 "Carry results",
                 "Frames that pass without inference carry what was found in the last inferred one, under the same ids; they stay marked skipped",
                 default.carry_results,
             ),
-            boolean("qos", "Quality of service", "Frames that the sink would show too late, as it says by QoS events, pass without inference", default.qos),
+            |policy| policy.carry_results,
+            |policy, flag| policy.carry_results = flag,
+        )
+        .with(
+            boolean(
+                "qos",
+                "Quality of service",
+                "Frames that the sink would show too late, as it says by QoS events, pass without inference",
+                default.qos,
+            ),
+            |policy| policy.qos,
+            |policy, flag| policy.qos = flag,
+        )
+        .with(
             glib::ParamSpecInt::builder("max-failures")
                 .nick("Maximum failures")
                 .blurb("How many frames in a row may fail, which then go on without results; one more is an error that ends the stream. A run that succeeds starts the count anew. 0: the first failure is an error; -1: none is, once the model has run")
@@ -173,69 +205,58 @@ impl Policy {
                 .default_value(as_int(default.max_failures))
                 .mutable_playing()
                 .build(),
+            |policy| as_int(policy.max_failures),
+            |policy, limit| policy.max_failures = u32::try_from(limit).ok(),
+        )
+        .with(
             milliseconds(
                 "stats-interval",
                 "Statistics interval",
                 "Post the statistics as an element message on the bus, every so many milliseconds; 0: never",
             ),
+            |policy| as_milliseconds(policy.stats_interval),
+            |policy, milliseconds| policy.stats_interval = from_milliseconds(milliseconds),
+        )
+        .with(
             boolean(
                 "analytics-meta",
                 "Analytics meta",
                 "Write a GstAnalyticsRelationMeta too, for GStreamer's own analytics elements, where GStreamer is 1.24 or newer",
                 default.analytics_meta,
             ),
-        ]
-    }
+            |policy| policy.analytics_meta,
+            |policy, flag| policy.analytics_meta = flag,
+        )
+});
 
-    /// A detector has this one too.
-    pub(super) fn motion_property() -> glib::ParamSpec {
-        glib::ParamSpecFloat::builder("motion-threshold")
+/// The properties of detectors alone.
+pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| {
+    Properties::<Policy>::new()
+        .with(
+        glib::ParamSpecFloat::builder(MOTION_THRESHOLD)
             .nick("Motion threshold")
             .blurb("A frame is inferred only if at least this share of its area, 0 to 1, has changed since the last inferred one; else what was found there is carried on; 0: every frame is")
             .minimum(0.0)
             .maximum(1.0)
-            .default_value(Self::default().motion_threshold)
+            .default_value(Policy::default().motion_threshold)
             .mutable_playing()
-            .build()
-    }
+            .build(),
+        |policy| policy.motion_threshold,
+        |policy, threshold| policy.motion_threshold = threshold,
+    )
+});
 
+pub(super) const MOTION_THRESHOLD: &str = "motion-threshold";
+
+impl Policy {
     /// Takes a property; false if it is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        let flag = || value.get::<bool>().expect("a boolean property");
-        let number = || value.get::<u32>().expect("an unsigned property");
-        let duration = || Some(number()).filter(|&milliseconds| milliseconds > 0).map(|n| Duration::from_millis(n.into()));
-        match name {
-            "queue-policy" => self.queue = value.get().expect("an enum property"),
-            "max-latency" => self.max_latency = duration(),
-            "drop-frames" => self.drop_frames = flag(),
-            "inference-interval" => self.inference_interval = number(),
-            "carry-results" => self.carry_results = flag(),
-            "motion-threshold" => self.motion_threshold = value.get().expect("a float property"),
-            "qos" => self.qos = flag(),
-            "max-failures" => self.max_failures = u32::try_from(value.get::<i32>().expect("an integer property")).ok(),
-            "stats-interval" => self.stats_interval = duration(),
-            "analytics-meta" => self.analytics_meta = flag(),
-            _ => return false,
-        }
-        true
+        PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
     /// The value of a property; `None` if it is not one of these.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
-        let milliseconds = |duration: Option<Duration>| duration.map_or(0, |duration| duration.as_millis() as u32).to_value();
-        Some(match name {
-            "queue-policy" => self.queue.to_value(),
-            "max-latency" => milliseconds(self.max_latency),
-            "drop-frames" => self.drop_frames.to_value(),
-            "inference-interval" => self.inference_interval.to_value(),
-            "carry-results" => self.carry_results.to_value(),
-            "motion-threshold" => self.motion_threshold.to_value(),
-            "qos" => self.qos.to_value(),
-            "max-failures" => as_int(self.max_failures).to_value(),
-            "stats-interval" => milliseconds(self.stats_interval),
-            "analytics-meta" => self.analytics_meta.to_value(),
-            _ => return None,
-        })
+        PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
     /// What the queue policy comes to, behind a source that is live or not.
@@ -261,4 +282,13 @@ impl Policy {
 /// -1 where there is no limit.
 fn as_int(limit: Option<u32>) -> i32 {
     limit.map_or(-1, |limit| i32::try_from(limit).unwrap_or(i32::MAX))
+}
+
+/// 0 where there is no limit.
+fn as_milliseconds(limit: Option<Duration>) -> u32 {
+    limit.map_or(0, |limit| limit.as_millis() as u32)
+}
+
+fn from_milliseconds(milliseconds: u32) -> Option<Duration> {
+    Some(milliseconds).filter(|&milliseconds| milliseconds > 0).map(|milliseconds| Duration::from_millis(milliseconds.into()))
 }

@@ -6,7 +6,7 @@
 //! counts, so there frames are copied while all elements together hold all buffers but one. What others hold, such as a `queue` or a sink that
 //! keeps its last frame, is not known here.
 //!
-//! Knows no stages.
+//! Uses `stage`, for the number of frames that can run. Knows no stream and no pads.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,24 +16,71 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use gstreamer as gst;
 
 use super::buffer;
-use super::infer::{Driver, Stream};
-use super::policy::QueuePolicy;
+use super::stage::Stage;
+use crate::stages::Scheduling;
+
+/// How many frames may be in flight.
+#[derive(Clone, Copy)]
+pub(super) struct Slots {
+    /// Frames that can run at once.
+    n_at_once: usize,
+    /// Frames that are to be in flight so that no request is idle.
+    wanted: usize,
+    /// Frames that may be in flight.
+    pub(super) capacity: usize,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self { n_at_once: 1, wanted: 1, capacity: 1 }
+    }
+}
+
+impl Slots {
+    /// As many as a stage has use for.
+    pub(super) fn of(stage: &dyn Stage) -> Self {
+        let n_at_once = stage.n_frames_at_once();
+        let wanted = match stage.scheduling() {
+            Scheduling::Throughput => {
+                n_at_once // one running on each request, or as many as run in a call
+                    + 1    // one waiting for a request; where upstream waits for a slot, one finished behind one that runs
+                    + 1 // one finished, on its way downstream
+            }
+            Scheduling::Latency => n_at_once,
+        };
+        Self { n_at_once, wanted, capacity: wanted }
+    }
+}
 
 /// What is known of upstream's pool.
 #[derive(Default)]
 pub(super) struct Pool {
-    /// Tells it from others; 0 is none.
+    share: Share,
+    /// Whether it was said that it is small, and that frames are copied because others hold some.
+    has_said: bool,
+    has_said_of_others: bool,
+}
+
+/// What this element may hold of a pool.
+#[derive(Default, Clone)]
+pub(super) struct Share {
+    /// Tells the pool from others; 0 is none.
     address: usize,
     /// How many of its buffers may be out, so that upstream can fill one. `None`: it has as many as anybody wants.
     most: Option<usize>,
-    /// How many of its buffers may be here; more are copied. `None`: all that the window holds.
+    /// How many of its buffers may be here; more are copied. `None`: all that the queue holds.
     max_held: Option<usize>,
     /// How many are.
     held: Arc<AtomicUsize>,
     out: Arc<Out>,
-    /// Whether it was said that it is small, and that frames are copied because others hold some.
-    has_said: bool,
-    has_said_of_others: bool,
+}
+
+/// Why a buffer is to be copied.
+pub(super) enum Full {
+    /// This element holds as many as it may.
+    Here,
+    /// All elements together hold so many.
+    Together(usize),
 }
 
 /// The buffers of a pool that elements of the process hold, by address, and how many hold each.
@@ -86,71 +133,63 @@ impl Drop for Held {
     }
 }
 
-impl Driver {
-    /// The buffer, or a copy of it if upstream's pool would run dry.
-    pub(super) fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
-        let address = buffer::pool_address(&buffer);
-        if address == 0 {
-            return (buffer, None);
+impl Share {
+    /// Holds a buffer. `leaves_one`: upstream must always find one that it can fill.
+    pub(super) fn take(&self, buffer: &gst::Buffer, leaves_one: bool) -> Result<Held, Full> {
+        if self.max_held.is_some_and(|max_held| self.held.load(Ordering::Acquire) >= max_held) {
+            return Err(Full::Here);
         }
-        let (most, max_held, here, out, said) = {
-            let mut stream = self.stream.lock().unwrap();
-            let said = if stream.pool.address == address { None } else { self.meet_pool(address, &buffer, &mut stream) };
-            let Pool { most, max_held, ref held, ref out, .. } = stream.pool;
-            (most, max_held, held.clone(), out.clone(), said)
-        };
-        let tell = |said: String| {
-            gst::element_info!(element, gst::ResourceError::Settings, ("{said}; give the source more buffers if it can have them"));
-        };
-        said.into_iter().for_each(tell);
-        let of_buffer = buffer.as_ptr() as usize;
-        let most = most.filter(|_| queue != QueuePolicy::Wait).unwrap_or(usize::MAX);
-        let is_full_here = max_held.is_some_and(|max_held| here.load(Ordering::Acquire) >= max_held);
-        if is_full_here || !out.take(of_buffer, most) {
-            if let Ok(copy) = buffer.copy_deep() {
-                if !is_full_here && !std::mem::replace(&mut self.stream.lock().unwrap().pool.has_said_of_others, true) {
-                    tell(format!("upstream's pool is small: frames are copied while inference elements hold {most} of its buffers"));
-                }
-                self.counts.copy();
-                return (copy, None);
-            }
-            gst::warning!(self.cat, obj = element, "no memory for a copy: the frame itself is held");
-            out.take(of_buffer, usize::MAX);
-        }
-        here.fetch_add(1, Ordering::AcqRel);
-        (buffer, Some(Held { here: Some(here), out, buffer: of_buffer }))
+        let most = self.most.filter(|_| leaves_one).unwrap_or(usize::MAX);
+        if self.out.take(buffer.as_ptr() as usize, most) { Ok(self.held(buffer)) } else { Err(Full::Together(most)) }
     }
 
-    /// The first buffer of another pool has come: adapts the window to it; what is to be said of that, if it is news.
-    fn meet_pool(&self, address: usize, buffer: &gst::BufferRef, stream: &mut Stream) -> Option<String> {
-        let Pool { has_said, has_said_of_others, .. } = stream.pool;
-        stream.pool = Pool { address, out: out_of(address), has_said, has_said_of_others, ..Pool::default() };
-        let said = self.fit_into(buffer::pool_size(buffer).filter(|&n| n > 0), stream).filter(|_| !has_said);
-        stream.pool.has_said |= said.is_some();
-        said
+    /// Holds a buffer, however many are held.
+    pub(super) fn take_anyway(&self, buffer: &gst::Buffer) -> Held {
+        self.out.take(buffer.as_ptr() as usize, usize::MAX);
+        self.held(buffer)
     }
 
-    /// Adapts the window to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
-    fn fit_into(&self, max_buffers: Option<usize>, stream: &mut Stream) -> Option<String> {
-        let (wanted, n_at_once) = (stream.wanted, stream.n_at_once);
-        stream.capacity = wanted;
-        let Some(max_buffers) = max_buffers else {
-            self.window.set_capacity(wanted);
-            return None;
-        };
+    fn held(&self, buffer: &gst::Buffer) -> Held {
+        self.held.fetch_add(1, Ordering::AcqRel);
+        Held { here: Some(self.held.clone()), out: self.out.clone(), buffer: buffer.as_ptr() as usize }
+    }
+}
+
+impl Pool {
+    /// What may be held of the pool of a buffer, whose address this is. If it is another pool than before the slots are adapted to it; what is to
+    /// be said of that comes with it.
+    pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
+        let mut said = None;
+        if self.share.address != address {
+            self.share = Share { address, out: out_of(address), ..Share::default() };
+            said = self.share.fit(buffer::pool_size(buffer).filter(|&n| n > 0), slots).filter(|_| !self.has_said);
+            self.has_said |= said.is_some();
+        }
+        (self.share.clone(), said)
+    }
+
+    /// Whether it is to be said that frames are copied because others hold buffers: once.
+    pub(super) fn says_of_others(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_said_of_others, true)
+    }
+}
+
+impl Share {
+    /// Adapts the slots to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
+    fn fit(&mut self, max_buffers: Option<usize>, slots: &mut Slots) -> Option<String> {
+        let Slots { n_at_once, wanted, .. } = *slots;
+        slots.capacity = wanted;
+        let max_buffers = max_buffers?;
         let most = max_buffers.saturating_sub(1).max(1);
-        stream.pool.most = Some(most);
+        self.most = Some(most);
         let has = format!("upstream's pool has {max_buffers} buffers, and {wanted} frames in flight were wanted");
         if most >= wanted {
-            self.window.set_capacity(wanted);
             None
         } else if most >= n_at_once {
-            stream.capacity = most;
-            self.window.set_capacity(most);
+            slots.capacity = most;
             Some(format!("{has}: there will be at most {most}"))
         } else {
-            stream.pool.max_held = Some(most);
-            self.window.set_capacity(wanted);
+            self.max_held = Some(most);
             Some(format!("{has}: frames are copied while {most} are here, so that {n_at_once} can run at once"))
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Knows what a stage can be asked. Knows no pads and no buffers.
 
+use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use gst::glib;
@@ -9,6 +11,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::policy::SchedulingPolicy;
+use super::properties::Properties;
 use crate::stages;
 use crate::stages::{Scheduling, Sharing};
 
@@ -37,57 +40,100 @@ impl Default for ModelSettings {
     }
 }
 
-impl ModelSettings {
-    pub(super) fn properties() -> Vec<glib::ParamSpec> {
-        let text = |name: &'static str, nick: &'static str, blurb: &'static str| {
-            glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
-        };
-        vec![
+/// The properties of all inference elements that say what the model is and how it runs.
+pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
+    let text = |name: &'static str, nick: &'static str, blurb: &'static str| {
+        glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
+    };
+    Properties::<ModelSettings>::new()
+        .with(
             text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect on the way to PAUSED"),
+            |settings| from_path(Some(&settings.options.model)),
+            |settings, path| settings.options.model = given(path).unwrap_or_default().into(),
+        )
+        .with(
             text(
                 "description",
                 "Description",
                 "Path of the model's description; default: the file beside the model with the ending .toml, that of a known model, or what the model says of itself",
             ),
+            |settings| from_path(settings.options.description.as_deref()),
+            |settings, path| settings.options.description = given(path).map(Into::into),
+        )
+        .with(
             text("model-proc", "Model-proc", "Path of a model-proc file of DL Streamer, instead of a description"),
+            |settings| from_path(settings.options.model_proc.as_deref()),
+            |settings, path| settings.options.model_proc = given(path).map(Into::into),
+        )
+        .with(
             text("labels", "Labels", "Names of the classes, separated by commas; instead of the description's"),
+            |settings| settings.options.labels.as_ref().map(|labels| labels.join(",")),
+            |settings, labels| {
+                settings.options.labels = given(labels).map(|labels| labels.split(',').map(|label| label.trim().to_owned()).collect());
+            },
+        )
+        .with(
             text("labels-file", "Labels file", "Path of a text file with one label per line; instead of the description's"),
+            |settings| from_path(settings.options.labels_file.as_deref()),
+            |settings, path| settings.options.labels_file = given(path).map(Into::into),
+        )
+        .with(
             glib::ParamSpecString::builder("device")
                 .nick("Device")
                 .blurb("Name of the device that runs the model; AUTO: the fastest that does; `roiflow devices` lists them")
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),
+            |settings| Some(settings.options.device.clone().unwrap_or_else(|| stages::spec::DEFAULT_DEVICE.to_owned())),
+            |settings, device| settings.options.device = given(device),
+        )
+        .with(
             text(
                 "config",
                 "Configuration",
                 "Options of the compiled model, such as performance=latency,threads=2,cache-folder=/var/cache/models,OPENVINO.NUM_STREAMS=2; the README lists them",
             ),
-            glib::ParamSpecFloat::builder("threshold")
-                .nick("Threshold")
-                .blurb("Results with less confidence are left out, 0 to 1; -1: what the description says")
-                .minimum(-1.0)
-                .maximum(1.0)
-                .default_value(-1.0)
-                .mutable_ready()
-                .build(),
+            |settings| settings.options.config.clone(),
+            |settings, config| settings.options.config = given(config),
+        )
+        .with(
+            fraction("threshold", "Threshold", "Results with less confidence are left out, 0 to 1; -1: what the description says"),
+            |settings| settings.options.threshold.unwrap_or(-1.0),
+            |settings, threshold| settings.options.threshold = not_negative(threshold),
+        )
+        .with(
             glib::ParamSpecUInt::builder("nireq")
                 .nick("Number of inference requests")
                 .blurb("How many runs are possible at once; 0: what the device likes best")
                 .maximum(1024)
                 .mutable_ready()
                 .build(),
+            |settings| settings.options.n_requests.unwrap_or(0) as u32,
+            |settings, n| settings.options.n_requests = positive(n),
+        )
+        .with(
             text(
                 "model-instance-id",
                 "Model instance",
                 "Elements of the process with the same name here use one compiled model, one set of requests and the same batches, whatever their pipeline; what one leaves open (device, nireq, batch-size, batch-timeout) is as the others have it. Without a name those do that ask for the same model and the same of these",
             ),
+            |settings| match &settings.options.sharing {
+                Sharing::Named(name) => Some(name.clone()),
+                Sharing::Alike | Sharing::Nobody => None,
+            },
+            |settings, name| settings.options.sharing = given(name).map_or(Sharing::Alike, Sharing::Named),
+        )
+        .with(
             glib::ParamSpecUInt::builder("batch-size")
                 .nick("Batch size")
                 .blurb("The most pictures or regions in one call of the model, of whatever frames and streams; 0: the regions of a frame run in one call where the model takes several and the device gains by it; 1: one by one")
                 .maximum(stages::MAX_BATCH_SIZE as u32)
                 .mutable_ready()
                 .build(),
+            |settings| settings.options.batch_size.unwrap_or(0) as u32,
+            |settings, n| settings.options.batch_size = positive(n),
+        )
+        .with(
             glib::ParamSpecUInt::builder("batch-timeout")
                 .nick("Batch timeout")
                 .blurb("With a batch-size above 1, how many milliseconds a picture or region waits for others at most")
@@ -95,82 +141,60 @@ impl ModelSettings {
                 .default_value(stages::DEFAULT_BATCH_TIMEOUT.as_millis() as u32)
                 .mutable_ready()
                 .build(),
+            |settings| settings.options.batch_timeout.unwrap_or(stages::DEFAULT_BATCH_TIMEOUT).as_millis() as u32,
+            |settings, milliseconds: u32| settings.options.batch_timeout = Some(Duration::from_millis(milliseconds.into())),
+        )
+        .with(
             glib::ParamSpecEnum::builder_with_default("scheduling-policy", SchedulingPolicy::default())
                 .nick("Scheduling policy")
                 .blurb("Which frame is inferred next, of all streams that share the model, and how many may wait inside the element")
                 .mutable_ready()
                 .build(),
-            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
-                .nick("Statistics")
-                .blurb("Since the element was made: frames that came, left and were inferred, skipped and dropped by reason, failures, objects, frames per second, percentiles of the latency, runs, and time per step")
-                .read_only()
-                .build(),
-        ]
-    }
-
-    /// Takes a property; false if it is not one of these.
-    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        let text = || value.get::<Option<String>>().expect("a string property").filter(|text| !text.is_empty());
-        let options = &mut self.options;
-        match name {
-            "model" => options.model = text().unwrap_or_default().into(),
-            "description" => options.description = text().map(Into::into),
-            "model-proc" => options.model_proc = text().map(Into::into),
-            "labels" => options.labels = text().map(|text| text.split(',').map(|label| label.trim().to_owned()).collect()),
-            "labels-file" => options.labels_file = text().map(Into::into),
-            "device" => options.device = text(),
-            "config" => options.config = text(),
-            "threshold" => options.threshold = fraction(value),
-            "iou-threshold" => options.iou_threshold = fraction(value),
-            "class-thresholds" => options.class_thresholds = text(),
-            "nireq" => options.n_requests = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
-            "batch-size" => options.batch_size = Some(value.get::<u32>().expect("an unsigned property") as usize).filter(|&n| n > 0),
-            "batch-timeout" => {
-                let timeout = Duration::from_millis(value.get::<u32>().expect("an unsigned property").into());
-                options.batch_timeout = Some(timeout);
-            }
-            "model-instance-id" => options.sharing = text().map_or(Sharing::Alike, Sharing::Named),
-            "scheduling-policy" => {
-                options.scheduling = match value.get().expect("an enum property") {
+            |settings| match settings.options.scheduling {
+                Scheduling::Throughput => SchedulingPolicy::Throughput,
+                Scheduling::Latency => SchedulingPolicy::Latency,
+            },
+            |settings, policy| {
+                settings.options.scheduling = match policy {
                     SchedulingPolicy::Throughput => Scheduling::Throughput,
                     SchedulingPolicy::Latency => Scheduling::Latency,
-                }
-            }
-            _ => return false,
-        }
-        true
+                };
+            },
+        )
+});
+
+/// The properties of detectors alone.
+pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
+    Properties::<ModelSettings>::new()
+        .with(
+            fraction(
+                "iou-threshold",
+                "Overlap threshold",
+                "Boxes that overlap a better one by more (intersection over union) are left out, 0 to 1; -1: what the description says",
+            ),
+            |settings| settings.options.iou_threshold.unwrap_or(-1.0),
+            |settings, threshold| settings.options.iou_threshold = not_negative(threshold),
+        )
+        .with(
+            glib::ParamSpecString::builder("class-thresholds")
+                .nick("Thresholds of classes")
+                .blurb("Thresholds of classes by their labels, such as person=0.6,car=0.4; the others have `threshold`")
+                .mutable_ready()
+                .build(),
+            |settings| settings.options.class_thresholds.clone(),
+            |settings, thresholds| settings.options.class_thresholds = given(thresholds),
+        )
+});
+
+impl ModelSettings {
+    /// Takes a property; false if it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
     /// The value of a property; `None` if it is not one of these.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
-        let options = &self.options;
-        let path = |path: &std::path::Path| path.to_str().filter(|path| !path.is_empty()).map(str::to_owned).to_value();
-        Some(match name {
-            "model" => path(&options.model),
-            "description" => options.description.as_deref().map_or_else(|| None::<String>.to_value(), path),
-            "model-proc" => options.model_proc.as_deref().map_or_else(|| None::<String>.to_value(), path),
-            "labels" => options.labels.as_ref().map(|labels| labels.join(",")).to_value(),
-            "labels-file" => options.labels_file.as_deref().map_or_else(|| None::<String>.to_value(), path),
-            "device" => options.device.as_deref().unwrap_or(stages::spec::DEFAULT_DEVICE).to_value(),
-            "config" => options.config.to_value(),
-            "threshold" => options.threshold.unwrap_or(-1.0).to_value(),
-            "iou-threshold" => options.iou_threshold.unwrap_or(-1.0).to_value(),
-            "class-thresholds" => options.class_thresholds.to_value(),
-            "nireq" => (options.n_requests.unwrap_or(0) as u32).to_value(),
-            "batch-size" => (options.batch_size.unwrap_or(0) as u32).to_value(),
-            "batch-timeout" => (options.batch_timeout.unwrap_or(stages::DEFAULT_BATCH_TIMEOUT).as_millis() as u32).to_value(),
-            "model-instance-id" => match &options.sharing {
-                Sharing::Named(name) => Some(name.as_str()),
-                Sharing::Alike | Sharing::Nobody => None,
-            }
-            .to_value(),
-            "scheduling-policy" => match options.scheduling {
-                Scheduling::Throughput => SchedulingPolicy::Throughput,
-                Scheduling::Latency => SchedulingPolicy::Latency,
-            }
-            .to_value(),
-            _ => return None,
-        })
+        PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
     /// The options, if they name a model.
@@ -183,6 +207,23 @@ impl ModelSettings {
     }
 }
 
-fn fraction(value: &glib::Value) -> Option<f32> {
-    Some(value.get::<f32>().expect("a float property")).filter(|&fraction| fraction >= 0.0)
+fn fraction(name: &'static str, nick: &'static str, blurb: &'static str) -> glib::ParamSpec {
+    glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb).minimum(-1.0).maximum(1.0).default_value(-1.0).mutable_ready().build()
+}
+
+fn not_negative(fraction: f32) -> Option<f32> {
+    Some(fraction).filter(|&fraction| fraction >= 0.0)
+}
+
+fn positive(n: u32) -> Option<usize> {
+    Some(n as usize).filter(|&n| n > 0)
+}
+
+/// An empty text is none.
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn from_path(path: Option<&Path>) -> Option<String> {
+    path?.to_str().filter(|path| !path.is_empty()).map(str::to_owned)
 }

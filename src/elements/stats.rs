@@ -26,6 +26,8 @@ pub(super) struct Counts {
     latency: Histogram,
     latency_total_ns: AtomicU64,
     pace: Mutex<Pace>,
+    /// When the statistics are posted next.
+    due: Mutex<Option<Instant>>,
 }
 
 /// What became of a frame that leaves.
@@ -37,6 +39,21 @@ pub(super) enum Left {
 }
 
 impl Counts {
+    /// A stream begins.
+    pub(super) fn begin(&self) {
+        *self.due.lock().unwrap() = None;
+    }
+
+    /// Whether it is time to post the statistics, and when it is time again, at this interval.
+    pub(super) fn due(&self, interval: Option<Duration>) -> (bool, Option<Instant>) {
+        let now = Instant::now();
+        let mut due = self.due.lock().unwrap();
+        let is_due = interval.is_some() && due.is_some_and(|due| due <= now);
+        // A shorter interval than before holds at once.
+        *due = interval.map(|interval| due.filter(|&due| due > now).map_or(now + interval, |due| due.min(now + interval)));
+        (is_due, *due)
+    }
+
     pub(super) fn arrive(&self) {
         add(&self.arrived, 1);
     }

@@ -4,6 +4,7 @@
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
 //! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests, which those who ask for the same model can share
 //!   ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes jobs back that have not begun.
+//! - [`flow`] is the life of a stream as a state machine.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
@@ -14,6 +15,7 @@ pub mod classifier;
 mod copies;
 pub mod detector;
 mod dispatch;
+pub mod flow;
 pub mod image;
 mod instance;
 pub mod labels;

@@ -52,7 +52,9 @@ mod stage;
 use gst::glib;
 use gstreamer as gst;
 
+use crate::elements::inference::Inference;
+
 glib::wrapper! {
     /// See the module.
-    pub struct RoiClassify(ObjectSubclass<imp::RoiClassify>) @extends gst::Element, gst::Object;
+    pub struct RoiClassify(ObjectSubclass<imp::RoiClassify>) @extends Inference, gst::Element, gst::Object;
 }

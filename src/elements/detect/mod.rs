@@ -48,20 +48,20 @@ mod imp;
 mod stage;
 
 use gst::glib;
+use gst::prelude::*;
 use gstreamer as gst;
 
-use crate::elements::pads::InferenceElement;
+use crate::elements::inference::Inference;
 use crate::stages::labels::Labels;
 
 glib::wrapper! {
     /// See the module.
-    pub struct RoiDetect(ObjectSubclass<imp::RoiDetect>) @extends gst::Element, gst::Object;
+    pub struct RoiDetect(ObjectSubclass<imp::RoiDetect>) @extends Inference, gst::Element, gst::Object;
 }
 
 impl RoiDetect {
     /// The labels of the objects that it finds; empty if they have none, `None` if it finds no objects or its model is not loaded.
     pub(super) fn labels(&self) -> Option<Labels> {
-        use gst::subclass::prelude::ObjectSubclassIsExt;
-        self.imp().driver().stage().and_then(|stage| stage.labels())
+        self.upcast_ref::<Inference>().stage().and_then(|stage| stage.labels())
     }
 }

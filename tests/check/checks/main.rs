@@ -3,6 +3,7 @@
 
 mod batching;
 mod explore;
+mod flow;
 mod futures;
 mod leases;
 mod pools;
@@ -25,7 +26,7 @@ const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
     let checks: Vec<Check> =
-        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks()].into_iter().flatten().collect();
+        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks(), flow::checks()].into_iter().flatten().collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--list") => {

@@ -1,0 +1,214 @@
+//! The abstract parent class of the inference elements: pads, driver, state changes, and the properties that they have in common.
+//!
+//! A subclass adds properties ([`Inference::set`] and [`Inference::get`] know all of them), its debug category, and how a stage is made of the
+//! settings ([`InferenceImpl`]).
+//!
+//! Uses `lifecycle`, `pads`, `infer`, and the tables of properties.
+
+use std::sync::{Arc, LazyLock, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use gstreamer as gst;
+
+use super::economy::{self, EconomyCounts, EconomySettings};
+use super::infer::Driver;
+use super::lifecycle::{self, KeptStage};
+use super::pads::{self, InferenceElement};
+use super::policy;
+use super::regions::{InferenceRegion, ObjectFilter};
+use super::settings::{self, ModelSettings};
+use super::stage::Stage;
+use crate::stages;
+
+/// What an inference element was asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) model: ModelSettings,
+    pub(super) region: InferenceRegion,
+    pub(super) objects: ObjectFilter,
+    /// Of a classifier.
+    pub(super) economy: EconomySettings,
+}
+
+impl lifecycle::Settings for Settings {
+    fn check(&self, element: &gst::Element) -> stages::Result<()> {
+        self.model.checked(element)?;
+        self.objects.checked().map(drop)
+    }
+}
+
+glib::wrapper! {
+    /// The parent class of `roidetect` and `roiclassify`. See the module.
+    pub struct Inference(ObjectSubclass<imp::Inference>) @extends gst::Element, gst::Object;
+}
+
+/// What a subclass adds.
+pub(super) trait InferenceImpl: ElementImpl + ObjectSubclass<Type: IsA<Inference>> {
+    /// Where it looks unless it is told.
+    const REGION: InferenceRegion;
+
+    fn category() -> gst::DebugCategory;
+
+    /// Makes a stage of settings that were checked.
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>>;
+}
+
+/// The class, with what each subclass adds.
+#[repr(C)]
+pub struct InferenceClass {
+    parent: gst::ffi::GstElementClass,
+    of_subclass: Option<OfSubclass>,
+}
+
+#[derive(Clone, Copy)]
+struct OfSubclass {
+    region: InferenceRegion,
+    category: fn() -> gst::DebugCategory,
+    load: fn(&Inference, &Settings) -> stages::Result<Arc<dyn Stage>>,
+}
+
+// SAFETY: it is `repr(C)`, and begins with the class struct of the parent type.
+unsafe impl ClassStruct for InferenceClass {
+    type Type = imp::Inference;
+}
+
+// SAFETY: it runs `class_init` of the parent class first. `OfSubclass` is plain data, and all zeros, which GObject gives, are `None`.
+unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
+    fn class_init(class: &mut glib::Class<Self>) {
+        Self::parent_class_init::<T>(class);
+        let load = |element: &Inference, settings: &Settings| {
+            element.dynamic_cast_ref::<T::Type>().expect("an element of this class").imp().load(settings)
+        };
+        class.as_mut().of_subclass = Some(OfSubclass { region: T::REGION, category: T::category, load });
+    }
+}
+
+impl Inference {
+    /// The stage, once it is put to work.
+    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
+        self.imp().driver.stage()
+    }
+
+    /// What a classifier saved.
+    pub(super) fn economy_counts(&self) -> &Arc<EconomyCounts> {
+        self.imp().driver.economy.get_or_init(Arc::default)
+    }
+
+    /// Writes a property of an inference element.
+    pub(super) fn set(&self, pspec: &glib::ParamSpec, value: &glib::Value) {
+        let imp = self.imp();
+        let name = pspec.name();
+        if imp.driver.set_policy(name, value) {
+            return;
+        }
+        let settings = &mut *imp.settings.lock().unwrap();
+        if name == "inference-region" {
+            settings.region = value.get().expect("an enum property");
+            return;
+        }
+        let known = settings.objects.set(name, value)
+            || economy::PROPERTIES.set(&mut settings.economy, name, value)
+            || settings.model.set(name, value);
+        debug_assert!(known, "GObject passes on known properties only");
+    }
+
+    /// The value of a property of an inference element.
+    pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
+        let imp = self.imp();
+        let settings = imp.settings.lock().unwrap();
+        match pspec.name() {
+            "stats" => imp.driver.stats().to_value(),
+            "inference-region" => settings.region.to_value(),
+            name => (imp.driver.policy(name))
+                .or_else(|| settings.objects.get(name))
+                .or_else(|| economy::PROPERTIES.get(&settings.economy, name))
+                .or_else(|| settings.model.get(name))
+                .expect("GObject passes on known properties only"),
+        }
+    }
+}
+
+mod imp {
+    use super::*;
+
+    /// The inside of an inference element.
+    pub struct Inference {
+        sinkpad: gst::Pad,
+        srcpad: gst::Pad,
+        pub(super) driver: Arc<Driver>,
+        pub(super) settings: Mutex<Settings>,
+        stage: KeptStage<Settings>,
+        load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Stage>>,
+    }
+
+    #[glib::object_subclass]
+    impl ObjectSubclass for Inference {
+        const NAME: &'static str = "RoiInference";
+        const ABSTRACT: bool = true;
+        type Type = super::Inference;
+        type ParentType = gst::Element;
+        type Class = InferenceClass;
+
+        fn with_class(class: &Self::Class) -> Self {
+            let OfSubclass { region, category, load } = class.of_subclass.expect("an abstract class has no elements");
+            let (sinkpad, srcpad) = pads::pads::<Self>();
+            let settings =
+                Settings { model: ModelSettings::default(), region, objects: ObjectFilter::default(), economy: EconomySettings::default() };
+            Self { sinkpad, srcpad, driver: Driver::new(category()), settings: Mutex::new(settings), stage: KeptStage::default(), load }
+        }
+    }
+
+    impl ObjectImpl for Inference {
+        fn constructed(&self) {
+            self.parent_constructed();
+            let element = self.obj();
+            element.add_pad(&self.sinkpad).expect("a new element has no pad of this name");
+            element.add_pad(&self.srcpad).expect("a new element has no pad of this name");
+        }
+
+        fn properties() -> &'static [glib::ParamSpec] {
+            static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
+                let stats = glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                    .nick("Statistics")
+                    .blurb("Since the element was made: frames that came, left and were inferred, skipped and dropped by reason, failures, objects, frames per second, percentiles of the latency, runs, and time per step")
+                    .read_only()
+                    .build();
+                settings::PROPERTIES.specs().chain([stats]).chain(policy::PROPERTIES.specs()).collect()
+            });
+            &PROPERTIES
+        }
+
+        fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+            self.obj().set(pspec, value);
+        }
+
+        fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+            self.obj().get(pspec)
+        }
+    }
+
+    impl GstObjectImpl for Inference {}
+
+    impl ElementImpl for Inference {
+        fn pad_templates() -> &'static [gst::PadTemplate] {
+            static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(pads::pad_templates);
+            &TEMPLATES
+        }
+
+        fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            let element = self.obj().clone();
+            let (load, of) = (self.load, element.clone());
+            let load = move |settings: &Settings| load(&of, settings);
+            let parent = || self.parent_change_state(transition);
+            self.stage.change_state(&self.driver, element.upcast_ref(), transition, &self.settings, load, parent)
+        }
+    }
+
+    impl InferenceElement for Inference {
+        fn driver(&self) -> &Arc<Driver> {
+            &self.driver
+        }
+    }
+}
