@@ -22,6 +22,7 @@
 //! | [`runtime`] | models, requests, runs | devices, pictures, GStreamer |
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |
 //! | [`stages`] | a model put to work: frame in, results out | GStreamer |
+//! | [`publish`] | messages to files and standard output, through a bounded queue | GStreamer, formats |
 //! | `redaction` | credentials kept out of what is shown and written | files, GStreamer |
 //! | `elements` | GStreamer on one side, stages on the other | requests |
 //! | `pipeline` | from a description file to a running pipeline | requests, pixels |
@@ -44,6 +45,7 @@ mod folders;
 pub mod frame;
 #[cfg(feature = "gst")]
 pub mod pipeline;
+pub mod publish;
 #[cfg(feature = "gst")]
 pub mod redaction;
 pub mod runtime;

@@ -13,6 +13,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("folders", &[]),
     ("sync", &[]),
     ("redaction", &[]),
+    ("publish", &["frame"]),
     ("tensor", &["sync"]),
     ("frame", &["tensor"]),
     ("vision", &["frame", "tensor"]),
@@ -34,8 +35,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ),
     ("devices", &["runtime", "folders"]),
     ("stages", &["vision", "runtime", "frame", "tensor", "devices::core"]),
-    ("elements", &["stages", "frame", "tensor", "redaction"]),
-    ("pipeline", &["elements", "stages", "frame", "folders", "redaction"]),
+    ("elements", &["stages", "frame", "tensor", "redaction", "publish"]),
+    ("pipeline", &["elements", "publish", "stages", "frame", "folders", "redaction"]),
     ("cli", &["pipeline", "stages", "devices", "runtime", "frame", "folders", "redaction"]),
     ("main", &["cli"]),
 ];
@@ -43,12 +44,12 @@ const FOLDERS: &[(&str, &[&str])] = &[
 /// Which places of `src` may name an external crate. Every dependency is listed; what another folder needs of one reaches it
 /// through the owner's own types.
 const CRATES: &[(&str, &[&str])] = &[
-    ("tracing", &["tensor", "frame", "vision", "runtime", "devices", "stages", "elements", "pipeline", "cli"]),
+    ("tracing", &["tensor", "frame", "vision", "runtime", "devices", "stages", "publish", "elements", "pipeline", "cli"]),
     ("ndarray", &["tensor", "runtime"]),
     ("half", &["tensor"]),
     ("rayon_core", &["vision"]),
     ("memchr", &["devices/onnx"]),
-    ("rustix", &["tensor", "devices/cpu", "elements/destination"]),
+    ("rustix", &["tensor", "devices/cpu", "publish"]),
     ("crossbeam_channel", &["runtime", "pipeline"]),
     ("futures_core", &["runtime"]),
     ("tract_onnx", &["devices/cpu"]),
