@@ -21,6 +21,7 @@
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |
 //! | `roiflow-analytics` | objects over time: tracks, motion, results used again ([`stages`]) | models, GStreamer |
 //! | `roiflow-inference` | a model put to work: frame in, results out ([`stages`]) | GStreamer |
+//! | `roiflow-publish` | messages to files and standard output, through a bounded queue | GStreamer, formats |
 //! | `elements` | GStreamer on one side, inference on the other | requests |
 //! | `pipeline` | from a description file to a running pipeline | requests, pixels |
 //! | `cli` | what the user types | pads, pixels |
@@ -35,7 +36,7 @@ pub mod cli;
 pub mod elements;
 #[cfg(feature = "gst")]
 pub mod pipeline;
-
+pub mod publish;
 #[cfg(feature = "gst")]
 use roiflow_devices::folders;
 pub use roiflow_results::redaction;

@@ -26,7 +26,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::pipeline::{Deadline, Destination, IfExists};
+use crate::pipeline::{Deadline, IfExists, OutputFile};
 
 /// The most that is held back.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -59,7 +59,7 @@ impl Trace {
     /// A trace that begins now, and is written to this file from [`Trace::open`] on.
     pub(super) fn new(path: &Path, if_exists: IfExists) -> Self {
         let deadline = Deadline::default();
-        let mut output = Output::new(Destination::new(path, if_exists, deadline.clone()));
+        let mut output = Output::new(OutputFile::new(path, if_exists, deadline.clone()));
         for (group, name) in [(EXECUTORS, "executors"), (REQUESTS, "requests"), (FRAMES, "frames")] {
             output.put(&format!(r#"{{"ph":"M","pid":{group},"name":"process_name","args":{{"name":"{name}"}}}}"#));
         }
@@ -340,7 +340,7 @@ fn quoted(text: &str) -> String {
 
 /// The file: a list of events that is complete after every write.
 struct Output {
-    file: Destination,
+    file: OutputFile,
     /// Where the next event goes, over the tail; `None` if the file is a pipe, which gets its tail at the end only.
     end: Option<u64>,
     held: Vec<u8>,
@@ -359,7 +359,7 @@ enum State {
 }
 
 impl Output {
-    fn new(file: Destination) -> Self {
+    fn new(file: OutputFile) -> Self {
         Self { file, end: None, held: b"[\n".to_vec(), is_first: true, written: Instant::now(), state: State::Held }
     }
 
@@ -428,7 +428,7 @@ mod tests {
     fn the_file_is_complete_after_every_write() {
         let path = std::env::temp_dir().join(format!("roiflow-trace-{}.json", std::process::id()));
         std::fs::write(&path, "of an earlier run, and longer than what comes now").unwrap();
-        let mut output = Output::new(Destination::new(&path, IfExists::Replace, Deadline::default()));
+        let mut output = Output::new(OutputFile::new(&path, IfExists::Replace, Deadline::default()));
         output.open();
         for n_events in 1..=200_usize {
             output.put(&format!(r#"{{"ph":"X","name":"{}"}}"#, "x".repeat(n_events * 7 % 400)));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_bounded() {
-        let mut output = Output::new(Destination::new("/dev/null", IfExists::Replace, Deadline::default()));
+        let mut output = Output::new(OutputFile::new("/dev/null", IfExists::Replace, Deadline::default()));
         output.open();
         for _ in 0..100_000 {
             output.put(r#"{"ph":"X","name":"step"}"#);

@@ -18,11 +18,11 @@ pub mod buffer;
 pub mod caps;
 mod classes;
 pub mod classify;
-pub mod destination;
 pub mod detect;
 mod economy;
 mod events;
 mod frames;
+mod if_exists;
 mod in_flight;
 mod infer;
 #[allow(unsafe_code, reason = "declares an abstract class to GObject")]

@@ -16,7 +16,8 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
-use super::destination::{Deadline, Destination, IfExists};
+use super::if_exists::IfExists;
+use crate::publish::{Deadline, OutputFile};
 
 /// The name of the element in a gst-launch line.
 pub const NAME: &str = "roiflow-video-file";
@@ -51,7 +52,7 @@ mod imp {
 
     /// Exists between start and stop.
     struct State {
-        destination: Destination,
+        file: OutputFile,
         /// The begin of the file, until it is written.
         held: Option<Vec<u8>>,
         /// Where the next bytes go.
@@ -164,11 +165,11 @@ mod imp {
     impl BaseSinkImpl for VideoFile {
         fn start(&self) -> Result<(), gst::ErrorMessage> {
             let settings = self.settings.lock().unwrap();
-            let destination = Destination::new(&*settings.location, settings.if_exists, self.deadline.clone());
+            let file = OutputFile::new(&*settings.location, settings.if_exists.into(), self.deadline.clone());
             let cannot = |error| gst::error_msg!(gst::ResourceError::OpenWrite, ("cannot write video `{}`: {error}", settings.location));
-            destination.check().map_err(cannot)?;
+            file.check().map_err(cannot)?;
             let held = settings.hold_until_moov.then(Vec::new);
-            *self.state.lock().unwrap() = Some(State { destination, held, position: 0, at: 0, n_written: 0 });
+            *self.state.lock().unwrap() = Some(State { file, held, position: 0, at: 0, n_written: 0 });
             Ok(())
         }
 
@@ -209,7 +210,7 @@ mod imp {
         fn query(&self, query: &mut gst::QueryRef) -> bool {
             match query.view_mut() {
                 gst::QueryViewMut::Seeking(seeking) => {
-                    let is_seekable = self.state.lock().unwrap().as_ref().is_some_and(|state| state.destination.is_seekable());
+                    let is_seekable = self.state.lock().unwrap().as_ref().is_some_and(|state| state.file.is_seekable());
                     if seeking.format() != gst::Format::Bytes {
                         return false;
                     }
@@ -243,12 +244,12 @@ mod imp {
         }
 
         fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
-            if self.at != self.position && self.destination.is_seekable() {
-                self.at = self.destination.seek(SeekFrom::Start(self.position))?;
+            if self.at != self.position && self.file.is_seekable() {
+                self.at = self.file.seek(SeekFrom::Start(self.position))?;
             }
             let mut rest = bytes;
             while !rest.is_empty() {
-                match self.destination.write(rest) {
+                match self.file.write(rest) {
                     Ok(0) => return Err(ErrorKind::WriteZero.into()),
                     Ok(n) => {
                         rest = &rest[n..];

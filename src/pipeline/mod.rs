@@ -42,7 +42,7 @@ mod upright;
 pub mod uri;
 mod watch;
 
-pub use crate::elements::destination::{Deadline, Destination, IfExists};
+pub use crate::publish::{Deadline, IfExists, OutputFile};
 pub use check::check;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};

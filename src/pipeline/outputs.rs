@@ -14,8 +14,8 @@ use gstreamer as gst;
 
 use super::plan::{PUBLISH, SINK};
 use super::{Error, Input, Outputs, Plan, Result, build, pictures_out};
-use crate::elements::destination::{self, Deadline, Destination, IfExists};
 use crate::elements::video_file;
+use crate::publish::{self, Deadline, IfExists, OutputFile};
 use crate::stages::files;
 
 /// The element that makes the size of the video even, for encoders of half-resolution chroma.
@@ -102,7 +102,7 @@ pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<(
 /// `Usage` if it exists and is to be kept; `Failed` if it can't be written.
 pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Result<()> {
     use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    let Err(error) = Destination::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
+    let Err(error) = OutputFile::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let path = path.display();
     Err(match error.kind() {
@@ -253,11 +253,11 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
 }
 
 fn is_stdout(file: &File) -> bool {
-    destination::is_stdout(&file.path) || identity(&file.path) == identity(Path::new("-"))
+    publish::is_stdout(&file.path) || identity(&file.path) == identity(Path::new("-"))
 }
 
 fn both_stdout(first: &File, second: &File) -> bool {
-    second.is_json && destination::is_stdout(&first.path) && destination::is_stdout(&second.path)
+    second.is_json && publish::is_stdout(&first.path) && publish::is_stdout(&second.path)
 }
 
 fn is_null(path: &Path) -> bool {
@@ -277,14 +277,14 @@ fn is_beside(picture: &Path, file: &Path) -> bool {
 }
 
 fn metadata(path: &Path) -> Option<Metadata> {
-    if destination::is_stdout(path) { std::fs::metadata("/dev/stdout").ok() } else { std::fs::metadata(path).ok() }
+    if publish::is_stdout(path) { std::fs::metadata("/dev/stdout").ok() } else { std::fs::metadata(path).ok() }
 }
 
 fn identity(path: &Path) -> Option<Identity> {
     if let Some(metadata) = metadata(path) {
         return Some(Identity::Existing(metadata.dev(), metadata.ino()));
     }
-    let (folder, name) = destination::new_file(path).ok()?;
+    let (folder, name) = publish::new_file(path).ok()?;
     let folder = std::fs::metadata(folder).ok()?;
     Some(Identity::New(folder.dev(), folder.ino(), name?))
 }
@@ -315,7 +315,7 @@ fn has_weights_in(model: &Path, file: &Path) -> bool {
 impl Outputs {
     /// Whether outputs may be one for several streams: standard output for lines, devices, FIFOs.
     pub(super) fn is_for_all(path: &Path) -> bool {
-        destination::is_stdout(path) || is_shared(path)
+        publish::is_stdout(path) || is_shared(path)
     }
 }
 
@@ -331,11 +331,11 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
         "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
     );
     let sink = |more: &str| format!("{} name={SINK}{more}", video_file::NAME);
-    if destination::is_stdout(path) {
+    if publish::is_stdout(path) {
         return Ok((format!("{encode} ! matroskamux streamable=true ! {}", sink("")), "-".into()));
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let goes_back = Destination::new(path, outputs.if_exists, Deadline::default()).is_seekable();
+    let goes_back = OutputFile::new(path, outputs.if_exists, Deadline::default()).is_seekable();
     // In fragments, so that what is on the disk can be played at any moment; at the end one index of all takes the place of theirs.
     let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
     let muxer = match (&*ending, goes_back) {

@@ -21,9 +21,9 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use super::{Error, Input, Outputs, Plan, Result, streams};
-use crate::elements::destination::IfExists;
 use crate::elements::{caps, meta, origin};
 use crate::frame::Size;
+use crate::publish::IfExists;
 
 /// Stands for the name of a picture without its ending; of a frame of a video for the video's name and the frame's number.
 pub const PLACEHOLDER: &str = "{source}";

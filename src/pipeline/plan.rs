@@ -7,7 +7,7 @@ use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, Input, Pictures, Result, Spec, outputs, pictures_out};
-use crate::elements::destination::IfExists;
+use crate::publish::IfExists;
 use crate::redaction;
 use crate::stages::did_you_mean;
 

@@ -13,7 +13,6 @@ use super::plan::{ENTRY, SOURCE};
 use super::stats::{Meter, Stats};
 use super::watch::Watch;
 use super::{Error, ErrorKind, Input, Plan, Result, build, display, images, limits, outputs, pictures_out, reasons};
-use crate::elements::destination;
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
@@ -470,7 +469,7 @@ fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Objec
         let path = path.and_then(|name| source.property::<Option<String>>(name));
         let is_method =
             source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
-        is_method || path.is_some_and(|path| destination::is_stdout(path.as_ref()))
+        is_method || path.is_some_and(|path| crate::publish::is_stdout(path.as_ref()))
     };
     Some(is_closed && source.is_some_and(to_stdout))
 }

@@ -57,7 +57,7 @@ impl Outputs {
     /// # Errors
     /// `Usage` if they would write into one file.
     pub fn check_for(&self, n_streams: usize) -> Result<()> {
-        let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::elements::destination::is_stdout);
+        let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::publish::is_stdout);
         if n_streams < 2 {
             return Ok(());
         }

@@ -1,14 +1,13 @@
 //! Every frame is a line, and no destination stops the stream.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 use gstreamer as gst;
 use roiflow::frame::{InferenceStatus, Rect, Size};
 use serde_json::{Value, json};
 
-use crate::harness::{attach, collect, face, on_buffers, pipeline, results, run};
+use crate::harness::{attach, collect, eventually, face, on_buffers, pipeline, results, run};
 
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: -20.0, y: 60.0, width: 52.0, height: 60.0 };
@@ -228,18 +227,99 @@ fn the_time_is_that_of_capture_where_the_source_knows_it() {
 }
 
 #[test]
-fn the_first_line_is_there_at_once_and_others_within_a_tenth_of_a_second_of_the_stream() {
+fn lines_are_written_while_the_stream_stands_still() {
     let destination = Destination::new("first");
     let source = "videotestsrc num-buffers=12 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=40/1";
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{source} ! roipublish name=publish ! fakesink"));
-    let (path, seen) = (destination.0.clone(), Arc::new(Mutex::new(Vec::new())));
-    let before_frames = seen.clone();
-    on_buffers(&pipeline, "publish", "sink", move |_, _| {
-        before_frames.lock().unwrap().push(std::fs::read_to_string(&path).map_or(0, |text| text.lines().count()));
+    let path = destination.0.clone();
+    on_buffers(&pipeline, "publish", "sink", move |n, _| {
+        let n_lines = || std::fs::read_to_string(&path).map_or(0, |text| text.lines().count() as u64);
+        assert!(n_lines() <= n);
+        // The first line is written at once, those after it together; no further frame is needed for that.
+        if [1, 5, 11].contains(&n) {
+            eventually("the lines are written", || n_lines() == n);
+        }
     });
     assert_eq!(run(&pipeline).error, None);
-    assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9]);
     assert_eq!(destination.lines().len(), 12);
+}
+
+/// A FIFO whose reader is open and reads nothing, and a stream of so many frames into it.
+fn stalled(test: &str, n_frames: u32, properties: &str) -> (Destination, std::fs::File, gst::Pipeline) {
+    let destination = Destination::new(test);
+    assert!(std::process::Command::new("mkfifo").arg(&destination.0).status().unwrap().success());
+    let reader = std::fs::OpenOptions::new().read(true).write(true).open(&destination.0).unwrap();
+    let line = format!(
+        "videotestsrc num-buffers={n_frames} ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! \
+         roipublish name=publish {properties} ! fakesink"
+    );
+    let pipeline = to(destination.0.to_str().unwrap(), &line);
+    (destination, reader, pipeline)
+}
+
+/// Plays until the queue is full; how many frames have come by then.
+fn wait_until_it_stands_still(pipeline: &gst::Pipeline) -> u64 {
+    pipeline.set_state(gst::State::Playing).unwrap();
+    let mut n_frames = 0;
+    eventually("the stream waits", || {
+        let before = std::mem::replace(&mut n_frames, stats(pipeline)[0]);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        n_frames > 256 && n_frames == before
+    });
+    n_frames
+}
+
+#[test]
+fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
+    let (_destination, mut reader, pipeline) = stalled("stalled", 2000, "");
+    assert!(wait_until_it_stands_still(&pipeline) < 2000, "the queue is bounded");
+    let reading = std::thread::spawn(move || {
+        let mut text = vec![0; 1 << 16];
+        let mut n_lines = 0;
+        while n_lines < 2000 {
+            let n_bytes = std::io::Read::read(&mut reader, &mut text).unwrap();
+            n_lines += text[..n_bytes].iter().filter(|byte| **byte == b'\n').count();
+        }
+        n_lines
+    });
+    assert_eq!(run(&pipeline).error, None);
+    assert_eq!((reading.join().unwrap(), stats(&pipeline)[1], stats(&pipeline)[3]), (2000, 2000, 0));
+}
+
+#[test]
+fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
+    let (_destination, _reader, pipeline) = stalled("flush", 100_000, "");
+    wait_until_it_stands_still(&pipeline);
+    for _ in 0..3 {
+        pipeline.seek_simple(gst::SeekFlags::FLUSH, gst::ClockTime::ZERO).unwrap();
+    }
+    let begin = std::time::Instant::now();
+    pipeline.set_state(gst::State::Null).unwrap();
+    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    let [n_frames, n_lines, _, n_lost] = stats(&pipeline);
+    assert!(n_lost >= 256 && (n_lines + n_lost).abs_diff(n_frames) <= 4, "{n_lines} + {n_lost} of {n_frames}");
+}
+
+#[test]
+fn a_live_stream_drops_results_instead_of_waiting() {
+    for policy in ["drop-oldest", "drop-newest"] {
+        let (_destination, _reader, pipeline) = stalled(policy, 2000, &format!("when-full={policy}"));
+        pipeline.by_name("publish").unwrap().static_pad("sink").unwrap().add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, {
+            let publish = pipeline.by_name("publish").unwrap().downcast::<roiflow::elements::publish::RoiPublish>().unwrap();
+            move |_, info| {
+                if info.event().is_some_and(|event| event.type_() == gst::EventType::Eos) {
+                    publish.write_until(std::time::Instant::now());
+                }
+                gst::PadProbeReturn::Ok
+            }
+        });
+        let ending = run(&pipeline);
+        assert_eq!(ending.error, None);
+        let structure: gst::Structure = pipeline.by_name("publish").unwrap().property("stats");
+        let count = |field: &str| structure.get::<u64>(field).unwrap();
+        assert!(count("dropped") > 0 && ending.warnings.iter().any(|warning| warning.contains("too slow")), "{:?}", ending.warnings);
+        assert_eq!(count("lines") + count("errors") + count("dropped"), 2000, "{structure}");
+    }
 }
 
 #[test]

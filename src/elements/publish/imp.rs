@@ -1,10 +1,10 @@
-//! Properties of `roipublish`, and the way from a buffer to a line.
+//! Properties of `roipublish`, and the way from a buffer to a message.
 //!
-//! Owns when lines are flushed, and what is said on the bus when a destination fails. What a line says is `json`'s, where it
-//! goes is `sink`'s, how results travel is `meta`'s.
+//! The streaming thread formats messages and queues them; a [`Publisher`] writes them on a thread of its own. Owns what is posted on the
+//! bus when a destination fails. The format is in `json`, the transport of results in `meta`.
 
-use std::io::{self, ErrorKind};
-use std::sync::{LazyLock, Mutex};
+use std::io::ErrorKind;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gst::glib;
@@ -16,19 +16,15 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
-use super::sink::{Counts, Sink};
-use super::{Format, Method, json};
-use crate::elements::destination::{Deadline, Destination, IfExists};
+use super::{Format, Method, WhenFull, json};
+use crate::elements::if_exists::IfExists;
 use crate::elements::{caps, meta, origin};
 use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::publish::{Counts, Deadline, LineFile, Loss, Message, Options, OutputFile, Publisher, Refused};
 use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
-
-/// Lines wait at most this long, in the time of the stream, for a write costs more than a line. The first one does not wait: it says
-/// that everything works.
-const FLUSH_INTERVAL: gst::ClockTime = gst::ClockTime::from_mseconds(100);
 
 /// What the user asked for.
 #[derive(Debug, Clone)]
@@ -36,8 +32,9 @@ struct Settings {
     method: Method,
     address: String,
     if_exists: IfExists,
+    when_full: WhenFull,
     format: Format,
-    stream_id: Option<String>,
+    stream_id: Option<Arc<str>>,
     /// Redacted.
     source: Option<String>,
     add_empty_results: bool,
@@ -49,6 +46,7 @@ impl Default for Settings {
             method: Method::default(),
             address: "-".into(),
             if_exists: IfExists::default(),
+            when_full: WhenFull::default(),
             format: Format::default(),
             stream_id: None,
             source: None,
@@ -59,37 +57,25 @@ impl Default for Settings {
 
 /// Exists between start and stop.
 struct State {
-    sink: Sink,
-    /// What people know it by.
+    publisher: Arc<Publisher>,
+    /// The name of the destination in messages to people.
     destination: String,
-    /// Whether the sink was opened, or an attempt to open it failed.
-    is_open: bool,
-    /// What the caps say.
+    /// From the caps.
     size: Option<Size>,
     n_frames: u64,
-    flushed_at: Option<gst::ClockTime>,
-    /// Reused from frame to frame.
-    line: Vec<u8>,
-    has_warned: bool,
-    /// The sizes between which regions were dropped, and whether that was said.
+    /// The sizes between which regions were dropped, and whether a warning was posted.
     lost_rois: Option<((Size, Size), bool)>,
 }
 
-/// The element's inside. Lock order: settings before state; neither is held while posting or pushing.
+/// The element's inside. Lock order: settings before state; neither is held while posting, publishing or pushing.
 #[derive(Default)]
 pub struct RoiPublish {
     settings: Mutex<Settings>,
     state: Mutex<Option<State>>,
-    /// Frames seen and the sink's account, of this run or the last one.
-    stats: Mutex<(u64, Counts)>,
-    /// Until when lines may wait for a reader.
+    /// Frames and messages of the last run.
+    last_stats: Mutex<(u64, Counts)>,
+    /// Until when messages may wait for a reader.
     pub(super) deadline: Deadline,
-}
-
-/// What came of a line.
-struct Outcome {
-    written: io::Result<()>,
-    opened: io::Result<()>,
 }
 
 #[glib::object_subclass]
@@ -119,6 +105,11 @@ impl ObjectImpl for RoiPublish {
                     .blurb("What happens to a file that exists; may change while stopped")
                     .mutable_ready()
                     .build(),
+                glib::ParamSpecEnum::builder_with_default("when-full", default.when_full)
+                    .nick("When full")
+                    .blurb("What happens to results that the destination does not take in time; may change while stopped")
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecEnum::builder_with_default("format", default.format)
                     .nick("Format")
                     .blurb("How results are written; may change while stopped")
@@ -142,7 +133,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Frames seen; lines and bytes written; errors, the lines that could not be written")
+                    .blurb("Frames seen; lines and bytes written; errors, the lines that could not be written; dropped, those for which the queue was full")
                     .read_only()
                     .build(),
             ]
@@ -157,8 +148,9 @@ impl ObjectImpl for RoiPublish {
             "method" => settings.method = value.get().expect("GObject checked the type"),
             "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
             "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
+            "when-full" => settings.when_full = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
-            "stream-id" => settings.stream_id = text(),
+            "stream-id" => settings.stream_id = text().map(Into::into),
             "source" => settings.source = text().map(without_credentials),
             "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
             name => unreachable!("property {name} is not in the list above"),
@@ -167,12 +159,14 @@ impl ObjectImpl for RoiPublish {
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         if pspec.name() == "stats" {
-            let (n_frames, counts) = *self.stats.lock().unwrap();
+            let (n_frames, counts) = self.stats();
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
-                .field("lines", counts.lines)
-                .field("bytes", counts.bytes)
-                .field("errors", counts.errors)
+                .field("lines", counts.acknowledged)
+                // Each line ends with a byte of its own.
+                .field("bytes", counts.bytes + counts.acknowledged)
+                .field("errors", counts.lost)
+                .field("dropped", counts.dropped)
                 .build()
                 .to_value();
         }
@@ -181,8 +175,9 @@ impl ObjectImpl for RoiPublish {
             "method" => settings.method.to_value(),
             "address" | "file-path" => settings.address.to_value(),
             "if-exists" => settings.if_exists.to_value(),
+            "when-full" => settings.when_full.to_value(),
             "format" => settings.format.to_value(),
-            "stream-id" => settings.stream_id.to_value(),
+            "stream-id" => settings.stream_id.as_deref().to_value(),
             "source" => settings.source.to_value(),
             "add-empty-results" => settings.add_empty_results.to_value(),
             name => unreachable!("property {name} is not in the list above"),
@@ -220,7 +215,7 @@ impl ElementImpl for RoiPublish {
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => self.deadline.clear(),
-            // A line that waits for a reader would hold up the stop.
+            // A message that waits for a reader would hold up the stop.
             gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
             _ => {}
         }
@@ -236,29 +231,25 @@ impl BaseTransformImpl for RoiPublish {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings.lock().unwrap().clone();
         let address = if settings.method == Method::Stdout { "-" } else { &*settings.address };
-        let target = Destination::new(address, settings.if_exists, self.deadline.clone());
-        let destination = if target.is_stdout() { "standard output" } else { address }.to_owned();
-        target.check().map_err(|error| gst::error_msg!(gst::ResourceError::OpenWrite, ("{}", cannot_open(address, &error))))?;
-        gst::debug!(CAT, imp = self, "writing results to {destination}");
-        *self.stats.lock().unwrap() = Default::default();
-        *self.state.lock().unwrap() = Some(State {
-            sink: Sink::new(target),
-            destination,
-            is_open: false,
-            size: None,
-            n_frames: 0,
-            flushed_at: None,
-            line: Vec::new(),
-            has_warned: false,
-            lost_rois: None,
-        });
+        let file = OutputFile::new(address, settings.if_exists.into(), self.deadline.clone());
+        file.check().map_err(|error| gst::error_msg!(gst::ResourceError::OpenWrite, ("{}", cannot_open(address, &error))))?;
+        let destination = if file.is_stdout() { "standard output" } else { address }.to_owned();
+        gst::debug!(CAT, imp = self, "publishing results to {destination}");
+        let options = Options { when_full: settings.when_full.into(), ..Options::default() };
+        let target = LineFile::new(address, settings.if_exists.into());
+        let publisher = Publisher::start(target, options, self.deadline.clone(), self.report(address, &destination))
+            .map_err(|error| gst::error_msg!(gst::ResourceError::Failed, ("cannot start the thread that writes results: {error}")))?;
+        *self.last_stats.lock().unwrap() = Default::default();
+        *self.state.lock().unwrap() = Some(State { publisher: Arc::new(publisher), destination, size: None, n_frames: 0, lost_rois: None });
         Ok(())
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        // What is lost only here is said here; usually EOS has flushed before.
-        self.flush();
-        *self.state.lock().unwrap() = None;
+        let state = self.state.lock().unwrap().take();
+        if let Some(State { publisher, n_frames, .. }) = state {
+            // Usually the end of the stream has emptied the queue before.
+            *self.last_stats.lock().unwrap() = (n_frames, publisher.close(Instant::now()));
+        }
         Ok(())
     }
 
@@ -270,9 +261,17 @@ impl BaseTransformImpl for RoiPublish {
     }
 
     fn sink_event(&self, event: gst::Event) -> bool {
-        if event.type_() == gst::EventType::Eos {
-            self.flush();
-            self.warn_of_losses();
+        match event.type_() {
+            gst::EventType::FlushStart => self.with_publisher(Publisher::interrupt),
+            gst::EventType::FlushStop => self.with_publisher(Publisher::resume),
+            gst::EventType::Eos => {
+                // A stream that ends without a frame opens nothing.
+                if self.stats().0 > 0 {
+                    self.with_publisher(Publisher::flush);
+                }
+                self.warn_of_losses();
+            }
+            _ => {}
         }
         self.parent_sink_event(event)
     }
@@ -282,17 +281,16 @@ impl BaseTransformImpl for RoiPublish {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
-        let (outcome, lost_rois) = {
+        let (publisher, is_first, message, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
-            let opened = state.open();
-            let written = state.publish(buffer, self.stream_time(buffer), stream_id.as_deref(), source.as_deref(), add_empty_results);
-            *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
-            let lost_rois = state.lost_rois.as_mut().filter(|(_, is_said)| !is_said).map(|(sizes, is_said)| {
-                *is_said = true;
+            let is_first = state.n_frames == 0;
+            let message = state.message(buffer, self.stream_time(buffer), stream_id, source.as_deref(), add_empty_results);
+            let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
+                *is_reported = true;
                 *sizes
             });
-            (Outcome { written, opened }, lost_rois)
+            (state.publisher.clone(), is_first, message, lost_rois)
         };
         if let Some((attached_size, size)) = lost_rois {
             gst::element_imp_warning!(
@@ -302,7 +300,15 @@ impl BaseTransformImpl for RoiPublish {
                      (videocrop does that), so boxes may be off; crop before the detector, or publish before cropping")
             );
         }
-        self.report(outcome).map(|()| gst::FlowSuccess::Ok)
+        if is_first {
+            // Also if it has no results.
+            publisher.connect();
+        }
+        let published = message.map_or(Ok(()), |message| publisher.publish(message));
+        published.map(|()| gst::FlowSuccess::Ok).map_err(|refused| match refused {
+            Refused::Interrupted | Refused::Closed => gst::FlowError::Flushing,
+            Refused::Failed => gst::FlowError::Error,
+        })
     }
 }
 
@@ -312,80 +318,73 @@ impl RoiPublish {
         self.obj().segment().downcast::<gst::ClockTime>().ok()?.to_stream_time(buffer.pts())
     }
 
-    fn flush(&self) {
-        self.hand_on(|_| Ok(()));
-    }
-
     /// Opens the destination if no frame has: the stream ended well without one.
     pub(super) fn open(&self) {
-        self.hand_on(State::open);
+        self.with_publisher(Publisher::flush);
     }
 
-    fn hand_on(&self, open: impl FnOnce(&mut State) -> io::Result<()>) {
-        let outcome = {
-            let mut guard = self.state.lock().unwrap();
-            let Some(state) = guard.as_mut() else { return };
-            let opened = open(state);
-            let written = state.sink.flush();
-            *self.stats.lock().unwrap() = (state.n_frames, state.sink.counts());
-            Outcome { written, opened }
-        };
-        // What failed is on the bus.
-        let _said = self.report(outcome);
+    fn with_publisher(&self, act: impl FnMut(&Publisher)) {
+        let publisher = self.state.lock().unwrap().as_ref().map(|state| state.publisher.clone());
+        publisher.as_deref().into_iter().for_each(act);
     }
 
-    /// Says what went wrong. A destination that can't be opened is an error; one that takes no more is a warning, and the stream goes on.
-    fn report(&self, outcome: Outcome) -> Result<(), gst::FlowError> {
-        if let Err(error) = outcome.opened {
-            let address = self.settings.lock().unwrap().address.clone();
-            gst::element_imp_error!(self, gst::ResourceError::OpenWrite, ("{}", cannot_open(&address, &error)));
-            return Err(gst::FlowError::Error);
+    /// Frames and messages of this run, or of the last one.
+    fn stats(&self) -> (u64, Counts) {
+        let state = self.state.lock().unwrap();
+        state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), |state| (state.n_frames, state.publisher.counts()))
+    }
+
+    /// Posts losses on the bus. A destination that can't be opened is an error; one that takes no more is a warning, once, and the stream
+    /// goes on.
+    fn report(&self, address: &str, destination: &str) -> impl FnMut(Loss<'_>) + Send + 'static {
+        let (element, address, destination) = (self.obj().downgrade(), address.to_owned(), destination.to_owned());
+        let mut has_warned = false;
+        move |loss| {
+            let Some(element) = element.upgrade() else { return };
+            let error = loss.failure.error();
+            if loss.failure.is_fatal() {
+                gst::element_error!(element, gst::ResourceError::OpenWrite, ("{}", cannot_open(&address, error)));
+            } else if !std::mem::replace(&mut has_warned, true) {
+                // The application tells by the kind what to do, and not by the sentence.
+                let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();
+                gst::element_warning!(
+                    element,
+                    gst::ResourceError::Write,
+                    ("cannot write results to {destination}: {error}; results that can't be written are counted as lost"),
+                    details: details
+                );
+            }
         }
-        let Err(error) = outcome.written else { return Ok(()) };
-        let sentence = self.state.lock().unwrap().as_mut().and_then(|state| state.first_warning(&error));
-        if let Some(sentence) = sentence {
-            // The application tells by the kind what to do, and not by the sentence.
-            let is_closed = error.kind() == ErrorKind::BrokenPipe;
-            let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", is_closed).build();
-            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{sentence}"), details: details);
-        }
-        Ok(())
     }
 
     fn warn_of_losses(&self) {
-        let counts = self.stats.lock().unwrap().1;
-        let destination = self.state.lock().unwrap().as_ref().map(|state| state.destination.clone());
-        if let Some(destination) = destination.filter(|_| counts.errors > 0) {
-            let (n_lost, n_written) = (counts.errors, counts.lines);
-            self.warn(Some(format!("{n_lost} results could not be written to {destination} and are lost; {n_written} were written")));
+        let Some(destination) = self.state.lock().unwrap().as_ref().map(|state| state.destination.clone()) else { return };
+        let counts = self.stats().1;
+        let n_written = counts.acknowledged;
+        let warn = |sentence: String| {
+            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{}", crate::stages::Printable(&sentence)));
+        };
+        if counts.lost > 0 {
+            let n_lost = counts.lost;
+            warn(format!("{n_lost} results could not be written to {destination} and are lost; {n_written} were written"));
         }
-    }
-
-    fn warn(&self, warning: Option<String>) {
-        if let Some(sentence) = warning {
-            gst::element_imp_warning!(self, gst::ResourceError::Write, ("{}", crate::stages::Printable(&sentence.to_string())));
+        if counts.dropped > 0 {
+            let n_dropped = counts.dropped;
+            warn(format!("{n_dropped} results were dropped because {destination} was too slow; {n_written} were written"));
         }
     }
 }
 
 impl State {
-    /// Opens the destination, once. One that no reader opened by its deadline is not an error here: its lines are lost.
-    fn open(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.is_open, true) {
-            return Ok(());
-        }
-        self.sink.open().or_else(|error| if error.kind() == ErrorKind::TimedOut { Ok(()) } else { Err(error) })
-    }
-
-    /// Writes the line of this buffer, and flushes where it is time.
-    fn publish(
+    /// What is published of this buffer; `None` if it has no results and those are left out.
+    fn message(
         &mut self,
         buffer: &gst::BufferRef,
         stream_time: Option<gst::ClockTime>,
-        stream_id: Option<&str>,
+        stream_id: Option<Arc<str>>,
         source: Option<&str>,
         add_empty: bool,
-    ) -> io::Result<()> {
+    ) -> Option<Message> {
         let own_frame_number = self.n_frames;
         self.n_frames += 1;
         let attached_size = meta::size_when_attached(buffer);
@@ -394,43 +393,24 @@ impl State {
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
-        if add_empty || json::has_results(&results) {
-            let origin = origin::read(buffer);
-            let context = json::Context {
-                // Results of another detector have no frame number.
-                frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
-                stream_id,
-                // Each picture has its own.
-                source: origin.as_ref().map(|origin| &*origin.path).or(source),
-                timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
-                pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
-                time: capture_time(buffer).unwrap_or_else(SystemTime::now),
-            };
-            self.line.clear();
-            json::write_line(&mut self.line, &results, &context)?;
-            self.sink.write_line(&self.line)?;
-        }
-        if self.is_flush_due(buffer.pts()) { self.sink.flush() } else { Ok(()) }
-    }
-
-    fn is_flush_due(&mut self, pts: Option<gst::ClockTime>) -> bool {
-        let is_due = match (self.flushed_at, pts) {
-            (Some(flushed_at), Some(pts)) => pts.absdiff(flushed_at) >= FLUSH_INTERVAL,
-            // Without time stamps nobody knows how long a line has waited.
-            (None, _) | (_, None) => true,
-        };
-        if is_due {
-            self.flushed_at = pts;
-        }
-        is_due
-    }
-
-    /// The sentence for the bus, for the first error of a run.
-    fn first_warning(&mut self, error: &io::Error) -> Option<String> {
-        if std::mem::replace(&mut self.has_warned, true) {
+        if !add_empty && !json::has_results(&results) {
             return None;
         }
-        Some(format!("cannot write results to {}: {error}; results that can't be written are counted as lost", self.destination))
+        let origin = origin::read(buffer);
+        let context = json::Context {
+            // Results of another detector have no frame number.
+            frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
+            stream_id: stream_id.as_deref(),
+            // Each picture has its own.
+            source: origin.as_ref().map(|origin| &*origin.path).or(source),
+            timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
+            pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
+            time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+        };
+        let mut payload = Vec::new();
+        json::write_line(&mut payload, &results, &context).expect("every value has a form in JSON");
+        payload.pop();
+        Some(Message { payload, stream: stream_id })
     }
 }
 
@@ -440,7 +420,7 @@ fn without_credentials(source: String) -> String {
 }
 
 /// Why a destination can't be opened, and what to do.
-fn cannot_open(address: &str, error: &io::Error) -> String {
+fn cannot_open(address: &str, error: &std::io::Error) -> String {
     let remedy = match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in one that exists",
         ErrorKind::IsADirectory => "set `address` to a file in that folder",
@@ -452,7 +432,7 @@ fn cannot_open(address: &str, error: &io::Error) -> String {
 }
 
 fn no_results(size: Size) -> FrameResults {
-    static REASON: LazyLock<std::sync::Arc<str>> = LazyLock::new(|| "no inference element upstream".into());
+    static REASON: LazyLock<Arc<str>> = LazyLock::new(|| "no inference element upstream".into());
     FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
 }
 

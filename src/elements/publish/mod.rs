@@ -4,19 +4,23 @@
 //! gst-launch-1.0 -q filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roipublish address=faces.jsonl ! fakesink
 //! ```
 //!
-//! Frames pass untouched, and a destination that fails never stops them: what it lost is counted and said on the bus. The
-//! destination is opened when the first frame is there, so that a start that fails leaves earlier results as they are.
-//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`json`] states it.
+//! Frames pass untouched. Lines are queued and written by a thread of the element ([`crate::publish`]): at most 256 lines or 1 MiB, the
+//! first one at once and later ones within 100 ms. If the destination does not take them in time, `when-full` decides: `wait` (the default)
+//! blocks the stream, so that no result is lost; `drop-oldest` and `drop-newest` drop lines, which suits live sources. The end of the
+//! stream waits until the queue is empty; a stop writes what can be written at once.
 //!
-//! [`json`] and [`sink`] know no GStreamer.
+//! A destination that fails never stops the stream: lines that it did not take are counted and reported on the bus. It is opened with the
+//! first frame, so that a start that fails leaves earlier results as they are.
+//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`json`] states it and knows no GStreamer.
 
 mod imp;
 pub mod json;
-pub mod sink;
 
 use gst::glib;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
+
+use crate::publish;
 
 glib::wrapper! {
     /// The element; see the [module](self).
@@ -53,6 +57,32 @@ pub enum Method {
     /// To standard output, whatever `address` says.
     #[enum_value(name = "Standard output", nick = "stdout")]
     Stdout,
+}
+
+/// What happens to results that the destination does not take in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiPublishWhenFull")]
+pub enum WhenFull {
+    /// The stream waits.
+    #[default]
+    #[enum_value(name = "Wait: the stream goes on when there is space", nick = "wait")]
+    Wait,
+    /// The oldest results that wait are dropped.
+    #[enum_value(name = "Drop the oldest results that wait", nick = "drop-oldest")]
+    DropOldest,
+    /// New results are dropped.
+    #[enum_value(name = "Drop new results", nick = "drop-newest")]
+    DropNewest,
+}
+
+impl From<WhenFull> for publish::WhenFull {
+    fn from(when_full: WhenFull) -> Self {
+        match when_full {
+            WhenFull::Wait => Self::Wait,
+            WhenFull::DropOldest => Self::DropOldest,
+            WhenFull::DropNewest => Self::DropNewest,
+        }
+    }
 }
 
 /// How results are written.

@@ -1,77 +1,38 @@
-//! A file, FIFO, device or standard output that results are written to.
+//! A file, FIFO, device or standard output that bytes are written to.
 //!
-//! [`Destination::check`] says at start whether it can be written, and changes nothing. The destination is opened, and a file that
-//! exists is replaced, by the first write or flush: a start that fails leaves earlier results as they are. A write that waits for a
-//! reader ends at a [`Deadline`] that another thread sets.
-//!
-//! Knows no elements and no formats.
+//! [`OutputFile::check`] reports before a start whether it can be written, and changes nothing. The file is opened, and one that exists is
+//! replaced, by the first write or flush: a start that fails leaves earlier results as they are. A write that waits for a reader ends at
+//! a [`Deadline`] that another thread sets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use gst::glib;
-use gstreamer as gst;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
 
+use super::Deadline;
+
 /// What happens to a file that exists when results are written to it. Devices and FIFOs are written in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiflowIfExists")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfExists {
     /// It is emptied when the first result is written.
     #[default]
-    #[enum_value(name = "Replace it when the first result is there", nick = "replace")]
     Replace,
     /// Results are written behind what it holds.
-    #[enum_value(name = "Write behind what it holds", nick = "append")]
     Append,
     /// It is an error.
-    #[enum_value(name = "Fail", nick = "fail")]
     Fail,
 }
 
-/// Until when writes may wait for a reader. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Deadline(Arc<Mutex<Option<Instant>>>);
-
-impl Deadline {
-    /// Writes that wait end at this time, unless they had to end earlier.
-    pub fn set(&self, deadline: Instant) {
-        let mut current = self.lock();
-        *current = Some(current.map_or(deadline, |current| current.min(deadline)));
-    }
-
-    /// Writes may wait for ever.
-    pub fn clear(&self) {
-        *self.lock() = None;
-    }
-
-    /// How long a write may wait now, at most `longest`.
-    ///
-    /// # Errors
-    /// `TimedOut` once the time has come.
-    fn remaining(&self, longest: Duration) -> io::Result<Duration> {
-        let Some(deadline) = *self.lock() else { return Ok(longest) };
-        match deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "nothing reads it")),
-            remaining => Ok(remaining.min(longest)),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// See the module.
+/// See the [module](self).
 #[derive(Debug)]
-pub struct Destination {
+pub struct OutputFile {
     /// `None` is standard output.
     path: Option<PathBuf>,
     if_exists: IfExists,
@@ -86,8 +47,10 @@ struct Opened {
     can_wait: bool,
     /// The most bytes that one write may have.
     max_bytes: usize,
-    /// Where several streams may write.
-    turn: Option<Turn>,
+    /// Shared by all writers of lines to this file.
+    line_end: SharedLineEnd,
+    /// Whether several streams of this process may write to it.
+    is_shared: bool,
 }
 
 /// How often a write that waits looks at its deadline.
@@ -95,21 +58,29 @@ const TICK: Duration = Duration::from_millis(50);
 /// As much as a pipe takes at once when it says that it takes something.
 const PIPE_BYTES: usize = 4096;
 
-/// Held while lines are written to something that several streams may write to. True if it ends in the middle of a line.
-type Turn = Arc<Mutex<bool>>;
+/// The end of a line that a writer began and could not complete. Locked while lines are written, so that lines of several streams do not
+/// mix; the next writer writes it first, so that no line is torn.
+#[derive(Debug, Default)]
+pub(super) struct LineEnd {
+    pub(super) rest: Vec<u8>,
+    /// The writer that began the line.
+    pub(super) writer: u64,
+}
 
-/// The turn at standard output, a device or a FIFO, by device and number.
-fn turn_at(device: u64, number: u64) -> Turn {
-    static TURNS: Mutex<Vec<((u64, u64), Turn)>> = Mutex::new(Vec::new());
-    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    match turns.iter().find(|(id, _)| *id == (device, number)) {
-        Some((_, turn)) => turn.clone(),
-        None => {
-            let turn = Turn::default();
-            turns.push(((device, number), turn.clone()));
-            turn
-        }
-    }
+pub(super) type SharedLineEnd = Arc<Mutex<LineEnd>>;
+
+/// That of standard output, a device or a FIFO, by device and number, which are its own as long as a writer has it open.
+fn line_end_at(device: u64, number: u64) -> SharedLineEnd {
+    type Entry = ((u64, u64), Weak<Mutex<LineEnd>>);
+    static LINE_ENDS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+    let mut line_ends = LINE_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    line_ends.retain(|(_, line_end)| line_end.strong_count() > 0);
+    let known = line_ends.iter().find(|(id, _)| *id == (device, number)).and_then(|(_, line_end)| line_end.upgrade());
+    known.unwrap_or_else(|| {
+        let line_end = SharedLineEnd::default();
+        line_ends.push(((device, number), Arc::downgrade(&line_end)));
+        line_end
+    })
 }
 
 /// Whether this path names the standard output of this process.
@@ -117,7 +88,7 @@ pub fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
-impl Destination {
+impl OutputFile {
     /// Nothing is opened; `-` and `/dev/stdout` are standard output.
     pub fn new(path: impl Into<PathBuf>, if_exists: IfExists, deadline: Deadline) -> Self {
         let path = path.into();
@@ -132,7 +103,7 @@ impl Destination {
 
     /// Whether a muxer may go back in it.
     pub fn is_seekable(&self) -> bool {
-        if self.opened.as_ref().is_some_and(|opened| opened.turn.is_some()) {
+        if self.opened.as_ref().is_some_and(|opened| opened.is_shared) {
             return false;
         }
         let Some(path) = &self.path else { return false };
@@ -180,57 +151,26 @@ impl Destination {
         Ok(self.opened.as_mut().expect("it was opened above"))
     }
 
+    /// Where the end of a line that was begun is kept; opens the file if no write has.
+    pub(super) fn line_end(&mut self) -> io::Result<SharedLineEnd> {
+        Ok(self.open()?.line_end.clone())
+    }
+}
+
+impl Write for OutputFile {
     /// Writes some bytes, waiting for a reader until the deadline.
-    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let deadline = self.deadline.clone();
         self.open()?.write(bytes, &deadline)
     }
 
-    /// Writes whole lines, between those of other streams.
-    fn write_in_turn(&mut self, turn: &Turn, bytes: &[u8]) -> io::Result<usize> {
-        let mut is_torn = loop {
-            match turn.try_lock() {
-                Ok(is_torn) => break is_torn,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(self.deadline.remaining(Duration::from_millis(2))?),
-            }
-        };
-        if *is_torn {
-            self.write_some(b"\n")?;
-            *is_torn = false;
-        }
-        let mut n_written = 0;
-        while n_written < bytes.len() {
-            match self.write_some(&bytes[n_written..]) {
-                Ok(0) => break,
-                Ok(n) => n_written += n,
-                Err(error) if n_written == 0 => return Err(error),
-                // It comes again with the next call.
-                Err(_) => break,
-            }
-        }
-        *is_torn = n_written > 0 && !bytes[..n_written].ends_with(b"\n");
-        Ok(n_written)
-    }
-}
-
-impl Write for Destination {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Lines are whole when they come; video comes from one stream alone.
-        let turn = self.open()?.turn.clone().filter(|_| bytes.ends_with(b"\n"));
-        match turn {
-            Some(turn) => self.write_in_turn(&turn, bytes),
-            None => self.write_some(bytes),
-        }
-    }
-
-    /// Opens the destination if no write has.
+    /// Opens the file if no write has.
     fn flush(&mut self) -> io::Result<()> {
         self.open()?.file.flush()
     }
 }
 
-impl Seek for Destination {
+impl Seek for OutputFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.open()?.file.seek(to)
     }
@@ -304,11 +244,11 @@ fn open_path(path: &Path, if_exists: IfExists, deadline: &Deadline) -> io::Resul
                 if is_file {
                     begin(&file, path, if_exists)?;
                 }
-                let turn = (!is_file).then(|| turn_at(metadata.dev(), metadata.ino()));
-                return Ok(Opened { can_wait: !is_file, max_bytes: usize::MAX, file, turn });
+                let line_end = if is_file { SharedLineEnd::default() } else { line_end_at(metadata.dev(), metadata.ino()) };
+                return Ok(Opened { can_wait: !is_file, max_bytes: usize::MAX, file, line_end, is_shared: !is_file });
             }
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path) => {
-                std::thread::sleep(deadline.remaining(TICK)?);
+                deadline.sleep(TICK)?;
             }
             Err(error) => return Err(error),
         }
@@ -340,27 +280,27 @@ fn begin(mut file: &File, path: &Path, if_exists: IfExists) -> io::Result<()> {
 fn open_stdout() -> io::Result<Opened> {
     let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let metadata = file.metadata()?;
-    let turn = Some(turn_at(metadata.dev(), metadata.ino()));
+    let line_end = line_end_at(metadata.dev(), metadata.ino());
     if metadata.is_file() {
-        return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, turn });
+        return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, line_end, is_shared: true });
     }
     // Opened anew, so that not waiting is a matter of this process alone: others may share what it was started with.
     let own = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/proc/self/fd/1");
-    Ok(match own {
-        Ok(own) => Opened { file: own, can_wait: true, max_bytes: usize::MAX, turn },
-        Err(_) => Opened { file, can_wait: true, max_bytes: PIPE_BYTES, turn },
-    })
+    let (file, max_bytes) = own.map_or((file, PIPE_BYTES), |own| (own, usize::MAX));
+    Ok(Opened { file, can_wait: true, max_bytes, line_end, is_shared: true })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     struct Folder(PathBuf);
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("roiflow-destination-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("roiflow-output-file-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Self(path)
         }
@@ -372,8 +312,8 @@ mod tests {
         }
     }
 
-    fn destination(path: &Path, if_exists: IfExists) -> Destination {
-        Destination::new(path, if_exists, Deadline::default())
+    fn output(path: &Path, if_exists: IfExists) -> OutputFile {
+        OutputFile::new(path, if_exists, Deadline::default())
     }
 
     #[test]
@@ -381,23 +321,23 @@ mod tests {
         let folder = Folder::new("replace");
         let path = folder.0.join("file");
         std::fs::write(&path, "old").unwrap();
-        let mut destination = destination(&path, IfExists::Replace);
-        destination.check().unwrap();
+        let mut file = output(&path, IfExists::Replace);
+        file.check().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        destination.write_all(b"new").unwrap();
+        file.write_all(b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        let mut empty = self::destination(&path, IfExists::Replace);
+        let mut empty = output(&path, IfExists::Replace);
         empty.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
     }
 
     #[test]
-    fn lines_are_appended_on_lines_of_their_own() {
+    fn lines_are_appended_behind_complete_lines() {
         let folder = Folder::new("append");
         let path = folder.0.join("file");
         for (before, after) in [("a\n", "a\nb\n"), ("torn", "torn\nb\n"), ("", "b\n")] {
             std::fs::write(&path, before).unwrap();
-            destination(&path, IfExists::Append).write_all(b"b\n").unwrap();
+            output(&path, IfExists::Append).write_all(b"b\n").unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
         }
     }
@@ -410,7 +350,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere/file", folder.0.join("dangling")).unwrap();
         std::os::unix::fs::symlink("circle", folder.0.join("circle")).unwrap();
         std::os::unix::fs::symlink("new", folder.0.join("link to new")).unwrap();
-        let kind = |path: &Path, if_exists| destination(path, if_exists).check().map_err(|error| error.kind());
+        let kind = |path: &Path, if_exists| output(path, if_exists).check().map_err(|error| error.kind());
         assert_eq!(kind(&file, IfExists::Fail), Err(ErrorKind::AlreadyExists));
         assert_eq!(kind(Path::new("/dev/null"), IfExists::Fail), Ok(()));
         for (name, expected) in [
@@ -435,7 +375,7 @@ mod tests {
         let path = folder.0.join("fifo");
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
         let deadline = Deadline::default();
-        let mut destination = Destination::new(&path, IfExists::Replace, deadline.clone());
+        let mut destination = OutputFile::new(&path, IfExists::Replace, deadline.clone());
         let writer = std::thread::spawn(move || {
             let opening = destination.write(b"x").map_err(|error| error.kind());
             (destination, opening)

@@ -1,0 +1,32 @@
+//! What happens to a file that exists, as the type of a property.
+
+use gst::glib;
+use gstreamer as gst;
+
+use crate::publish;
+
+/// See [`publish::IfExists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiflowIfExists")]
+pub enum IfExists {
+    /// It is emptied when the first result is written.
+    #[default]
+    #[enum_value(name = "Replace it when the first result is there", nick = "replace")]
+    Replace,
+    /// Results are written behind what it holds.
+    #[enum_value(name = "Write behind what it holds", nick = "append")]
+    Append,
+    /// It is an error.
+    #[enum_value(name = "Fail", nick = "fail")]
+    Fail,
+}
+
+impl From<IfExists> for publish::IfExists {
+    fn from(if_exists: IfExists) -> Self {
+        match if_exists {
+            IfExists::Replace => Self::Replace,
+            IfExists::Append => Self::Append,
+            IfExists::Fail => Self::Fail,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A point in time until which a destination may wait, which another thread may set while it waits.
+
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Until when writes may wait for a reader or a server. Clones share it. A new deadline is open: writes may wait for ever.
+#[derive(Debug, Clone, Default)]
+pub struct Deadline(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    time: Mutex<Option<Instant>>,
+    /// Notified when the time changes.
+    changed: Condvar,
+}
+
+impl Deadline {
+    /// Sets the deadline. A later one than the current one has no effect.
+    pub fn set(&self, deadline: Instant) {
+        let mut current = self.lock();
+        *current = Some(current.map_or(deadline, |current| current.min(deadline)));
+        self.0.changed.notify_all();
+    }
+
+    /// Opens the deadline again.
+    pub fn clear(&self) {
+        *self.lock() = None;
+        self.0.changed.notify_all();
+    }
+
+    /// How long a caller may wait now, at most `longest`.
+    ///
+    /// # Errors
+    /// `TimedOut` once the deadline has passed.
+    pub fn remaining(&self, longest: Duration) -> io::Result<Duration> {
+        remaining(*self.lock(), longest)
+    }
+
+    /// Blocks for `duration`, or until the deadline.
+    ///
+    /// # Errors
+    /// `TimedOut` once the deadline has passed.
+    pub fn sleep(&self, duration: Duration) -> io::Result<()> {
+        let end = Instant::now() + duration;
+        let mut time = self.lock();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = remaining(*time, left)?;
+            if left.is_zero() {
+                return Ok(());
+            }
+            time = self.0.changed.wait_timeout(time, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remaining(deadline: Option<Instant>, longest: Duration) -> io::Result<Duration> {
+    let Some(deadline) = deadline else { return Ok(longest) };
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "nothing reads it")),
+        remaining => Ok(remaining.min(longest)),
+    }
+}

@@ -1,0 +1,785 @@
+//! The bounded queue in front of a destination, and the worker thread that empties it.
+//!
+//! A message is queued, then in flight (handed over, not acknowledged), then acknowledged or lost. The queue's bounds count queued messages and
+//! those in flight. The worker hands over what is queued once [`Options::linger`] has passed since the oldest one came, or earlier if a
+//! batch is full or a flush is requested; the very first message does not wait.
+//!
+//! One lock guards the state. It is held neither while the destination is called nor while a loss is reported.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Deadline, Destination, Failure, Message};
+
+/// How long [`Publisher::close`] waits beyond its deadline, for a system call that does not return.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a publisher does. The default is for files: nothing is dropped, and a failed write is not tried again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The most messages that are queued or in flight; at least 1.
+    pub max_messages: usize,
+    /// The most bytes that they have. One message alone may have more.
+    pub max_bytes: usize,
+    /// What happens to a message for which there is no space.
+    pub when_full: WhenFull,
+    /// How often messages are handed over again after a failure.
+    pub retry: Retry,
+    /// How long a message may wait for others to be handed over with it.
+    pub linger: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_messages: 256,
+            max_bytes: 1 << 20,
+            when_full: WhenFull::default(),
+            retry: Retry::default(),
+            linger: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What happens to a message for which the queue has no space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenFull {
+    /// [`Publisher::publish`] blocks until there is space.
+    #[default]
+    Wait,
+    /// The oldest queued message is dropped. If all are in flight, the new one is.
+    DropOldest,
+    /// The new message is dropped.
+    DropNewest,
+}
+
+/// How often messages are handed over again after a failure that is not fatal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Attempts without progress after which the messages are lost; at least 1.
+    pub max_attempts: u32,
+    /// The pause before the second attempt. It doubles with each further one.
+    pub delay: Duration,
+    /// The longest pause.
+    pub max_delay: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 1, delay: Duration::from_millis(100), max_delay: Duration::from_secs(10) }
+    }
+}
+
+/// What became of the messages so far. Queued messages and those in flight are in none of the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Messages that the destination holds.
+    pub acknowledged: u64,
+    /// Their bytes, without what a destination adds.
+    pub bytes: u64,
+    /// Messages that the destination did not take.
+    pub lost: u64,
+    /// Messages that were dropped because the queue was full.
+    pub dropped: u64,
+    /// Attempts that followed a failure.
+    pub retries: u64,
+}
+
+/// Reported when messages are lost, or when all later ones will be.
+#[derive(Debug)]
+pub struct Loss<'a> {
+    /// Why.
+    pub failure: &'a Failure,
+    /// How many messages were lost by this failure.
+    pub n_messages: u64,
+}
+
+/// Why [`Publisher::publish`] did not take a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// [`Publisher::interrupt`] was called while it waited for space. The message is not counted.
+    Interrupted,
+    /// The destination failed for good. The message counts as lost.
+    Failed,
+    /// The publisher is closed. The message counts as lost.
+    Closed,
+}
+
+/// A queue of messages and the worker thread that hands them to a destination. Closed, without waiting for a reader, when dropped.
+pub struct Publisher {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    options: Options,
+    deadline: Deadline,
+    state: Mutex<State>,
+    /// Notified when the worker has something to do.
+    work: Condvar,
+    /// Notified when space is freed, a flush is done or the phase changes.
+    progress: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    queue: VecDeque<Arc<Message>>,
+    /// When the oldest queued message came.
+    oldest_at: Option<Instant>,
+    /// Of queued messages and those in flight.
+    n_held: usize,
+    n_held_bytes: usize,
+    counts: Counts,
+    n_flushes_requested: u64,
+    n_flushes_done: u64,
+    /// Whether callers must not wait.
+    is_interrupted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// Nothing was published.
+    #[default]
+    Idle,
+    /// Messages are handed over.
+    Running,
+    /// The queue takes no more messages; what it has is handed over.
+    Closing,
+    /// The destination failed for good, and the worker ends.
+    Failed,
+    /// The worker ends.
+    Closed,
+}
+
+impl Publisher {
+    /// Starts the worker. Nothing is opened until the first message or flush. `on_loss` is called on the worker's thread.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(
+        destination: impl Destination,
+        options: Options,
+        deadline: Deadline,
+        on_loss: impl FnMut(Loss<'_>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (state, work, progress) = Default::default();
+        let shared = Arc::new(Shared { options, deadline, state, work, progress });
+        let mut worker = Worker {
+            shared: shared.clone(),
+            destination: Box::new(destination),
+            on_loss: Box::new(on_loss),
+            is_connected: false,
+            in_flight: VecDeque::new(),
+            n_acknowledged: 0,
+        };
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
+                let error = io::Error::other("a bug: the destination panicked");
+                worker.fail(&Failure::fatal(error));
+            }
+            worker.shared.end();
+        };
+        let worker = std::thread::Builder::new().name("roiflow-publish".to_owned()).spawn(body)?;
+        Ok(Self { shared, worker: Mutex::new(Some(worker)) })
+    }
+
+    /// Queues a message. If the queue is full, does what [`Options::when_full`] says.
+    ///
+    /// # Errors
+    /// If the message was not taken. One that was dropped because the queue is full is no error.
+    pub fn publish(&self, message: Message) -> Result<(), Refused> {
+        let Options { max_messages, max_bytes, when_full, .. } = self.shared.options;
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(refused) = state.refusal() {
+                state.counts.lost += 1;
+                return Err(refused);
+            }
+            let has_space = state.n_held < max_messages && state.n_held_bytes + message.payload.len() <= max_bytes;
+            if has_space || state.n_held == 0 {
+                break;
+            }
+            match when_full {
+                WhenFull::Wait if state.is_interrupted => return Err(Refused::Interrupted),
+                WhenFull::Wait => state = self.shared.wait_for_progress(state),
+                WhenFull::DropOldest | WhenFull::DropNewest => {
+                    state.counts.dropped += 1;
+                    if when_full == WhenFull::DropNewest {
+                        return Ok(());
+                    }
+                    let Some(oldest) = state.queue.pop_front() else { return Ok(()) };
+                    state.release(&oldest);
+                }
+            }
+        }
+        state.n_held += 1;
+        state.n_held_bytes += message.payload.len();
+        state.queue.push_back(Arc::new(message));
+        // Notified once to begin a batch, and once when it is full.
+        let is_first = state.oldest_at.is_none();
+        state.oldest_at.get_or_insert_with(Instant::now);
+        if is_first || self.shared.is_batch_full(&state) {
+            self.shared.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Lets the worker connect to the destination before the first message. Does not wait.
+    pub fn connect(&self) {
+        self.shared.request_flush(&mut self.shared.lock());
+    }
+
+    /// Connects, and blocks until everything that was published is acknowledged, lost or dropped. Returns early if it is interrupted.
+    pub fn flush(&self) {
+        let mut state = self.shared.lock();
+        let flush = self.shared.request_flush(&mut state);
+        while state.n_flushes_done < flush && !state.is_interrupted && state.refusal().is_none() {
+            state = self.shared.wait_for_progress(state);
+        }
+    }
+
+    /// Wakes callers that wait, and lets no caller wait until [`Publisher::resume`].
+    pub fn interrupt(&self) {
+        self.shared.lock().is_interrupted = true;
+        self.shared.progress.notify_all();
+    }
+
+    /// Lets callers wait again.
+    pub fn resume(&self) {
+        self.shared.lock().is_interrupted = false;
+    }
+
+    /// What became of the messages so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().counts
+    }
+
+    /// Hands over what is queued, which may wait for a reader until `deadline`, and ends the worker. Messages that are not acknowledged by
+    /// then count as lost. Later calls only return the counts.
+    pub fn close(&self, deadline: Instant) -> Counts {
+        self.shared.deadline.set(deadline);
+        let mut state = self.shared.lock();
+        if matches!(state.phase, Phase::Idle | Phase::Running) {
+            state.phase = Phase::Closing;
+        }
+        self.shared.work.notify_one();
+        self.shared.progress.notify_all();
+        let end = deadline.max(Instant::now()) + CLOSE_PATIENCE;
+        while state.phase == Phase::Closing {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::warn!("a destination of results does not return; {} messages are lost", state.n_held);
+                let lost = state.n_held as u64;
+                return Counts { lost: state.counts.lost + lost, ..state.counts };
+            }
+            state = self.shared.progress.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let counts = state.counts;
+        drop(state);
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It has nothing left to do. A worker that drops its own publisher cannot wait for itself.
+        if let Some(worker) = worker.filter(|worker| worker.thread().id() != std::thread::current().id()) {
+            let _ended = worker.join();
+        }
+        counts
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.close(Instant::now());
+    }
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("Publisher").field("phase", &state.phase).field("held", &state.n_held).field("counts", &state.counts).finish()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_progress<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request_flush(&self, state: &mut State) -> u64 {
+        state.n_flushes_requested += 1;
+        self.work.notify_one();
+        state.n_flushes_requested
+    }
+
+    /// Whether the worker should not wait for more messages: it would else be idle while the queue fills up.
+    fn is_batch_full(&self, state: &State) -> bool {
+        2 * state.n_held >= self.options.max_messages || 2 * state.n_held_bytes >= self.options.max_bytes
+    }
+
+    /// Waits for something to do: the queued messages, and the number of the last flush that was requested. `None` at the end.
+    fn next_batch(&self) -> Option<(VecDeque<Arc<Message>>, u64)> {
+        let mut state = self.lock();
+        loop {
+            let is_idle = state.queue.is_empty() && state.n_flushes_requested == state.n_flushes_done;
+            if is_idle && state.phase == Phase::Closing {
+                return None;
+            }
+            let is_due = state.n_flushes_requested > state.n_flushes_done || state.phase != Phase::Running || self.is_batch_full(&state);
+            let linger = state.oldest_at.map(|at| self.options.linger.saturating_sub(at.elapsed()));
+            if !is_idle && (is_due || linger.is_none_or(|linger| linger.is_zero())) {
+                if state.phase == Phase::Idle && !state.queue.is_empty() {
+                    state.phase = Phase::Running;
+                }
+                state.oldest_at = None;
+                return Some((std::mem::take(&mut state.queue), state.n_flushes_requested));
+            }
+            state = match linger {
+                Some(linger) => self.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.lock();
+        if state.phase != Phase::Failed {
+            state.phase = Phase::Closed;
+        }
+        self.progress.notify_all();
+    }
+}
+
+impl State {
+    fn refusal(&self) -> Option<Refused> {
+        match self.phase {
+            Phase::Idle | Phase::Running => None,
+            Phase::Failed => Some(Refused::Failed),
+            Phase::Closing | Phase::Closed => Some(Refused::Closed),
+        }
+    }
+
+    fn release(&mut self, message: &Message) {
+        self.n_held -= 1;
+        self.n_held_bytes -= message.payload.len();
+    }
+
+    fn lose(&mut self, messages: &VecDeque<Arc<Message>>) {
+        messages.iter().for_each(|message| self.release(message));
+        self.counts.lost += messages.len() as u64;
+    }
+
+    /// Loses everything; returns how many messages that are.
+    fn fail(&mut self) -> u64 {
+        self.phase = Phase::Failed;
+        self.queue.clear();
+        self.n_held_bytes = 0;
+        let n_lost = std::mem::take(&mut self.n_held) as u64;
+        self.counts.lost += n_lost;
+        n_lost
+    }
+}
+
+/// The thread's own part of a publisher.
+struct Worker {
+    shared: Arc<Shared>,
+    destination: Box<dyn Destination>,
+    on_loss: Box<dyn FnMut(Loss<'_>) + Send>,
+    is_connected: bool,
+    /// Handed over and not acknowledged.
+    in_flight: VecDeque<Arc<Message>>,
+    /// The destination's cursor as it was last seen.
+    n_acknowledged: u64,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        while let Some((batch, n_flushes)) = self.shared.next_batch() {
+            if self.send(batch).is_err() {
+                return;
+            }
+            self.shared.lock().n_flushes_done = n_flushes;
+            self.shared.progress.notify_all();
+        }
+        // A message that was committed, but not completed, has its last chance.
+        if self.is_connected || !self.in_flight.is_empty() {
+            let closed = self.attempt(&mut VecDeque::new()).and_then(|()| self.destination.close());
+            self.settle();
+            let failure = closed.err().unwrap_or_else(|| Failure::retryable(io::Error::other("it was not acknowledged")));
+            let rest = std::mem::take(&mut self.in_flight);
+            self.give_up(&failure, &rest);
+        }
+    }
+
+    /// Hands over messages until they are acknowledged or lost. Fails with the destination.
+    fn send(&mut self, mut messages: VecDeque<Arc<Message>>) -> Result<(), ()> {
+        let Retry { max_attempts, delay, max_delay } = self.shared.options.retry;
+        let mut n_attempts = 0;
+        loop {
+            let before = self.n_acknowledged;
+            let attempt = self.attempt(&mut messages);
+            self.settle();
+            let Err(failure) = attempt else { return Ok(()) };
+            self.is_connected = false;
+            let n_committed = self.destination.committed().saturating_sub(self.n_acknowledged) as usize;
+            let mut returned = self.in_flight.split_off(n_committed.min(self.in_flight.len()));
+            returned.append(&mut messages);
+            messages = returned;
+            if failure.is_fatal() {
+                self.fail(&failure);
+                return Err(());
+            }
+            n_attempts = if self.n_acknowledged > before { 1 } else { n_attempts + 1 };
+            let pause = delay.saturating_mul(1 << (n_attempts - 1).min(16)).min(max_delay);
+            if n_attempts >= max_attempts || self.shared.deadline.sleep(pause).is_err() {
+                self.give_up(&failure, &messages);
+                return Ok(());
+            }
+            self.shared.lock().counts.retries += 1;
+        }
+    }
+
+    fn attempt(&mut self, messages: &mut VecDeque<Arc<Message>>) -> Result<(), Failure> {
+        if !self.is_connected {
+            self.destination.connect(&self.shared.deadline)?;
+            self.is_connected = true;
+        }
+        while let Some(message) = messages.pop_front() {
+            self.in_flight.push_back(message.clone());
+            self.destination.publish(&message)?;
+            self.settle();
+        }
+        self.destination.flush()
+    }
+
+    /// Takes account of what the destination has acknowledged.
+    fn settle(&mut self) {
+        let n_acknowledged = self.destination.acknowledged();
+        let n_new = n_acknowledged.saturating_sub(self.n_acknowledged) as usize;
+        self.n_acknowledged = n_acknowledged;
+        if n_new == 0 {
+            return;
+        }
+        let mut state = self.shared.lock();
+        for message in self.in_flight.drain(..n_new.min(self.in_flight.len())) {
+            state.release(&message);
+            state.counts.acknowledged += 1;
+            state.counts.bytes += message.payload.len() as u64;
+        }
+        drop(state);
+        self.shared.progress.notify_all();
+    }
+
+    /// Counts messages as lost, and reports it.
+    fn give_up(&mut self, failure: &Failure, messages: &VecDeque<Arc<Message>>) {
+        if messages.is_empty() {
+            return;
+        }
+        self.shared.lock().lose(messages);
+        (self.on_loss)(Loss { failure, n_messages: messages.len() as u64 });
+        self.shared.progress.notify_all();
+    }
+
+    /// The destination failed for good: everything is lost.
+    fn fail(&mut self, failure: &Failure) {
+        let n_messages = self.shared.lock().fail();
+        (self.on_loss)(Loss { failure, n_messages });
+        self.shared.progress.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// What takes longer hangs.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// What the destination of a test does with a call, which waits for it.
+    enum Answer {
+        Accept,
+        /// Accepts without an acknowledgement.
+        Keep,
+        /// As [`Answer::Keep`], but the message can't be taken back.
+        Commit,
+        Fail,
+        FailForGood,
+        Panic,
+    }
+
+    /// A destination whose every call waits for the test.
+    struct Scripted {
+        calls: Sender<String>,
+        answers: Receiver<Answer>,
+        n_acknowledged: u64,
+        n_committed: u64,
+        n_handed_over: u64,
+    }
+
+    impl Scripted {
+        fn call(&mut self, call: String) -> Result<(), Failure> {
+            self.calls.send(call).map_err(|_| Failure::fatal(ErrorKind::Other.into()))?;
+            let failed = || io::Error::other("on purpose");
+            match self.answers.recv_timeout(LIMIT) {
+                Ok(Answer::Accept) => self.n_acknowledged = self.n_handed_over,
+                Ok(Answer::Keep) => {}
+                Ok(Answer::Commit) => self.n_committed = self.n_handed_over,
+                Ok(Answer::Panic) => panic!("on purpose"),
+                answer => {
+                    self.n_committed = self.committed();
+                    self.n_handed_over = self.n_committed;
+                    let is_fatal = !matches!(answer, Ok(Answer::Fail));
+                    return Err(if is_fatal { Failure::fatal(failed()) } else { Failure::retryable(failed()) });
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl Destination for Scripted {
+        fn connect(&mut self, _deadline: &Deadline) -> Result<(), Failure> {
+            self.call("connect".to_owned())
+        }
+
+        fn publish(&mut self, message: &Message) -> Result<(), Failure> {
+            self.n_handed_over += 1;
+            self.call(String::from_utf8(message.payload.clone()).unwrap())
+        }
+
+        fn flush(&mut self) -> Result<(), Failure> {
+            self.call("flush".to_owned())
+        }
+
+        fn acknowledged(&self) -> u64 {
+            self.n_acknowledged
+        }
+
+        fn committed(&self) -> u64 {
+            self.n_committed.max(self.n_acknowledged)
+        }
+
+        fn close(&mut self) -> Result<(), Failure> {
+            self.call("close".to_owned())
+        }
+    }
+
+    /// A publisher, the calls of its destination, and the answers to them.
+    struct Rig {
+        publisher: Arc<Publisher>,
+        calls: Receiver<String>,
+        answers: Sender<Answer>,
+        losses: Receiver<u64>,
+    }
+
+    impl Rig {
+        fn new(options: Options) -> Self {
+            let ((calls, of_test), (answers, of_destination), (lost, losses)) = (channel(), channel(), channel());
+            let destination = Scripted { calls, answers: of_destination, n_acknowledged: 0, n_committed: 0, n_handed_over: 0 };
+            let on_loss = move |loss: Loss<'_>| {
+                // Some tests do not look.
+                let _sent = lost.send(loss.n_messages);
+            };
+            let publisher = Publisher::start(destination, options, Deadline::default(), on_loss).unwrap();
+            Self { publisher: Arc::new(publisher), calls: of_test, answers, losses }
+        }
+
+        /// Expects these calls, and gives each its answer.
+        fn expect<const N: usize>(&self, calls: [(&str, Answer); N]) {
+            for (call, answer) in calls {
+                assert_eq!(self.calls.recv_timeout(LIMIT).unwrap(), call);
+                self.answers.send(answer).unwrap();
+            }
+        }
+
+        fn publish(&self, text: &str) -> Result<(), Refused> {
+            self.publisher.publish(message(text))
+        }
+
+        /// Calls `act` on another thread.
+        fn spawn<T: Send + 'static>(&self, act: impl FnOnce(&Publisher) -> T + Send + 'static) -> JoinHandle<T> {
+            let publisher = self.publisher.clone();
+            std::thread::spawn(move || act(&publisher))
+        }
+
+        /// Accepts the end of the stream.
+        fn close(self) -> Counts {
+            let closing = self.spawn(|publisher| publisher.close(Instant::now() + LIMIT));
+            self.expect([("flush", Answer::Accept), ("close", Answer::Accept)]);
+            closing.join().unwrap()
+        }
+    }
+
+    impl Rig {
+        /// Closes, and accepts everything until then.
+        fn accept_all(self) -> Counts {
+            let closing = self.spawn(|publisher| publisher.close(Instant::now() + LIMIT));
+            while !closing.is_finished() {
+                if self.calls.recv_timeout(Duration::from_millis(1)).is_ok() {
+                    self.answers.send(Answer::Accept).unwrap();
+                }
+            }
+            closing.join().unwrap()
+        }
+    }
+
+    fn message(text: &str) -> Message {
+        Message { payload: text.into(), stream: None }
+    }
+
+    /// Nothing is handed over before a batch is full or a flush is requested, but for the first message.
+    fn patient() -> Options {
+        Options { max_messages: 4, linger: LIMIT, ..Options::default() }
+    }
+
+    #[test]
+    fn the_first_message_does_not_wait_and_later_ones_come_together() {
+        let rig = Rig::new(patient());
+        rig.publisher.connect();
+        rig.expect([("connect", Answer::Accept), ("flush", Answer::Accept)]);
+        rig.publish("a").unwrap();
+        rig.expect([("a", Answer::Accept), ("flush", Answer::Accept)]);
+        rig.publish("b").unwrap();
+        rig.publish("c").unwrap();
+        rig.expect([("b", Answer::Keep), ("c", Answer::Keep), ("flush", Answer::Accept)]);
+        rig.publish("d").unwrap();
+        let flush = rig.spawn(Publisher::flush);
+        rig.expect([("d", Answer::Keep), ("flush", Answer::Accept)]);
+        flush.join().unwrap();
+        assert_eq!(rig.close(), Counts { acknowledged: 4, bytes: 4, ..Counts::default() });
+    }
+
+    #[test]
+    fn a_message_waits_no_longer_than_the_linger_time() {
+        let rig = Rig::new(Options { linger: Duration::from_millis(1), ..Options::default() });
+        for text in ["a", "b"] {
+            rig.publish(text).unwrap();
+            if text == "a" {
+                rig.expect([("connect", Answer::Accept)]);
+            }
+            rig.expect([(text, Answer::Keep), ("flush", Answer::Accept)]);
+        }
+        assert_eq!(rig.close().acknowledged, 2);
+    }
+
+    #[test]
+    fn a_full_queue_blocks_until_a_message_is_acknowledged() {
+        let rig = Rig::new(Options { max_messages: 2, ..patient() });
+        rig.publish("a").unwrap();
+        assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
+        rig.publish("b").unwrap();
+        let waiting = rig.spawn(|publisher| publisher.publish(message("c")));
+        rig.answers.send(Answer::Accept).unwrap();
+        rig.expect([("a", Answer::Keep)]);
+        assert!(!waiting.is_finished(), "in flight counts");
+        rig.expect([("flush", Answer::Accept), ("b", Answer::Accept)]);
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+        assert_eq!(rig.accept_all().acknowledged, 3);
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_a_large_message_passes_alone() {
+        let rig = Rig::new(Options { max_bytes: 4, when_full: WhenFull::DropNewest, ..patient() });
+        rig.publish("longer than all").unwrap();
+        rig.publish("a").unwrap();
+        rig.expect([("connect", Answer::Accept), ("longer than all", Answer::Accept), ("flush", Answer::Accept)]);
+        assert_eq!(rig.close(), Counts { acknowledged: 1, bytes: 15, dropped: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn an_interrupt_wakes_a_caller_that_waits_for_space() {
+        let rig = Rig::new(Options { max_messages: 1, ..patient() });
+        rig.publish("a").unwrap();
+        let waiting = rig.spawn(|publisher| publisher.publish(message("b")));
+        let flushing = rig.spawn(Publisher::flush);
+        rig.publisher.interrupt();
+        assert_eq!(waiting.join().unwrap(), Err(Refused::Interrupted));
+        flushing.join().unwrap();
+        rig.publisher.resume();
+        assert_eq!(rig.accept_all(), Counts { acknowledged: 1, bytes: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_oldest_or_the_newest() {
+        for (when_full, kept) in [(WhenFull::DropOldest, ["c", "d"]), (WhenFull::DropNewest, ["b", "c"])] {
+            let rig = Rig::new(Options { max_messages: 3, when_full, ..patient() });
+            rig.publish("a").unwrap();
+            // In flight from here on, and not dropped.
+            assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
+            ["b", "c", "d"].iter().for_each(|text| rig.publish(text).unwrap());
+            rig.answers.send(Answer::Accept).unwrap();
+            rig.expect([("a", Answer::Accept), ("flush", Answer::Accept)]);
+            rig.expect([(kept[0], Answer::Accept), (kept[1], Answer::Accept), ("flush", Answer::Accept)]);
+            assert_eq!(rig.close(), Counts { acknowledged: 3, bytes: 3, dropped: 1, ..Counts::default() }, "{when_full:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_failure_the_rest_is_handed_over_again_in_order() {
+        let retry = Retry { max_attempts: 3, delay: Duration::ZERO, ..Retry::default() };
+        let rig = Rig::new(Options { max_messages: 6, retry, ..patient() });
+        rig.publish("first").unwrap();
+        rig.expect([("connect", Answer::Accept), ("first", Answer::Accept), ("flush", Answer::Accept)]);
+        ["a", "b", "c"].iter().for_each(|text| rig.publish(text).unwrap());
+        // The first is acknowledged, the second is written in part, the third is forgotten.
+        rig.expect([("a", Answer::Accept), ("b", Answer::Commit), ("c", Answer::Fail), ("connect", Answer::Fail)]);
+        rig.expect([("connect", Answer::Keep), ("c", Answer::Keep), ("flush", Answer::Accept)]);
+        let counts = rig.close();
+        assert_eq!(counts, Counts { acknowledged: 4, bytes: 8, retries: 2, ..Counts::default() });
+    }
+
+    #[test]
+    fn messages_are_lost_after_the_last_attempt_and_later_ones_are_tried() {
+        let rig = Rig::new(patient());
+        rig.publish("a").unwrap();
+        rig.expect([("connect", Answer::Accept), ("a", Answer::Fail)]);
+        assert_eq!(rig.losses.recv_timeout(LIMIT), Ok(1));
+        rig.publish("b").unwrap();
+        rig.publish("c").unwrap();
+        rig.expect([("connect", Answer::Keep), ("b", Answer::Keep), ("c", Answer::Keep), ("flush", Answer::Accept)]);
+        assert_eq!(rig.close(), Counts { acknowledged: 2, bytes: 2, lost: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn after_a_fatal_failure_messages_are_refused_and_counted() {
+        for answer in [Answer::FailForGood, Answer::Panic] {
+            let rig = Rig::new(Options { max_messages: 1, ..patient() });
+            rig.publish("a").unwrap();
+            let waiting = rig.spawn(|publisher| publisher.publish(message("b")));
+            rig.expect([("connect", answer)]);
+            assert_eq!(waiting.join().unwrap(), Err(Refused::Failed));
+            assert_eq!(rig.losses.recv_timeout(LIMIT), Ok(1));
+            rig.publisher.flush();
+            assert_eq!(rig.publish("c"), Err(Refused::Failed));
+            assert_eq!(rig.publisher.close(Instant::now()), Counts { lost: 3, ..Counts::default() });
+        }
+    }
+
+    #[test]
+    fn what_was_never_acknowledged_is_lost_when_it_is_closed() {
+        let rig = Rig::new(patient());
+        rig.publish("a").unwrap();
+        rig.expect([("connect", Answer::Keep), ("a", Answer::Keep), ("flush", Answer::Keep)]);
+        let closing = rig.spawn(|publisher| publisher.close(Instant::now() + LIMIT));
+        rig.expect([("flush", Answer::Keep), ("close", Answer::Fail)]);
+        assert_eq!(closing.join().unwrap(), Counts { lost: 1, ..Counts::default() });
+        assert_eq!((rig.losses.recv_timeout(LIMIT), rig.publish("b")), (Ok(1), Err(Refused::Closed)));
+    }
+
+    #[test]
+    fn a_destination_that_does_not_return_does_not_hold_up_the_close() {
+        let rig = Rig::new(patient());
+        rig.publish("a").unwrap();
+        assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
+        assert_eq!(rig.publisher.close(Instant::now()).lost, 1);
+        rig.answers.send(Answer::FailForGood).unwrap();
+    }
+}
