@@ -36,12 +36,13 @@ pub mod cli;
 pub mod elements;
 #[cfg(feature = "gst")]
 pub mod pipeline;
-pub mod publish;
 #[cfg(feature = "gst")]
 use roiflow_devices::folders;
 pub use roiflow_results::redaction;
 pub use roiflow_runtime::inputs;
-pub use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
+pub use {
+    roiflow_devices as devices, roiflow_publish as publish, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision,
+};
 
 /// A picture, its regions, what was found in it.
 pub mod frame {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const CRATES: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("results", &[]),
+    ("publish", &[]),
     ("vision", &["tensor", "results"]),
     ("runtime", &["tensor"]),
     ("devices", &["tensor", "runtime"]),
