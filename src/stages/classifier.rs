@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::output_check::OutputCheck;
-use super::spec::{Head, describe};
+use super::results::add_attributes;
+use super::spec::describe;
 use super::{ModelSpec, Permit, Region, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Outcome, ScoredLabel, Similarity, Transform};
+use crate::frame::{Classification, Frame, ObjectId, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
-use crate::vision::decode::{ClassOutcome, Output};
+use crate::vision::decode::{Output, Results};
 
 /// A classifier put to work. Each region is a frame of its own, zero-copy; the regions of a frame run in one call where the model
 /// and its device gain by that, else one by one, as many at once as there are requests.
@@ -59,11 +60,11 @@ impl Classifier {
 
     fn of(instance: Arc<Instance<RegionJob>>, options: &StageOptions) -> Result<Self> {
         let spec = Arc::new(describe(options, &instance.info)?);
-        if !matches!(spec.task, Task::Classification { .. }) {
+        if spec.task != Task::Classification {
             let message = format!(
                 "`{}` is described as {} by its description {}: a classifier needs `task = \"classification\"`",
                 options.model.display(),
-                spec.task_name(),
+                spec.task,
                 spec.source
             );
             return Err(Error::new(ErrorKind::Config, message));
@@ -274,7 +275,7 @@ struct RegionJob {
 }
 
 impl Job for RegionJob {
-    type Scratch = ();
+    type Scratch = Results;
 
     fn frame(&self) -> &Frame {
         self.picture.as_ref().expect("only deliver takes it")
@@ -300,11 +301,11 @@ impl Job for RegionJob {
         &self.spec
     }
 
-    fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
-        let Task::Classification { heads } = &self.spec.task else { return Err(stopped()) };
-        self.check.look_at_classes(&self.spec, heads, outputs);
-        self.said = classify(heads, &self.spec.model_name, outputs)?;
-        Ok(())
+    fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, results: &mut Results) -> Result<()> {
+        let (spec, said) = (&self.spec, &mut self.said);
+        self.check.decode(spec, outputs, results, |head, results| {
+            add_attributes(head, &spec.model_name, results, said);
+        })
     }
 
     fn deliver(mut self, ended: Result<()>) {
@@ -331,36 +332,6 @@ impl RegionJob {
             }
         }
     }
-}
-
-/// What the heads say of the outputs of one row, but for what is below their thresholds.
-pub(super) fn classify(heads: &[Head], model: &Arc<str>, outputs: &[Output<'_>]) -> Result<Vec<Classification>> {
-    let mut said = Vec::with_capacity(heads.len());
-    for head in heads {
-        let output = &outputs[head.output_idx];
-        if let Some(outcome) = outcome(head, head.decoder.decode(output, head.threshold)?, output.shape) {
-            said.push(Classification { name: head.name.clone(), model: model.clone(), outcome });
-        }
-    }
-    Ok(said)
-}
-
-/// What a head says, with the names of its classes; `None` if that is below its threshold.
-fn outcome(head: &Head, said: ClassOutcome, shape: &[usize]) -> Option<Outcome> {
-    let label_of = |class_id: u32| head.labels.get(class_id).cloned();
-    Some(match said {
-        ClassOutcome::Label { score, .. } if score < head.threshold => return None,
-        ClassOutcome::Label { class_id, score } => Outcome::Label { label_id: class_id, label: label_of(class_id), confidence: score },
-        ClassOutcome::Labels(labels) => {
-            let named = |(class_id, score)| ScoredLabel { label_id: class_id, label: label_of(class_id), confidence: score };
-            Outcome::Labels(labels.into_iter().filter(|(_, score)| *score >= head.threshold).map(named).collect())
-        }
-        ClassOutcome::Value(value) => Outcome::Value(value),
-        ClassOutcome::Vector(data) => {
-            let shape = if shape.iter().product::<usize>() == data.len() { shape.to_vec() } else { vec![data.len()] };
-            Outcome::Tensor { shape, data: data.into() }
-        }
-    })
 }
 
 impl Drop for RegionJob {

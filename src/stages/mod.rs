@@ -26,6 +26,7 @@ mod nearest;
 mod output_check;
 mod pace;
 pub mod permit;
+mod results;
 pub mod reuse;
 mod rows;
 pub mod spec;
@@ -46,9 +47,6 @@ pub use motion::MotionGate;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
 pub use reuse::{AnswerCache, ReuseOptions};
-pub use spec::{
-    Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_box_scheme,
-    register_class_scheme, register_device,
-};
+pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_device};
 pub use track::{TrackCounts, TrackOptions, Tracker};
 pub use window::{Ticket, Window};
