@@ -53,7 +53,6 @@ impl Decoder for Warmth {
     }
 
     fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let colors = outputs[0].data;
         results.say(Outcome::Value((colors[0] - colors[2]) * self.gain));
         Ok(())

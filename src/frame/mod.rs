@@ -3,12 +3,13 @@
 //! A [`Frame`] is planes (tensors over somebody's memory) plus a pixel format and the meaning of its colors. A region of a
 //! frame is again a `Frame`: same memory, other offset and extent, nothing copied, nothing allocated.
 //!
-//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`similarity`], [`detection`].
+//! Reading order: [`mod@format`], [`rect`], [`region`], [`transform`], [`similarity`], [`geometry`], [`detection`].
 //!
 //! Knows tensors. Knows no models, no threads, no GStreamer.
 
 pub mod detection;
 pub mod format;
+pub mod geometry;
 pub mod rect;
 pub mod region;
 pub mod similarity;
@@ -16,6 +17,7 @@ pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel, TrackState};
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
+pub use geometry::{Geometry, Grid, Keypoint, Keypoints, RotatedRect, Skeleton};
 pub use rect::{PixelRect, Point, Rect, Size};
 pub use similarity::Similarity;
 pub use transform::Transform;

@@ -10,7 +10,7 @@ use super::output_check::OutputCheck;
 use super::results::add_attributes;
 use super::spec::describe;
 use super::{ModelSpec, Permit, Region, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Similarity, Transform};
+use crate::frame::{Classification, Frame, ObjectId, Point, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{Output, Results};
 
@@ -111,13 +111,16 @@ impl Classifier {
     }
 
     /// The picture of a region: the part of the frame that is cut out, or the frame and the way to the keypoints in it.
-    fn picture(&self, frame: &Frame, region: &Region) -> Result<(Frame, Option<Similarity>)> {
+    fn picture(&self, frame: &Frame, region: &Region) -> Result<Picture> {
         if let Some(alignment) = self.spec.cut.alignment(&region.keypoints, self.spec.input_size) {
-            return Ok((frame.clone(), Some(alignment)));
+            return Ok(Picture { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment) });
         }
         self.n_unaligned.fetch_add(u64::from(!self.spec.cut.align.is_empty()), Ordering::Relaxed);
         match self.spec.cut.rect(region.rect, frame.size()) {
-            Some(rect) => Ok((frame.region(rect)?, None)),
+            Some(rect) => {
+                let corner = Point { x: rect.x as f32, y: rect.y as f32 };
+                Ok(Picture { frame: frame.region(rect)?, corner, alignment: None })
+            }
             None => {
                 let (rect, size) = (region.rect, frame.size());
                 Err(Error::new(ErrorKind::Tensor, format!("region {rect:?}: expected at least a part of it inside a frame of {size}")))
@@ -128,7 +131,7 @@ impl Classifier {
     fn job(
         &self,
         id: ObjectId,
-        (picture, alignment): (Frame, Option<Similarity>),
+        picture: Picture,
         frame_number: u64,
         permit: &Arc<Permit>,
         span: &tracing::Span,
@@ -141,8 +144,9 @@ impl Classifier {
             span: span.clone(),
             spec: self.spec.clone(),
             check: self.check.clone(),
-            picture: Some(picture),
-            alignment,
+            picture: Some(picture.frame),
+            corner: picture.corner,
+            alignment: picture.alignment,
             said: Vec::new(),
             task: Some(task.clone()),
         }
@@ -160,8 +164,9 @@ impl Classifier {
     fn classify_with(&self, frame: &Frame, permit: &Arc<Permit>) -> Result<Vec<Classification>> {
         let mut classified = wait_for(|done| {
             let done: Done = Box::new(move |classified| done(Ok(classified)));
+            let picture = Picture { frame: frame.clone(), corner: Point::default(), alignment: None };
             let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
-            self.client.submit_alone(self.job(ObjectId::next(), (frame.clone(), None), 0, permit, &tracing::Span::current(), &task));
+            self.client.submit_alone(self.job(ObjectId::next(), picture, 0, permit, &tracing::Span::current(), &task));
         })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
@@ -260,6 +265,15 @@ struct FrameTask {
     results: Mutex<(Classified, Option<Done>)>,
 }
 
+/// What a region's input is made of.
+struct Picture {
+    frame: Frame,
+    /// Where it begins in the frame that was given.
+    corner: Point,
+    /// The way from the input to the frame, where keypoints are brought to their places.
+    alignment: Option<Similarity>,
+}
+
 struct RegionJob {
     id: ObjectId,
     frame_number: u64,
@@ -268,6 +282,8 @@ struct RegionJob {
     spec: Arc<ModelSpec>,
     check: Arc<OutputCheck>,
     picture: Option<Frame>,
+    /// Where the picture begins in the frame.
+    corner: Point,
     alignment: Option<Similarity>,
     /// What the heads say, but for what is below their thresholds.
     said: Vec<Classification>,
@@ -301,11 +317,18 @@ impl Job for RegionJob {
         &self.spec
     }
 
-    fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, results: &mut Results) -> Result<()> {
-        let (spec, said) = (&self.spec, &mut self.said);
-        self.check.decode(spec, outputs, results, |head, results| {
-            add_attributes(head, &spec.model_name, results, said);
-        })
+    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
+        let (spec, alignment, said) = (&self.spec, self.alignment, &mut self.said);
+        let in_region = frame_from_input.then_move(self.corner.x, self.corner.y);
+        let place = |point: Point| match alignment {
+            // Whole numbers are the centers of pixels there.
+            Some(alignment) => {
+                let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
+                Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
+            }
+            None => in_region.apply_to_point(point),
+        };
+        self.check.decode(spec, outputs, results, |head, results| add_attributes(head, &spec.model_name, results, place, said))
     }
 
     fn deliver(mut self, ended: Result<()>) {

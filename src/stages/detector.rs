@@ -10,7 +10,7 @@ use super::output_check::OutputCheck;
 use super::results::add_results;
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Detection, Frame, ObjectId, PixelRect, Rect, Transform};
+use crate::frame::{Classification, Detection, Frame, ObjectId, PixelRect, Point, Rect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::decode::{Output, Results};
 
@@ -227,12 +227,16 @@ impl RegionsTask {
             let mut state = self.state.lock().unwrap();
             match found {
                 Ok(Found { mut detections, said }) => {
-                    state.said.extend(said.into_iter().map(|said| (parent, said)));
+                    // The region's space begins at its corner, and has the frame's scale.
+                    let (left, top) = (region.x as f32, region.y as f32);
+                    state.said.extend(said.into_iter().map(|mut said| {
+                        said.outcome.map(|point| Point { x: point.x + left, y: point.y + top });
+                        (parent, said)
+                    }));
                     for detection in &mut detections {
                         detection.parent = Some(parent);
-                        // The region's space begins at its corner, and has the frame's scale.
                         let Rect { x, y, .. } = detection.rect;
-                        detection.move_to(Rect { x: x + region.x as f32, y: y + region.y as f32, ..detection.rect });
+                        detection.move_to(Rect { x: x + left, y: y + top, ..detection.rect });
                     }
                     state.found[region_idx] = detections;
                 }

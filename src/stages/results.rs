@@ -3,18 +3,8 @@
 use std::sync::Arc;
 
 use super::Head;
-use crate::frame::{Classification, Detection, ObjectId, Outcome, Transform};
+use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Transform};
 use crate::vision::decode::{RawAttribute, Results};
-
-/// Takes the attributes of the whole image out of the results of a head, which go by its name unless they have their own.
-pub(super) fn add_attributes(head: &Head, model: &Arc<str>, results: &mut Results, said: &mut Vec<Classification>) {
-    for RawAttribute { of, name, mut outcome } in results.attributes.drain(..) {
-        if of.is_none() {
-            name_classes(&mut outcome, head);
-            said.push(Classification { name: name.unwrap_or_else(|| head.name.clone()), model: model.clone(), outcome });
-        }
-    }
-}
 
 /// Takes all results of a head: its boxes as new detections with their attributes, and what it says of the whole image.
 pub(super) fn add_results(
@@ -38,22 +28,44 @@ pub(super) fn add_results(
         label: head.labels.get(found.class_id).cloned(),
         classifications: Vec::new(),
     }));
-    for attribute in results.attributes.iter_mut() {
-        let Some(detection) = attribute.of.and_then(|found| detections.get_mut(n_before + found)) else { continue };
-        let mut outcome = std::mem::replace(&mut attribute.outcome, Outcome::Value(0.0));
-        name_classes(&mut outcome, head);
-        let name = attribute.name.clone().unwrap_or_else(|| head.name.clone());
-        detection.classifications.push(Classification { name, model: model.clone(), outcome });
+    for attribute in results.attributes.drain(..) {
+        let of = attribute.of.map(|found| detections.get_mut(n_before + found));
+        let classification = classification(head, model, attribute, |point| frame_from_input.apply_to_point(point));
+        match of {
+            None => said.push(classification),
+            Some(Some(detection)) => detection.classifications.push(classification),
+            // Of a detection that is not there.
+            Some(None) => {}
+        }
     }
-    add_attributes(head, model, results, said);
 }
 
-/// Gives classes the names of the head's labels.
-fn name_classes(outcome: &mut Outcome, head: &Head) {
+/// Takes the attributes of the whole image out of the results of a head; `frame_from_input` maps the points of their geometry.
+pub(super) fn add_attributes(
+    head: &Head,
+    model: &Arc<str>,
+    results: &mut Results,
+    frame_from_input: impl Fn(Point) -> Point,
+    said: &mut Vec<Classification>,
+) {
+    let of_image = results.attributes.drain(..).filter(|attribute| attribute.of.is_none());
+    said.extend(of_image.map(|attribute| classification(head, model, attribute, &frame_from_input)));
+}
+
+/// An attribute in the frame's space, under the name of its head unless it has its own, and with the names of classes.
+fn classification(
+    head: &Head,
+    model: &Arc<str>,
+    RawAttribute { name, mut outcome, .. }: RawAttribute,
+    frame_from_input: impl Fn(Point) -> Point,
+) -> Classification {
     let name_of = |class_id: u32| head.labels.get(class_id).cloned();
-    match outcome {
+    match &mut outcome {
         Outcome::Label { label_id, label, .. } => *label = label.take().or_else(|| name_of(*label_id)),
         Outcome::Labels(labels) => labels.iter_mut().for_each(|of| of.label = of.label.take().or_else(|| name_of(of.label_id))),
+        Outcome::Geometry(Geometry::ClassMap { labels, .. }) if labels.is_empty() => *labels = head.labels.names(),
         _ => {}
     }
+    outcome.map(frame_from_input);
+    Classification { name: name.unwrap_or_else(|| head.name.clone()), model: model.clone(), outcome }
 }

@@ -130,8 +130,11 @@ impl AnswerCache {
         }
     }
 
-    /// What was said of an object in a frame.
+    /// What was said of an object in a frame. Geometry is not remembered: in another frame it is somewhere else.
     pub fn remember(&mut self, frame_number: u64, name: ObjectId, said: &Classification) {
+        if matches!(said.outcome, Outcome::Geometry(_)) {
+            return;
+        }
         let max_answers = self.options.consensus.max(1) as usize + MAX_AHEAD;
         // Somebody else took its place meanwhile: it was out of sight for long.
         let Some(known) = self.known(name) else { return };
@@ -243,8 +246,6 @@ fn vote(answers: &[(u64, Outcome)]) -> Outcome {
             let values = || outcomes().filter_map(|outcome| if let Outcome::Value(value) = outcome { Some(*value) } else { None });
             Outcome::Value(values().sum::<f32>() / values().count() as f32)
         }
-        // What can't be counted.
-        Outcome::Labels(_) | Outcome::Tensor { .. } => newest.clone(),
         Outcome::Label { .. } => {
             let labels = || {
                 outcomes().filter_map(|outcome| match outcome {
@@ -266,6 +267,8 @@ fn vote(answers: &[(u64, Outcome)]) -> Outcome {
                 None => newest.clone(),
             }
         }
+        // What can't be counted.
+        _ => newest.clone(),
     }
 }
 

@@ -34,6 +34,7 @@ pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
         println!("decoders, {name}: {} boxes", results.boxes.len());
         let mut ours = |n_runs: usize| {
             for _ in 0..n_runs {
+                results.clear();
                 black_box(decoder.decode(black_box(&[output]), INPUT, &mut results).is_ok());
             }
         };

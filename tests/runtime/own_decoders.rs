@@ -3,10 +3,11 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
-use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
+use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 use roiflow::runtime::ErrorKind;
+use roiflow::stages::classifier::Classified;
 use roiflow::stages::detector::DetectedInRegions;
-use roiflow::stages::{Classifier, Detector, Permit, StageOptions};
+use roiflow::stages::{Classifier, Detector, Permit, Region, StageOptions};
 use roiflow::tensor::Result;
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
 
@@ -122,7 +123,7 @@ fn keys_that_do_not_go_together_are_refused() {
         (
             "rectangle.onnx",
             "decoder = \"yolov10\"\nnms = \"linear\"",
-            ["line 8", "`nms` does not go with decoder `yolov10`: expected one of `decoder`, "],
+            ["line 8: `nms` does not go with decoder `yolov10`", "expected one of `decoder`, "],
         ),
         (
             "rectangle.onnx",
@@ -203,7 +204,6 @@ impl Decoder for Fixed {
     }
 
     fn decode(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         results.boxes.push(RawDetection { rect: Rect { x: 8.0, y: 8.0, width: 8.0, height: 8.0 }, score: 0.5, class_id: 0, row: 0 });
         let outcome = Outcome::Value(-self.the_number);
         results.attributes.push(RawAttribute { of: Some(0), name: Some("depth".into()), outcome });
@@ -237,7 +237,7 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
         ("decoder = \"middel\"", ["unknown decoder `middel` for detection", "did you mean `middle`?"]),
         ("decoder = \"middle\"", ["line 6", "missing field `class`"]),
         ("decoder = \"middle\"\nclass = \"a\"", ["line 8, column 9", "expected u32"]),
-        ("decoder = \"middle\"\nclass = 1\nthe-number = 7", ["line 9", "`the-number` does not go with decoder `middle`"]),
+        ("decoder = \"middle\"\nclass = 1\nthe-number = 7", ["line 9: `the-number` does not go with decoder `middle`", "fixed"]),
         ("decoder = \"fixed\"\nthe-number = 7\nthreshold = 0.5", ["`threshold` does not go with decoder `fixed`", "`the-number`"]),
         ("decoder = \"fixed\"\nthe-number = 7\nlables = []", ["unknown field `lables`", "did you mean `labels`?"]),
     ] {
@@ -246,4 +246,77 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     }
     let message = refusal(&scratch, "rectangle.onnx", "decoder = \"middle\"\nclass = 1");
     assert!(message.contains("unknown decoder `middle`"), "registered nowhere else: {message}");
+}
+
+/// A point at a place of the input, of the whole image and of an object.
+#[derive(Debug, serde::Deserialize)]
+struct Pin {
+    x: f32,
+    y: f32,
+}
+
+impl Decoder for Pin {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let pin = |of| RawAttribute { of, name: None, outcome: outline(Point { x: self.x, y: self.y }) };
+        results.attributes.extend([pin(None), pin(Some(0)), pin(Some(9))]);
+        results.boxes.push(RawDetection { rect: Rect { x: 0.0, y: 0.0, width: 8.0, height: 8.0 }, score: 0.5, class_id: 0, row: 0 });
+        Ok(())
+    }
+}
+
+fn outline(point: Point) -> Outcome {
+    Outcome::Geometry(Geometry::Polygons(vec![vec![point]]))
+}
+
+#[test]
+fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
+    let scratch = Scratch::new("geometry");
+    let mut decoders = DecoderRegistry::default();
+    decoders.register("pin", Gives::Anything, |section| section.read::<Pin>());
+    let options = |model: &str, output: &str| StageOptions { decoders: decoders.clone(), ..options(&scratch, model, output) };
+    let black = |width: u32, height: u32| {
+        Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
+    };
+    // A whole frame of twice and four times the input's width and height; then a region from (16, 8) on.
+    let detector = Detector::new(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let Size { width, height } = detector.spec().input_size;
+    let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
+    let (sender, receiver) = mpsc::channel();
+    let told = sender.clone();
+    detector.submit(frame.clone(), 0, Box::new(move |found| told.send(found.unwrap()).unwrap()));
+    let found = receive(&receiver);
+    assert_eq!((found.said.len(), &found.said[0].outcome), (1, &expected));
+    assert_eq!((found.detections.len(), &found.detections[0].classifications[0].outcome), (1, &expected));
+    let (sender, receiver) = mpsc::channel();
+    let region = PixelRect { x: 16, y: 8, width, height };
+    let done = move |found: DetectedInRegions| sender.send(found).unwrap();
+    detector.submit_regions(frame, 1, &[(ObjectId(7), region)], &Permit::new(Instant::now(), None), Box::new(done));
+    let (found, expected) = (receive(&receiver), outline(Point { x: 20.0, y: 10.0 }));
+    assert_eq!((&found.said[0].1.outcome, &found.detections[0].classifications[0].outcome), (&expected, &expected));
+
+    let classifier = Classifier::new(&options("color.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let region = (ObjectId(7), PixelRect { x: 16, y: 8, width: 16, height: 8 });
+    let (sender, receiver) = mpsc::channel();
+    classifier.submit(black(64, 64), 0, [region], Box::new(move |classified| sender.send(classified.classifications).unwrap()));
+    let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
+    assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
+
+    // Along keypoints: the corners of the input are brought to (40, 45) and (56, 61).
+    let aligned = options("color.onnx", "decoder = \"pin\"\nx = 4.5\ny = 2.5");
+    let description = aligned.description.as_ref().unwrap();
+    let text = std::fs::read_to_string(description).unwrap().replace("[input]", "[input]\nalign = [[0.0, 0.0], [1.0, 1.0]]");
+    std::fs::write(description, text).unwrap();
+    let keypoints = [40.0, 56.0].map(|x| Point { x, y: x + 5.0 }).to_vec();
+    let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
+    let (sender, receiver) = mpsc::channel();
+    let done = move |classified: Classified| sender.send(classified.classifications).unwrap();
+    Classifier::new(&aligned).unwrap().submit(black(64, 64), 0, [region], Box::new(done));
+    let [(_, said)] = &receive(&receiver)[..] else { panic!("one region") };
+    let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };
+    let Point { x, y } = polygons[0][0];
+    assert!((x - 48.5).abs() < 1e-3 && (y - 49.5).abs() < 1e-3, "{x}, {y}");
 }

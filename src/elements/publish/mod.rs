@@ -10,6 +10,7 @@
 //!
 //! [`json`] and [`sink`] know no GStreamer.
 
+mod geometry;
 mod imp;
 pub mod json;
 pub mod sink;

@@ -39,6 +39,7 @@ impl Head {
     /// # Errors
     /// As there.
     pub fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> tensor::Result<()> {
+        results.clear();
         if let Some(output_idx) = self.output_idx {
             return self.decoder.decode(&outputs[output_idx..=output_idx], input, results);
         }
@@ -374,9 +375,9 @@ fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
 /// The error of a key of this decoder. What serde says has its line, and gets the nearest key.
 fn wrong_key(error: &tensor::Error) -> Error {
     let message = error.to_string();
-    let hint = hint_of_unknown(message.lines().last().unwrap_or_default());
+    let unknown = message.find("unknown ").map_or("", |begin| &message[begin..]);
     let place = if message.starts_with("TOML") { "" } else { "[output] " };
-    config(format!("{place}{message}{hint}"))
+    config(format!("{place}{message}{}", hint_of_unknown(unknown)))
 }
 
 fn unknown_decoder(decoder: &str, task: &str, known: Vec<&str>) -> String {

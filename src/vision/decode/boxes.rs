@@ -268,7 +268,6 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
     }
 
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
         let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
         let score_min = self.class_scores.iter().copied().fold(self.thresholds.score, f32::min);

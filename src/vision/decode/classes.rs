@@ -71,22 +71,35 @@ struct ClassKeys {
     activation: Option<Activation>,
 }
 
-/// The best of several classes.
+/// The best of several classes, or each of them for itself.
 #[derive(Debug)]
 pub(super) struct Classes {
+    is_multi: bool,
     activation: Activation,
     threshold: f32,
 }
 
 impl Classes {
-    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+    /// The best class; of equal ones the first.
+    pub(super) fn best(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
-        let threshold = fraction("threshold", section.threshold.or(threshold).unwrap_or(0.0))?;
-        Ok(Self { activation: activation.unwrap_or_default(), threshold })
+        let threshold = section.threshold.or(threshold).unwrap_or(0.0);
+        Ok(Self { is_multi: false, activation: activation.unwrap_or_default(), threshold: fraction("threshold", threshold)? })
+    }
+
+    /// Every class whose probability is large enough, best first, equal ones in order.
+    pub(super) fn multi(section: &mut Section<'_>) -> Result<Self> {
+        let ClassKeys { threshold, activation } = section.keys()?;
+        let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
+            section.assumed.push("[output] `threshold` is not given: 0.5".to_owned());
+            0.5
+        });
+        let activation = activation.unwrap_or(Activation::Sigmoid);
+        Ok(Self { is_multi: true, activation, threshold: fraction("threshold", threshold)? })
     }
 }
 
-/// Of equal classes the first one is best; values that are not numbers are passed over.
+/// Values that are not numbers are passed over.
 impl Decoder for Classes {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
@@ -94,106 +107,47 @@ impl Decoder for Classes {
     }
 
     fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        let output = scores(outputs, self.activation, results)?;
-        let mut best = (0, f32::NEG_INFINITY);
-        for (class_idx, &value) in output.data.iter().enumerate() {
-            if value > best.1 {
-                best = (class_idx, value);
-            }
-        }
-        let confidence = Normalizer::new(&output, self.activation)?.probability(best.1);
-        // One that is not a number is no less than the threshold.
-        if !(confidence < self.threshold) {
-            results.say(Outcome::Label { label_id: best.0 as u32, label: None, confidence });
-        }
-        Ok(())
-    }
-
-    fn reads(&self) -> Reads {
-        Reads::One
-    }
-
-    fn threshold(&self) -> Option<f32> {
-        Some(self.threshold)
-    }
-
-    fn summary(&self) -> String {
-        format!("activation {}", self.activation)
-    }
-
-    fn missing_activation(&self) -> Option<Activation> {
-        Some(Activation::Softmax)
-    }
-}
-
-/// Every class whose probability is large enough, each for itself.
-#[derive(Debug)]
-pub(super) struct MultiLabel {
-    activation: Activation,
-    threshold: f32,
-}
-
-impl MultiLabel {
-    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
-        let ClassKeys { threshold, activation } = section.keys()?;
-        let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
-            section.assumed.push("[output] `threshold` is not given: 0.5".to_owned());
-            0.5
-        });
-        Ok(Self { activation: activation.unwrap_or(Activation::Sigmoid), threshold: fraction("threshold", threshold)? })
-    }
-}
-
-/// Classes are in the order of their scores, best first, equal ones in order.
-impl Decoder for MultiLabel {
-    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        let (name, shape) = one_port(outputs)?;
-        check(name, shape)
-    }
-
-    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        let output = scores(outputs, self.activation, results)?;
-        let normalizer = Normalizer::new(&output, self.activation)?;
-        let confidences = output.data.iter().map(|&value| normalizer.probability(value));
-        let label = |(label_id, confidence)| ScoredLabel { label_id, label: None, confidence };
-        let mut labels: Vec<ScoredLabel> =
-            (0..).zip(confidences).filter(|(_, confidence)| *confidence >= self.threshold).map(label).collect();
-        labels.sort_by(|one, other| other.confidence.total_cmp(&one.confidence));
-        results.say(Outcome::Labels(labels));
-        Ok(())
-    }
-
-    fn reads(&self) -> Reads {
-        Reads::One
-    }
-
-    fn threshold(&self) -> Option<f32> {
-        Some(self.threshold)
-    }
-
-    fn summary(&self) -> String {
-        format!("activation {}", self.activation)
-    }
-
-    fn missing_activation(&self) -> Option<Activation> {
-        Some(Activation::Sigmoid)
-    }
-}
-
-/// The only output, which has a row of scores; clears the results.
-fn scores<'a>(outputs: &[Output<'a>], activation: Activation, results: &mut Results) -> Result<Output<'a>> {
-    results.clear();
-    let output = one(outputs)?;
-    check(output.name, output.shape)?;
-    results.look_at(
-        &output,
-        match activation {
+        let output = one(outputs)?;
+        check(output.name, output.shape)?;
+        let expected = match self.activation {
             Activation::None => Expected::Probabilities,
             Activation::Softmax => Expected::Logits,
             Activation::Sigmoid | Activation::Bytes => Expected::Numbers,
-        },
-    );
-    Ok(output)
+        };
+        results.look_at(&output, expected);
+        let normalizer = Normalizer::new(&output, self.activation)?;
+        if self.is_multi {
+            let confidences = output.data.iter().map(|&value| normalizer.probability(value));
+            let sure = (0..).zip(confidences).filter(|(_, confidence)| *confidence >= self.threshold);
+            let mut labels: Vec<_> = sure.map(|(label_id, confidence)| ScoredLabel { label_id, label: None, confidence }).collect();
+            labels.sort_by(|one, other| other.confidence.total_cmp(&one.confidence));
+            results.say(Outcome::Labels(labels));
+            return Ok(());
+        }
+        let better = |best: (u32, f32), (class_id, &value): (u32, &f32)| if value > best.1 { (class_id, value) } else { best };
+        let (label_id, value) = (0..).zip(output.data).fold((0, f32::NEG_INFINITY), better);
+        let confidence = normalizer.probability(value);
+        if confidence >= self.threshold {
+            results.say(Outcome::Label { label_id, label: None, confidence });
+        }
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+
+    fn threshold(&self) -> Option<f32> {
+        Some(self.threshold)
+    }
+
+    fn summary(&self) -> String {
+        format!("activation {}", self.activation)
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(if self.is_multi { Activation::Sigmoid } else { Activation::Softmax })
+    }
 }
 
 /// Whether all classes lie along one axis after the first one; their number, 0 if it is not known.

@@ -56,7 +56,6 @@ impl Decoder for Expectation {
     }
 
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Probabilities);

@@ -58,7 +58,8 @@ pub trait Decoder: fmt::Debug + Send + Sync {
     /// `Shape` if not; the message says what was expected and what came.
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
-    /// Replaces `results` by what is in the outputs for one image, in pixels of the input. Allocates nothing but what `results` needs.
+    /// Puts what is in the outputs for one image into `results`, which is empty, in pixels of the input. Allocates nothing but what `results`
+    /// needs.
     ///
     /// # Errors
     /// As [`Decoder::check`], or if an output has not as many values as its shape; `Unsupported` if its values give no result.
@@ -330,9 +331,7 @@ mod tests {
         for (shape, n_values) in [(&[2, 4, 6][..], 48), (&[1, 4, 6], 23), (&[], 1)] {
             let data = vec![0.0; n_values];
             let output = Output { name: "faces", shape, data: &data };
-            let earlier = RawDetection { rect: Default::default(), score: 1.0, class_id: 0, row: 0 };
             let mut results = Results::default();
-            results.boxes.push(earlier);
             let error = decoder("ultraface", "").decode(&[output], Size::new(8, 8), &mut results).unwrap_err();
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
             assert!(results.boxes.is_empty());

@@ -29,7 +29,7 @@ pub struct RawAttribute {
     pub outcome: Outcome,
 }
 
-/// The results for one image, in input space. Reused from image to image, so that its lists keep their memory.
+/// The results for one image, in input space. Cleared and reused for the next one, so that its lists keep their memory.
 #[derive(Debug, Default)]
 pub struct Results {
     /// Objects, best first; while a [`BoxScheme`](super::BoxScheme) reads rows, its candidates.

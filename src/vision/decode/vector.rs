@@ -52,7 +52,6 @@ impl Decoder for Regression {
     }
 
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Numbers);
@@ -95,7 +94,6 @@ impl Decoder for Embedding {
 
     /// The vector, divided by its Euclidean length if that is asked for; one without a length stays as it is.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Numbers);
@@ -129,7 +127,6 @@ impl Decoder for Raw {
     }
 
     fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
-        results.clear();
         let output = one(outputs)?;
         results.say(Outcome::Tensor { shape: output.shape.to_vec(), data: output.data.into() });
         Ok(())
