@@ -6,12 +6,11 @@
 //! ```
 
 use std::path::Path;
-use std::sync::Arc;
 
-use roiflow::frame::{Frame, PixelFormat, Point, Rect, Size};
-use roiflow::stages::{Classifier, Detector, StageOptions, register_box_scheme, register_class_scheme};
+use roiflow::frame::{Frame, Outcome, PixelFormat, Point, Rect, Size};
+use roiflow::stages::{Classifier, Detector, StageOptions};
 use roiflow::tensor::{Error, ErrorKind, Result};
-use roiflow::vision::decode::{BoxScheme, ClassOutcome, ClassScheme, Output, RawDetection};
+use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawDetection, Reads, Results};
 
 /// Rows of background, object and two corners in 0..=1. Its keypoint is the middle of the box.
 #[derive(Debug)]
@@ -25,56 +24,60 @@ impl BoxScheme for Corners {
         }
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let (width, height) = (input.width as f32, input.height as f32);
         for (row, values) in (0..).zip(outputs[0].data.as_chunks::<6>().0) {
             let &[_, score, x_min, y_min, x_max, y_max] = values;
             if score > score_min {
                 let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-                boxes.push(RawDetection { rect, score, class_id: 0, row });
+                results.boxes.push(RawDetection { rect, score, class_id: 0, row });
+                results.add_keypoints(row, [Point { x: rect.x + rect.width / 2.0, y: rect.y + rect.height / 2.0 }]);
             }
         }
         Ok(())
     }
-
-    fn keypoints(&self, _outputs: &[Output<'_>], _input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let Rect { x, y, width, height } = found.rect;
-        points.push(Point { x: x + width / 2.0, y: y + height / 2.0 });
-        Ok(())
-    }
 }
 
-/// How much more red than blue there is, of the probabilities of red, green, blue and other colors.
-#[derive(Debug)]
-struct Warmth;
+/// How much more red than blue there is, of the probabilities of red, green, blue and other colors. Its key in a description is `gain`.
+#[derive(Debug, serde::Deserialize)]
+struct Warmth {
+    gain: f32,
+}
 
-impl ClassScheme for Warmth {
-    fn check(&self, name: &str, shape: &[usize]) -> Result<u32> {
-        match shape {
-            [_, 4] => Ok(0),
-            other => Err(Error::new(ErrorKind::Shape, format!("output `{name}`: expected [1, 4], got {other:?}"))),
+impl Decoder for Warmth {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        match outputs {
+            [(_, [_, 4])] => Ok(0),
+            other => Err(Error::new(ErrorKind::Shape, format!("expected an output [1, 4], got {other:?}"))),
         }
     }
 
-    fn decode(&self, output: &Output<'_>, _threshold: f32) -> Result<ClassOutcome> {
-        Ok(ClassOutcome::Value(output.data[0] - output.data[2]))
+    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let colors = outputs[0].data;
+        results.say(Outcome::Value((colors[0] - colors[2]) * self.gain));
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
     }
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    register_box_scheme("corners", Arc::new(Corners));
-    register_class_scheme("warmth", Arc::new(Warmth));
+    let mut decoders = DecoderRegistry::default();
+    decoders.register("corners", Gives::Objects, |section| BoxDecoder::new(Corners, section));
+    decoders.register("warmth", Gives::Attributes, |section| section.read::<Warmth>());
     let folder = std::env::temp_dir().join(format!("roiflow-decoder-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let options = |model: &str, description: &str| -> std::io::Result<StageOptions> {
         let path = folder.join(format!("{model}.toml"));
         std::fs::write(&path, description)?;
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(format!("{model}.onnx"));
-        Ok(StageOptions { model, description: Some(path), ..StageOptions::default() })
+        Ok(StageOptions { model, description: Some(path), decoders: decoders.clone(), ..StageOptions::default() })
     };
     let detection = "version = 1\ntask = \"detection\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"corners\"\n";
     let detector = Detector::new(&options("rectangle", detection)?)?;
-    let classification = "version = 1\ntask = \"classification\"\nname = \"warmth\"\n[output]\ndecoder = \"warmth\"\n";
+    let classification = "version = 1\ntask = \"classification\"\nname = \"warmth\"\n[output]\ndecoder = \"warmth\"\ngain = 100\n";
     let classifier = Classifier::new(&options("color", classification)?)?;
 
     // A red square of 16 x 16 pixels in a black picture.

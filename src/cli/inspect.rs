@@ -10,7 +10,7 @@ use crate::devices;
 use crate::pipeline::{self, Spec};
 use crate::runtime::{Error, Model, ModelInfo};
 use crate::stages::spec::{DEFAULT_DEVICE, load_model};
-use crate::stages::{Cut, Head, Source, StageOptions, Task};
+use crate::stages::{Cut, Head, Source, StageOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -72,29 +72,27 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     if !origin.is_empty() {
         writeln!(out, "  model {}", OneLine(&origin.join("; ")))?;
     }
-    writeln!(out, "  task {} `{}`", spec.task_name(), OneLine(&spec.name))?;
+    writeln!(out, "  task {} `{}`", spec.task, OneLine(&spec.name))?;
     writeln!(out, "  picture {}: {}", spec.input_size, spec.preprocess)?;
     if spec.cut != Cut::default() {
         writeln!(out, "  of a detection: {}", spec.cut)?;
     }
-    match &spec.task {
-        Task::Detection { decoder, thresholds, .. } => {
-            write!(out, "  decoder {}, threshold {}", OneLine(decoder.name()), thresholds.score)?;
-            if decoder.suppresses() {
-                write!(out, ", iou-threshold {}", thresholds.iou)?;
-            }
-            writeln!(out, ", {} labels", spec.labels.len())?;
+    for Head { name, decoder_name, decoder, output_idx, labels, .. } in &spec.heads {
+        match output_idx {
+            None => write!(out, "  decoder {}", OneLine(decoder_name))?,
+            Some(_) => write!(out, "  `{}`: decoder {}", OneLine(name), OneLine(decoder_name))?,
         }
-        Task::Classification { heads } | Task::Raw { heads } => {
-            for Head { name, decoder, output_idx, threshold, labels } in heads {
-                let output = info.outputs[*output_idx].name();
-                write!(out, "  `{}`: decoder {}; output `{}`", OneLine(name), OneLine(&decoder.to_string()), OneLine(output))?;
-                if decoder.tells_classes() {
-                    write!(out, ", threshold {threshold}, {} labels", labels.len())?;
-                }
-                writeln!(out)?;
-            }
+        let summary = decoder.summary();
+        if !summary.is_empty() {
+            write!(out, ", {}", OneLine(&summary))?;
         }
+        if let Some(output_idx) = output_idx {
+            write!(out, "; output `{}`", OneLine(info.outputs[*output_idx].name()))?;
+        }
+        if let Some(threshold) = decoder.threshold() {
+            write!(out, ", threshold {threshold}, {} labels", labels.len())?;
+        }
+        writeln!(out)?;
     }
     for assumed in &spec.assumed {
         writeln!(out, "  assumed: {}", OneLine(assumed))?;

@@ -86,7 +86,7 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
             roi::read_into(roi, detection);
         }
     }
-    results.size = size;
+    results.set_size(size);
     for (id, track) in read.tracks {
         if let Some(detection) = results.detection_mut(id) {
             detection.adopt_track(track);

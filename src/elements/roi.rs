@@ -169,6 +169,11 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
             let data = data.iter().map(|&value| f64::from(value).to_send_value());
             builder.field("shape", gst::Array::from_values(shape)).field("data", gst::Array::from_values(data)).build()
         }
+        Outcome::Text { text, confidence } => {
+            builder.field("label", &*without_nul(text)).field("confidence", f64::from(*confidence)).build()
+        }
+        // Our own meta has it.
+        _ => builder.build(),
     }
 }
 

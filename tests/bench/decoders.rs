@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use roiflow::frame::{Rect, Size};
 use roiflow::runtime::Result;
-use roiflow::vision::decode::{BoxDecoder, BoxOptions, BoxThresholds, Output, RawDetection};
+use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{NmsMethod, NmsOptions, suppress};
 
 use crate::budgets;
@@ -13,32 +13,35 @@ use crate::report::Report;
 
 const INPUT: Size = Size::new(640, 640);
 const SHAPE: [usize; 3] = [1, 25_200, 85];
+/// What the decoder takes where nothing else is said.
+const IOU: f32 = 0.45;
+const MAX_BOXES: usize = 300;
 
 /// Decoding and suppressing, in time and against the plain way, on a street with many objects; then on outputs of which every row is a
 /// candidate, which no threshold that one would use leaves.
 pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
-    let decoder = BoxDecoder::from_name("yolov5", &BoxOptions::default()).expect("it is built in");
     for (name, n_objects, score, budget) in
         [("60 objects, threshold 0.25", 60, 0.25, Some(budgets::DECODER_US)), ("every row, threshold 0.001", 630, 0.001, None)]
     {
         let data = street(n_objects, if budget.is_some() { 12 } else { 40 });
         let output = Output { name: "output", shape: &SHAPE, data: &data };
-        let thresholds = BoxThresholds { score, ..decoder.default_thresholds() };
-        let mut boxes = Vec::new();
-        decoder.decode(&[output], INPUT, &thresholds, &mut boxes)?;
-        let plain = plain(&data, &thresholds);
-        assert_eq!(boxes.len(), plain.len(), "{name}: both find the same");
-        println!("decoders, {name}: {} boxes", boxes.len());
+        let decoder = DecoderRegistry::built_in().make_from_text("yolov5", &format!("threshold = {score}"))?;
+        let mut results = Results::default();
+        decoder.decode(&[output], INPUT, &mut results)?;
+        let plain = plain(&data, score);
+        assert_eq!(results.boxes.len(), plain.len(), "{name}: both find the same");
+        println!("decoders, {name}: {} boxes", results.boxes.len());
         let mut ours = |n_runs: usize| {
             for _ in 0..n_runs {
-                black_box(decoder.decode(black_box(&[output]), INPUT, &thresholds, &mut boxes).is_ok());
+                results.clear();
+                black_box(decoder.decode(black_box(&[output]), INPUT, &mut results).is_ok());
             }
         };
         let none = |n_runs: usize| (0..n_runs).for_each(|_| black_box(()));
         let pairs = effort.compare(none, &mut ours);
         report.more_us(&format!("YOLOv5 output of 25,200 rows, {name}"), &pairs, Clock::Cpu, budget);
-        let bare = |n_runs: usize| (0..n_runs).for_each(|_| drop(black_box(self::plain(black_box(&data), &thresholds))));
+        let bare = |n_runs: usize| (0..n_runs).for_each(|_| drop(black_box(self::plain(black_box(&data), score))));
         let pairs = effort.compare(bare, &mut ours);
         report.ratio(&format!("the same against plain loops, {name}"), &pairs, Clock::Cpu, None);
     }
@@ -102,17 +105,17 @@ fn plain_rows(data: &[f32], score_min: f32) -> Vec<RawDetection> {
 }
 
 /// As one writes it down: every class score of every row, a sort, and each box against all that were kept.
-fn plain(data: &[f32], thresholds: &BoxThresholds) -> Vec<RawDetection> {
-    let mut boxes = plain_rows(data, thresholds.score);
+fn plain(data: &[f32], score_min: f32) -> Vec<RawDetection> {
+    let mut boxes = plain_rows(data, score_min);
     boxes.sort_by(|one, other| other.score.total_cmp(&one.score));
     let mut kept: Vec<RawDetection> = Vec::new();
     for found in boxes {
-        let is_free = |other: &RawDetection| other.class_id != found.class_id || other.rect.iou(&found.rect) <= thresholds.iou;
+        let is_free = |other: &RawDetection| other.class_id != found.class_id || other.rect.iou(&found.rect) <= IOU;
         if kept.iter().all(is_free) {
             kept.push(found);
         }
     }
-    kept.truncate(thresholds.max_boxes);
+    kept.truncate(MAX_BOXES);
     kept
 }
 

@@ -9,6 +9,7 @@ use roiflow::frame::{Colorimetry, Detection, Frame, FrameResults, ObjectId, Pixe
 use roiflow::runtime::{Config, Core, Dim, Model, ModelInfo, Port};
 use roiflow::stages::{TrackOptions, Tracker, image_input};
 use roiflow::tensor::{ElementType, Memory, Shape, Tensor};
+use roiflow::vision::decode::{DecoderRegistry, Output, Results};
 use roiflow::vision::{Preprocess, Rounding};
 
 #[path = "../support/allocator.rs"]
@@ -63,6 +64,24 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
         let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
         assert_eq!(steady, (0, 0), "{rounding:?}");
     }
+}
+
+#[test]
+fn decoding_allocates_nothing_once_there_were_as_many_boxes() {
+    // Of yunet at 64x32: grids of 32, 8 and 2 cells, in each of which is a face with keypoints.
+    let shapes = [32, 8, 2].into_iter().flat_map(|n_cells| [1, 1, 4, 10].map(|n_columns| [1, n_cells, n_columns]));
+    let tensors: Vec<([usize; 3], Vec<f32>)> = shapes.map(|shape| (shape, vec![0.97; shape.iter().product()])).collect();
+    let outputs: Vec<Output<'_>> = tensors.iter().map(|(shape, data)| Output { name: "y", shape, data }).collect();
+    let decoder = DecoderRegistry::built_in().make_from_text("yunet", "").unwrap();
+    let mut results = Results::default();
+    let mut decode = || {
+        results.clear();
+        decoder.decode(&outputs, Size::new(64, 32), &mut results).unwrap();
+        results.boxes.iter().map(|found| results.keypoints(found).len()).sum::<usize>()
+    };
+    let n_keypoints = decode();
+    assert!(n_keypoints > 20, "{n_keypoints}");
+    assert_eq!(allocations(|| (0..10).for_each(|_| assert_eq!(decode(), n_keypoints))), (0, 0));
 }
 
 #[test]

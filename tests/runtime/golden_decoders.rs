@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use roiflow::frame::{Point, Rect, Size};
-use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
+use roiflow::frame::{Outcome, Point, Rect, Size};
+use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
 use serde_json::Value;
 
@@ -65,21 +65,24 @@ fn probabilities_and_vectors_are_those_of_scipy_and_numpy() {
         let values = |name: &str| array(&case[name]).iter().map(number).collect::<Vec<f32>>();
         let data = values("values");
         let output = Output { name: "output", shape: &[1, data.len()], data: &data };
-        let of_classes = |activation| match (ClassDecoder::MultiLabel { activation }).decode(&output, 0.0) {
-            Ok(ClassOutcome::Labels(mut labels)) => {
-                assert!(labels.is_sorted_by(|one, other| one.1 >= other.1), "{labels:?}");
-                labels.sort_unstable_by_key(|label| label.0);
-                labels.into_iter().map(|(_, score)| score).collect()
+        let said = |decoder: &str, keys: &str| {
+            let (decoder, mut results) = (DecoderRegistry::built_in().make_from_text(decoder, keys).unwrap(), Results::default());
+            decoder.decode(&[output], Size::default(), &mut results).unwrap();
+            results.attributes.remove(0).outcome
+        };
+        let of_classes = |activation| match said("multi-label", &format!("threshold = 0.0\nactivation = \"{activation}\"")) {
+            Outcome::Labels(mut labels) => {
+                assert!(labels.is_sorted_by(|one, other| one.confidence >= other.confidence), "{labels:?}");
+                labels.sort_unstable_by_key(|label| label.label_id);
+                labels.into_iter().map(|label| label.confidence).collect()
             }
             other => panic!("{other:?}"),
         };
-        let embedding = match (ClassDecoder::Embedding { normalize: true }).decode(&output, 0.0) {
-            Ok(ClassOutcome::Vector(values)) => values,
+        let embedding = match said("embedding", "") {
+            Outcome::Tensor { data, .. } => data.to_vec(),
             other => panic!("{other:?}"),
         };
-        for (name, found) in
-            [("softmax", of_classes(Activation::Softmax)), ("sigmoid", of_classes(Activation::Sigmoid)), ("embedding", embedding)]
-        {
+        for (name, found) in [("softmax", of_classes("softmax")), ("sigmoid", of_classes("sigmoid")), ("embedding", embedding)] {
             let expected = values(name);
             let is_same = found.len() == expected.len() && found.iter().zip(&expected).all(|(one, other)| (one - other).abs() < 1e-6);
             assert!(is_same, "case {case_idx}, {name}: expected {expected:?}, got {found:?}");
@@ -89,21 +92,23 @@ fn probabilities_and_vectors_are_those_of_scipy_and_numpy() {
 
 /// How many boxes were compared, or the first difference.
 fn check_decoder(case: &Value) -> Result<usize, String> {
-    let options = BoxOptions { background: case["background"].as_u64().map(|class| class as u32) };
-    let decoder = BoxDecoder::from_name(text(&case["decoder"]), &options).ok_or("no such decoder")?;
     let input = Size::new(number(&case["input"][0]) as u32, number(&case["input"][1]) as u32);
     let outputs: Vec<(&str, Vec<usize>, Vec<f32>)> = array(&case["outputs"]).iter().map(tensor).collect();
     let outputs: Vec<Output<'_>> = outputs.iter().map(|(name, shape, data)| Output { name, shape, data }).collect();
-    let thresholds = BoxThresholds {
-        score: number(&case["score"]),
-        iou: number(&case["iou"]),
-        class_agnostic: case["agnostic"].as_bool().unwrap_or(false),
-        ..BoxThresholds::default()
-    };
+    let (registry, name) = (DecoderRegistry::built_in(), text(&case["decoder"]));
+    let mut keys = format!("threshold = {}", case["score"]);
+    if registry.keys(name).contains(&"iou-threshold") {
+        keys += &format!("\niou-threshold = {}\nclass-agnostic = {}", case["iou"], case["agnostic"].as_bool().unwrap_or(false));
+    }
+    if let Some(background) = case["background"].as_u64() {
+        keys += &format!("\nbackground = {background}");
+    }
+    let decoder = registry.make_from_text(name, &keys).map_err(|error| error.to_string())?;
     let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
     decoder.check(&ports, input).map_err(|error| error.to_string())?;
-    let mut found = Vec::new();
-    decoder.decode(&outputs, input, &thresholds, &mut found).map_err(|error| error.to_string())?;
+    let mut results = Results::default();
+    decoder.decode(&outputs, input, &mut results).map_err(|error| error.to_string())?;
+    let found = &results.boxes;
     let expected = array(&case["boxes"]);
     if found.len() != expected.len() {
         return Err(format!("expected {} boxes, got {}: {expected:?}, {found:?}", expected.len(), found.len()));
@@ -120,8 +125,7 @@ fn check_decoder(case: &Value) -> Result<usize, String> {
             is_there && found.class_id == number(&stored[5]) as u32 && score_off < SCORE_OFF_MAX
         };
         let found = found.iter().find(|found| is_it(found)).ok_or_else(|| format!("expected {stored}, got {found:?}"))?;
-        let mut points = Vec::new();
-        decoder.keypoints(&outputs, input, found, &mut points).map_err(|error| error.to_string())?;
+        let points = results.keypoints(found);
         let stored_points: Vec<f32> = array(&stored[6]).iter().map(number).collect();
         let is_near = |(point, stored): (&Point, &[f32; 2])| {
             (point.x - stored[0]).abs() < PIXELS_OFF_MAX && (point.y - stored[1]).abs() < PIXELS_OFF_MAX

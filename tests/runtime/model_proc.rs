@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
-use roiflow::stages::{Description, ModelSpec, StageOptions, Task};
+use roiflow::stages::{Description, Head, ModelSpec, StageOptions, Task};
 use roiflow::tensor::ElementType;
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
 
@@ -115,15 +115,15 @@ fn each_converter_of_a_detector_is_a_decoder() {
         let text =
             format!(r#"{{"output_postproc": [{{"converter": "{converter}", "labels": "two.txt", "classes": 2, "anchors": [1.0]}}]}}"#);
         let spec = read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{converter}: {error}"));
-        let Task::Detection { decoder, thresholds, .. } = &spec.task else { panic!("{converter}") };
-        assert_eq!((decoder.name(), thresholds.score, spec.labels.len()), (expected, 0.5, 2), "{converter}");
+        assert_eq!((spec.task, spec.labels.len()), (Task::Detection, 2), "{converter}");
+        assert_eq!((&*spec.heads[0].decoder_name, spec.heads[0].decoder.threshold()), (expected, Some(0.5)), "{converter}");
     }
     let text = r#"{"output_postproc": [{"converter": "yolo_v8", "iou_threshold": 0.25}]}"#;
-    let Task::Detection { thresholds, .. } = read(text, &info(&[("output", &[1, 6, 126])])).unwrap().task else { panic!("a detector") };
-    assert_eq!(thresholds.iou, 0.25);
+    let heads = read(text, &info(&[("output", &[1, 6, 126])])).unwrap().heads;
+    assert_eq!(heads[0].decoder.summary(), "iou-threshold 0.25");
     for empty in ["[]", r#"[{"converter": "detection_output"}]"#] {
         let spec = read(&format!(r#"{{"output_postproc": {empty}, "input_preproc": []}}"#), &info(SSD)).unwrap();
-        assert!(matches!(&spec.task, Task::Detection { decoder, .. } if decoder.name() == "ssd"), "{empty}");
+        assert_eq!((spec.task, &*spec.heads[0].decoder_name), (Task::Detection, "ssd"), "{empty}");
     }
 }
 
@@ -132,12 +132,10 @@ fn each_converter_of_a_classifier_is_a_decoder() {
     type Heads = Vec<(String, String, usize)>;
     let heads = |converters: &str, outputs: &[(&str, &[usize])]| -> Heads {
         let text = format!(r#"{{"json_schema_version": "2.0.0", "input_preproc": [], "output_postproc": [{converters}]}}"#);
-        match read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{converters}: {error}")).task {
-            Task::Classification { heads } => {
-                heads.into_iter().map(|head| (head.name.to_string(), head.decoder.to_string(), head.labels.len())).collect()
-            }
-            other => panic!("{other:?}"),
-        }
+        let spec = read(&text, &info(outputs)).unwrap_or_else(|error| panic!("{converters}: {error}"));
+        assert_eq!(spec.task, Task::Classification);
+        let summary = |head: &Head| format!("{}, {}", head.decoder_name, head.decoder.summary());
+        spec.heads.iter().map(|head| (head.name.to_string(), summary(head), head.labels.len())).collect()
     };
     let one = |name: &str, decoder: &str, n_labels| -> Heads { vec![(name.to_owned(), decoder.to_owned(), n_labels)] };
     let two: &[(&str, &[usize])] = &[("prob", &[1, 2, 1, 1])];

@@ -1,14 +1,15 @@
 //! Decoders through whole stages: several heads of one model, numbers and vectors, and what an application registers.
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Instant;
 
-use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
+use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 use roiflow::runtime::ErrorKind;
+use roiflow::stages::classifier::Classified;
 use roiflow::stages::detector::DetectedInRegions;
-use roiflow::stages::{Classifier, Detector, Permit, StageOptions, Task, register_box_scheme, register_class_scheme};
+use roiflow::stages::{Classifier, Detector, Permit, Region, StageOptions};
 use roiflow::tensor::Result;
-use roiflow::vision::decode::{BoxScheme, ClassOutcome, ClassScheme, Output, RawDetection};
+use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
 
 use crate::support::{Scratch, receive, tiny};
 
@@ -119,19 +120,35 @@ fn a_decoder_that_is_not_given_must_be_the_only_one() {
 fn keys_that_do_not_go_together_are_refused() {
     let scratch = Scratch::new("foreign-keys");
     for (model, output, parts) in [
-        ("rectangle.onnx", "decoder = \"yolov10\"\nnms = \"linear\"", ["`nms` does not go with decoder `yolov10`", "do not overlap"]),
-        ("rectangle.onnx", "decoder = \"ultraface\"\nbackground = 0", ["`background` does not go with decoder `ultraface`", "nothing"]),
+        (
+            "rectangle.onnx",
+            "decoder = \"yolov10\"\nnms = \"linear\"",
+            ["line 8: `nms` does not go with decoder `yolov10`", "expected one of `decoder`, "],
+        ),
+        (
+            "rectangle.onnx",
+            "decoder = \"ultraface\"\nbackground = 0",
+            ["`background` does not go with decoder `ultraface`", "(decoders with `background`: boxes-scores)"],
+        ),
         ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"boxes\" }", ["(none)", "got `box`"]),
         ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"rows\" }", ["no output `rows`", "`boxes`"]),
         ("rectangle.onnx", "decoder = \"ultraface\"\nnms-sigma = 0.1", ["`nms-sigma`", "`nms = \"gaussian\"`"]),
         ("rectangle.onnx", "decoder = \"ultraface\"\nnms = \"gaussian\"\nnms-sigma = 0.0", ["larger than 0", "got 0"]),
-        ("rectangle.onnx", "decoder = \"ultraface\"\nnormalize = true", ["`normalize` does not go with", "classification"]),
+        (
+            "rectangle.onnx",
+            "decoder = \"ultraface\"\nnormalize = true",
+            ["`normalize` does not go with", "decoders with `normalize`: embedding"],
+        ),
         ("rectangle.onnx", "decoder = \"yolov3\"", ["unknown decoder `yolov3`", "did you mean `yolov5`"]),
-        ("rectangle.onnx", "decoder = \"custom\"\nthreshold = 0.5", ["`threshold` does not go with decoder `custom`", "as they are"]),
+        (
+            "rectangle.onnx",
+            "decoder = \"custom\"\nthreshold = 0.5",
+            ["`threshold` does not go with decoder `custom`", "expected one of `decoder`, `tensor`"],
+        ),
         ("rectangle.onnx", "decoder = \"ssd\"", ["[1, 1, N, 7]", "[1, 1, 6]"]),
         ("color.onnx", "decoder = \"regression\"", ["one number", "[?, 4]"]),
         ("color.onnx", "decoder = \"regression\"\nscale = inf", ["finite numbers", "inf"]),
-        ("color.onnx", "decoder = \"embedding\"\nscale = 2.0", ["`scale` does not go with decoder `embedding`", "others"]),
+        ("color.onnx", "decoder = \"embedding\"\nscale = 2.0", ["`scale` does not go with decoder `embedding`", "regression"]),
         ("color.onnx", "threshold = 0.5\n[[output.heads]]\nname = \"a\"\ndecoder = \"classes\"", ["both `heads` and `threshold`", "each"]),
         ("color.onnx", "[[output.heads]]\ndecoder = \"classes\"", ["expected a `name`", "JSON"]),
         (
@@ -145,8 +162,12 @@ fn keys_that_do_not_go_together_are_refused() {
     }
 }
 
-#[derive(Debug)]
-struct Middle;
+/// Rows of boxes.
+#[derive(Debug, serde::Deserialize)]
+struct Middle {
+    /// The class of all boxes.
+    class: u32,
+}
 
 impl BoxScheme for Middle {
     fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
@@ -154,49 +175,148 @@ impl BoxScheme for Middle {
     }
 
     /// Boxes that are good, that lie outside, that are no boxes, and that are too sure.
-    fn candidates(&self, outputs: &[Output<'_>], _input: Size, _score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, _score_min: f32, results: &mut Results) -> Result<()> {
         assert_eq!(outputs[0].shape, [1, 1, 6]);
-        let found = |x: f32, width: f32, score: f32, row: u32| RawDetection {
-            rect: Rect { x, y: 8.0, width, height: 8.0 },
-            score,
-            class_id: 1,
-            row,
+        let mut found = |x: f32, width: f32, score: f32, row: u32| {
+            results.boxes.push(RawDetection { rect: Rect { x, y: 8.0, width, height: 8.0 }, score, class_id: self.class, row });
+            results.add_keypoints(row, [Point { x, y: if row == 4 { f32::INFINITY } else { 1.0 } }]);
         };
-        boxes.extend([found(8.0, 16.0, 7.0, 0), found(900.0, 16.0, 0.9, 1), found(8.0, f32::NAN, 0.9, 2), found(8.0, 8.0, f32::NAN, 3)]);
-        boxes.extend([found(40.0, 8.0, 0.75, 4), found(40.0, 8.0, 0.25, 5)]);
-        Ok(())
-    }
-
-    fn keypoints(&self, _outputs: &[Output<'_>], _input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        points.push(Point { x: found.rect.x, y: if found.row == 4 { f32::INFINITY } else { 1.0 } });
+        found(8.0, 16.0, 7.0, 0);
+        found(900.0, 16.0, 0.9, 1);
+        found(8.0, f32::NAN, 0.9, 2);
+        found(8.0, 8.0, f32::NAN, 3);
+        found(40.0, 8.0, 0.75, 4);
+        found(40.0, 8.0, 0.25, 5);
         Ok(())
     }
 }
 
-#[derive(Debug)]
-struct Fixed;
+/// A number for an image, and one for each object.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Fixed {
+    the_number: f32,
+}
 
-impl ClassScheme for Fixed {
-    fn check(&self, _name: &str, _shape: &[usize]) -> Result<u32> {
+impl Decoder for Fixed {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         Ok(0)
     }
 
-    fn decode(&self, _output: &Output<'_>, _threshold: f32) -> Result<ClassOutcome> {
-        Ok(ClassOutcome::Value(7.0))
+    fn decode(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        results.boxes.push(RawDetection { rect: Rect { x: 8.0, y: 8.0, width: 8.0, height: 8.0 }, score: 0.5, class_id: 0, row: 0 });
+        let outcome = Outcome::Value(-self.the_number);
+        results.attributes.push(RawAttribute { of: Some(0), name: Some("depth".into()), outcome });
+        results.say(Outcome::Value(self.the_number));
+        Ok(())
     }
 }
 
 #[test]
 fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     let scratch = Scratch::new("registered");
-    register_box_scheme("middle", Arc::new(Middle));
-    register_class_scheme("fixed", Arc::new(Fixed));
-    let detector = Detector::new(&options(&scratch, "rectangle.onnx", "decoder = \"middle\"\nlabels = [\"one\", \"other\"]")).unwrap();
-    assert!(matches!(&detector.spec().task, Task::Detection { decoder, .. } if decoder.name() == "middle"));
-    let found = detector.detect(&picture()).unwrap();
+    let mut decoders = DecoderRegistry::default();
+    decoders.register("middle", Gives::Objects, |section| BoxDecoder::new(section.read::<Middle>()?, section));
+    decoders.register("fixed", Gives::Anything, |section| section.read::<Fixed>());
+    let options = |model: &str, output: &str| StageOptions { decoders: decoders.clone(), ..options(&scratch, model, output) };
+    let detector = |output: &str| Detector::new(&options("rectangle.onnx", output));
+    let middle = detector("decoder = \"middle\"\nclass = 1\nlabels = [\"one\", \"other\"]").unwrap();
+    assert_eq!(&*middle.spec().heads[0].decoder_name, "middle");
+    let found = middle.detect(&picture()).unwrap();
     let found: Vec<_> = found.iter().map(|found| (found.rect.x, found.confidence, found.label.as_deref(), &found.keypoints[..])).collect();
     assert_eq!(found, [(8.0, 1.0, Some("other"), &[Point { x: 8.0, y: 1.0 }][..]), (40.0, 0.75, Some("other"), &[])]);
-    assert_eq!(said(&scratch, "decoder = \"fixed\""), [("own".to_owned(), Outcome::Value(7.0))]);
-    let message = refusal(&scratch, "rectangle.onnx", "decoder = \"middel\"");
-    assert!(message.contains("did you mean `middle`?"), "{message}");
+
+    let fixed = detector("decoder = \"fixed\"\nthe-number = 7").unwrap().detect(&picture()).unwrap();
+    let said: Vec<_> = fixed.iter().flat_map(|found| &found.classifications).map(|said| (&*said.name, &said.outcome)).collect();
+    assert_eq!(said, [("depth", &Outcome::Value(-7.0))]);
+    let classifier = Classifier::new(&options("color.onnx", "decoder = \"fixed\"\nthe-number = 7")).unwrap();
+    let said = classifier.classify(&picture()).unwrap();
+    assert_eq!((said.len(), &*said[0].name, &said[0].outcome), (1, "own", &Outcome::Value(7.0)));
+
+    for (output, parts) in [
+        ("decoder = \"middel\"", ["unknown decoder `middel` for detection", "did you mean `middle`?"]),
+        ("decoder = \"middle\"", ["line 6", "missing field `class`"]),
+        ("decoder = \"middle\"\nclass = \"a\"", ["line 8, column 9", "expected u32"]),
+        ("decoder = \"middle\"\nclass = 1\nthe-number = 7", ["line 9: `the-number` does not go with decoder `middle`", "fixed"]),
+        ("decoder = \"fixed\"\nthe-number = 7\nthreshold = 0.5", ["`threshold` does not go with decoder `fixed`", "`the-number`"]),
+        ("decoder = \"fixed\"\nthe-number = 7\nlables = []", ["unknown field `lables`", "did you mean `labels`?"]),
+    ] {
+        let message = detector(output).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{output}: {message}");
+    }
+    let message = refusal(&scratch, "rectangle.onnx", "decoder = \"middle\"\nclass = 1");
+    assert!(message.contains("unknown decoder `middle`"), "registered nowhere else: {message}");
+}
+
+/// A point at a place of the input, of the whole image and of an object.
+#[derive(Debug, serde::Deserialize)]
+struct Pin {
+    x: f32,
+    y: f32,
+}
+
+impl Decoder for Pin {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let pin = |of| RawAttribute { of, name: None, outcome: outline(Point { x: self.x, y: self.y }) };
+        results.attributes.extend([pin(None), pin(Some(0)), pin(Some(9))]);
+        results.boxes.push(RawDetection { rect: Rect { x: 0.0, y: 0.0, width: 8.0, height: 8.0 }, score: 0.5, class_id: 0, row: 0 });
+        Ok(())
+    }
+}
+
+fn outline(point: Point) -> Outcome {
+    Outcome::Geometry(Geometry::Polygons(vec![vec![point]]))
+}
+
+#[test]
+fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
+    let scratch = Scratch::new("geometry");
+    let mut decoders = DecoderRegistry::default();
+    decoders.register("pin", Gives::Anything, |section| section.read::<Pin>());
+    let options = |model: &str, output: &str| StageOptions { decoders: decoders.clone(), ..options(&scratch, model, output) };
+    let black = |width: u32, height: u32| {
+        Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
+    };
+    // A whole frame of twice and four times the input's width and height; then a region from (16, 8) on.
+    let detector = Detector::new(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let Size { width, height } = detector.spec().input_size;
+    let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
+    let (sender, receiver) = mpsc::channel();
+    let told = sender.clone();
+    detector.submit(frame.clone(), 0, Box::new(move |found| told.send(found.unwrap()).unwrap()));
+    let found = receive(&receiver);
+    assert_eq!((found.said.len(), &found.said[0].outcome), (1, &expected));
+    assert_eq!((found.detections.len(), &found.detections[0].classifications[0].outcome), (1, &expected));
+    let (sender, receiver) = mpsc::channel();
+    let region = PixelRect { x: 16, y: 8, width, height };
+    let done = move |found: DetectedInRegions| sender.send(found).unwrap();
+    detector.submit_regions(frame, 1, &[(ObjectId(7), region)], &Permit::new(Instant::now(), None), Box::new(done));
+    let (found, expected) = (receive(&receiver), outline(Point { x: 20.0, y: 10.0 }));
+    assert_eq!((&found.said[0].1.outcome, &found.detections[0].classifications[0].outcome), (&expected, &expected));
+
+    let classifier = Classifier::new(&options("color.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let region = (ObjectId(7), PixelRect { x: 16, y: 8, width: 16, height: 8 });
+    let (sender, receiver) = mpsc::channel();
+    classifier.submit(black(64, 64), 0, [region], Box::new(move |classified| sender.send(classified.classifications).unwrap()));
+    let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
+    assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
+
+    // Along keypoints: the corners of the input are brought to (40, 45) and (56, 61).
+    let aligned = options("color.onnx", "decoder = \"pin\"\nx = 4.5\ny = 2.5");
+    let description = aligned.description.as_ref().unwrap();
+    let text = std::fs::read_to_string(description).unwrap().replace("[input]", "[input]\nalign = [[0.0, 0.0], [1.0, 1.0]]");
+    std::fs::write(description, text).unwrap();
+    let keypoints = [40.0, 56.0].map(|x| Point { x, y: x + 5.0 }).to_vec();
+    let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
+    let (sender, receiver) = mpsc::channel();
+    let done = move |classified: Classified| sender.send(classified.classifications).unwrap();
+    Classifier::new(&aligned).unwrap().submit(black(64, 64), 0, [region], Box::new(done));
+    let [(_, said)] = &receive(&receiver)[..] else { panic!("one region") };
+    let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };
+    let Point { x, y } = polygons[0][0];
+    assert!((x - 48.5).abs() < 1e-3 && (y - 49.5).abs() < 1e-3, "{x}, {y}");
 }

@@ -1,9 +1,8 @@
 //! One case for the output decoders, read from bytes: any decoder, outputs of right and wrong shapes, values that are good, bad and
 //! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
 
-use roiflow::frame::{Rect, Size};
-use roiflow::vision::decode::{Activation, BoxDecoder, BoxOptions, BoxThresholds, ClassDecoder, ClassOutcome, Output, RawDetection};
-use roiflow::vision::nms::NmsMethod;
+use roiflow::frame::{Outcome, Rect, Size};
+use roiflow::vision::decode::{DecoderRegistry, Gives, Output, RawDetection, Results};
 
 use super::source::Source;
 
@@ -14,7 +13,8 @@ pub fn try_decoder(bytes: &[u8]) -> bool {
 }
 
 fn try_box_decoder(source: &mut Source<'_>) -> bool {
-    let names: Vec<&str> = BoxDecoder::names().collect();
+    let registry = DecoderRegistry::built_in();
+    let names: Vec<&str> = registry.names().filter(|name| registry.gives(name) == Some(Gives::Objects)).collect();
     let name = names[source.below(names.len())];
     let input =
         [Size::new(64, 32), Size::new(96, 64), Size::new(128, 128), Size::new(70, 33), Size::new(1, 1), Size::new(0, 0)][source.below(6)];
@@ -27,20 +27,27 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     }
     let tensors: Vec<Vec<f32>> = ports.iter().map(|(_, shape)| values(shape, source)).collect();
     let outputs: Vec<Output<'_>> = ports.iter().zip(&tensors).map(|((name, shape), data)| Output { name, shape, data }).collect();
-    let options = BoxOptions { background: [None, Some(0), Some(9)][source.below(3)] };
-    let decoder = BoxDecoder::from_name(name, &options).expect("a name of the list");
-    let method =
-        [NmsMethod::Hard, NmsMethod::Linear, NmsMethod::Gaussian { sigma: 0.5 }, NmsMethod::Gaussian { sigma: 1e-9 }][source.below(4)];
-    let thresholds = BoxThresholds {
-        score: [0.0, 0.25, 0.5, 1.0][source.below(4)],
-        iou: [0.0, 0.45, 1.0][source.below(3)],
-        max_boxes: [0, 1, 10, 300][source.below(4)],
-        method,
-        class_agnostic: source.below(2) == 0,
-    };
-    let class_scores: &[f32] = [&[][..], &[0.1, 0.9], &[0.0; 6]][source.below(3)];
-    let mut boxes = Vec::new();
-    let decoded = decoder.decode_by_class(&outputs, input, &thresholds, class_scores, &mut boxes);
+    let max_boxes = [1, 2, 10, 300][source.below(4)];
+    let mut keys = format!("threshold = {}\nmax-boxes = {max_boxes}\n", [0.0, 0.25, 0.5, 1.0][source.below(4)]);
+    let known = registry.keys(name);
+    if known.contains(&"background") {
+        keys += ["", "background = 0\n"][source.below(2)];
+    }
+    if known.contains(&"nms") {
+        let nms = ["\"hard\"", "\"linear\"", "\"gaussian\"\nnms-sigma = 0.5", "\"gaussian\"\nnms-sigma = 1e-9"][source.below(4)];
+        let (iou, is_agnostic) = ([0.0, 0.45, 1.0][source.below(3)], source.below(2) == 0);
+        keys += &format!("nms = {nms}\niou-threshold = {iou}\nclass-agnostic = {is_agnostic}\n");
+    }
+    if known.contains(&"coordinates") {
+        keys += ["", "coordinates = \"pixels\"\n", "coordinates = \"normalized\"\n"][source.below(3)];
+    }
+    if known.contains(&"activation") {
+        keys += ["", "", "activation = \"sigmoid\"\n", "activation = \"softmax\"\n"][source.below(4)];
+    }
+    let mut decoder = registry.make_from_text(name, &keys).unwrap_or_else(|error| panic!("{name}: {error}"));
+    decoder.set_class_thresholds([&[][..], &[0.1, 0.9], &[0.0; 6]][source.below(3)].to_vec());
+    let mut results = Results::default();
+    let decoded = decoder.decode(&outputs, input, &mut results);
     let names_and_shapes: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
     let is_one_row = outputs.iter().all(|output| output.shape.first() == Some(&1) && is_complete(output));
     if is_one_row {
@@ -49,12 +56,12 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     if decoded.is_err() {
         return false;
     }
-    assert!(boxes.len() <= thresholds.max_boxes, "{name}: {} boxes", boxes.len());
+    let boxes = &results.boxes;
+    assert!(boxes.len() <= max_boxes, "{name}: {} boxes", boxes.len());
     assert!(boxes.is_sorted_by(|one, other| one.score >= other.score), "{name}: {boxes:?}");
-    for found in &boxes {
+    for found in boxes {
         assert!(is_good(found, input), "{name}, {input}: {found:?}");
-        let mut points = Vec::new();
-        decoder.keypoints(&outputs, input, found, &mut points).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let points = results.keypoints(found);
         assert!(points.iter().all(|point| point.x.is_finite() && point.y.is_finite()), "{name}: {points:?}");
     }
     true
@@ -68,29 +75,40 @@ fn is_good(found: &RawDetection, input: Size) -> bool {
 }
 
 fn try_class_decoder(source: &mut Source<'_>) -> bool {
-    let activation = [Activation::None, Activation::Softmax, Activation::Sigmoid][source.below(3)];
+    let activation = ["none", "softmax", "sigmoid"][source.below(3)];
     let n_classes = 1 + source.below(9);
-    let decoder = match source.below(6) {
-        0 => ClassDecoder::Classes { activation },
-        1 => ClassDecoder::MultiLabel { activation },
-        2 => ClassDecoder::Expectation { weights: (0..n_classes).map(|_| source.value()).collect() },
-        3 => ClassDecoder::Regression { scale: source.value(), offset: source.value() },
-        4 => ClassDecoder::Embedding { normalize: source.below(2) == 0 },
-        _ => ClassDecoder::Raw,
+    let threshold = [0.0, 0.5, 1.0][source.below(3)];
+    let number = |value: f32| if value.is_finite() { value.clamp(-1e9, 1e9) } else { 1.0 };
+    let of_classes = format!("activation = \"{activation}\"\nthreshold = {threshold}");
+    let (name, keys) = match source.below(6) {
+        0 => ("classes", of_classes),
+        1 => ("multi-label", of_classes),
+        2 => ("expectation", format!("weights = {:?}", (0..n_classes).map(|_| number(source.value())).collect::<Vec<_>>())),
+        3 => ("regression", format!("scale = {:?}\noffset = {:?}", number(source.value()).max(1e-3), number(source.value()))),
+        4 => ("embedding", format!("normalize = {}", source.below(2) == 0)),
+        _ => ("custom", String::new()),
     };
+    let decoder = DecoderRegistry::built_in().make_from_text(name, &keys).unwrap_or_else(|error| panic!("{name}, {keys}: {error}"));
     let shape = if source.below(3) == 0 { any_shape(source) } else { vec![1, n_classes] };
     let data = values(&shape, source);
-    let threshold = [0.0, 0.5, 1.0][source.below(3)];
-    let is_probability = |score: f32| activation == Activation::None || (0.0..=1.0).contains(&score);
-    match decoder.decode(&Output { name: "output", shape: &shape, data: &data }, threshold) {
-        Ok(ClassOutcome::Label { score, class_id }) => assert!(is_probability(score) && (class_id as usize) < data.len(), "{score}"),
-        Ok(ClassOutcome::Labels(labels)) => {
-            assert!(labels.iter().all(|&(_, score)| is_probability(score) && score >= threshold), "{labels:?}");
-        }
-        Ok(ClassOutcome::Value(value)) => assert!(value.is_finite(), "{decoder:?}: {value}"),
-        Ok(_) => {}
-        Err(_) => return false,
+    let is_probability = |score: f32| activation == "none" || (0.0..=1.0).contains(&score);
+    let mut results = Results::default();
+    if decoder.decode(&[Output { name: "output", shape: &shape, data: &data }], Size::default(), &mut results).is_err() {
+        return false;
     }
+    for said in &results.attributes {
+        match &said.outcome {
+            Outcome::Label { confidence, label_id, .. } => {
+                assert!(is_probability(*confidence) && (*label_id as usize) < data.len() && *confidence >= threshold, "{confidence}");
+            }
+            Outcome::Labels(labels) => {
+                assert!(labels.iter().all(|label| is_probability(label.confidence) && label.confidence >= threshold), "{labels:?}");
+            }
+            Outcome::Value(value) => assert!(value.is_finite(), "{decoder:?}: {value}"),
+            _ => {}
+        }
+    }
+    assert!(results.boxes.is_empty() && (results.attributes.len() == 1 || name == "classes"), "{results:?}");
     true
 }
 

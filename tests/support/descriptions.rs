@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use roiflow::runtime::{Dim, ModelInfo, PartialShape, Port};
-use roiflow::stages::{Description, ModelSpec, Source, StageOptions, Task};
+use roiflow::stages::{Description, ModelSpec, Source, StageOptions};
 use roiflow::tensor::ElementType;
 
 /// Descriptions of ours, of models with the ports below.
@@ -73,14 +73,10 @@ fn is_understood(text: &str, is_proc: bool, info: &ModelInfo) -> bool {
     assert!(preprocess.scale.iter().all(|scale| *scale != 0.0 && scale.is_finite()), "{text}: {preprocess:?}");
     assert!(preprocess.mean.iter().all(|mean| mean.is_finite()), "{text}: {preprocess:?}");
     assert!(info.inputs[0].shape.admits(&spec.input_shape), "{text}: {}", spec.input_shape);
-    match &spec.task {
-        Task::Detection { thresholds, .. } => {
-            assert!((0.0..=1.0).contains(&thresholds.score) && (0.0..=1.0).contains(&thresholds.iou), "{text}: {thresholds:?}");
-        }
-        Task::Classification { heads } | Task::Raw { heads } => {
-            assert!(!heads.is_empty() && heads.iter().all(|head| head.output_idx < info.outputs.len()), "{text}");
-            assert!(heads.iter().all(|head| (0.0..=1.0).contains(&head.threshold)), "{text}: {heads:?}");
-        }
+    assert!(!spec.heads.is_empty(), "{text}");
+    for head in &spec.heads {
+        assert!(head.output_idx.is_none_or(|output_idx| output_idx < info.outputs.len()), "{text}: {head:?}");
+        assert!(head.decoder.threshold().is_none_or(|threshold| (0.0..=1.0).contains(&threshold)), "{text}: {head:?}");
     }
     true
 }

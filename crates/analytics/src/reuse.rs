@@ -130,8 +130,11 @@ impl AnswerCache {
         }
     }
 
-    /// What was said of an object in a frame.
+    /// What was said of an object in a frame. Geometry is not remembered: in another frame it is somewhere else.
     pub fn remember(&mut self, frame_number: u64, name: ObjectId, said: &Classification) {
+        if matches!(said.outcome, Outcome::Geometry(_)) {
+            return;
+        }
         let max_answers = self.options.consensus.max(1) as usize + MAX_AHEAD;
         // Somebody else took its place meanwhile: it was out of sight for long.
         let Some(known) = self.known(name) else { return };

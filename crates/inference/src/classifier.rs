@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::output_check::OutputCheck;
-use super::spec::{Head, describe};
+use super::results::add_attributes;
+use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
-use crate::frame::{Classification, Frame, ObjectId, Outcome, ScoredLabel, Similarity, Transform};
+use crate::frame::{Classification, Frame, ObjectId, Point, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::Region;
-use crate::vision::decode::{ClassOutcome, Output};
+use crate::vision::decode::{Output, Results};
 
 /// A classifier put to work. Each region is a frame of its own, zero-copy; the regions of a frame run in one call where the model
 /// and its device gain by that, else one by one, as many at once as there are requests.
@@ -60,11 +61,11 @@ impl Classifier {
 
     fn of(instance: Arc<Instance<RegionJob>>, options: &StageOptions) -> Result<Self> {
         let spec = Arc::new(describe(options, &instance.info)?);
-        if !matches!(spec.task, Task::Classification { .. }) {
+        if spec.task != Task::Classification {
             let message = format!(
                 "`{}` is described as {} by its description {}: a classifier needs `task = \"classification\"`",
                 options.model.display(),
-                spec.task_name(),
+                spec.task,
                 spec.source
             );
             return Err(Error::new(ErrorKind::Config, message));
@@ -111,13 +112,16 @@ impl Classifier {
     }
 
     /// The picture of a region: the part of the frame that is cut out, or the frame and the way to the keypoints in it.
-    fn picture(&self, frame: &Frame, region: &Region) -> Result<(Frame, Option<Similarity>)> {
+    fn picture(&self, frame: &Frame, region: &Region) -> Result<Picture> {
         if let Some(alignment) = self.spec.cut.alignment(&region.keypoints, self.spec.input_size) {
-            return Ok((frame.clone(), Some(alignment)));
+            return Ok(Picture { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment) });
         }
         self.n_unaligned.fetch_add(u64::from(!self.spec.cut.align.is_empty()), Ordering::Relaxed);
         match self.spec.cut.rect(region.rect, frame.size()) {
-            Some(rect) => Ok((frame.region(rect)?, None)),
+            Some(rect) => {
+                let corner = Point { x: rect.x as f32, y: rect.y as f32 };
+                Ok(Picture { frame: frame.region(rect)?, corner, alignment: None })
+            }
             None => {
                 let (rect, size) = (region.rect, frame.size());
                 Err(Error::new(ErrorKind::Tensor, format!("region {rect:?}: expected at least a part of it inside a frame of {size}")))
@@ -128,7 +132,7 @@ impl Classifier {
     fn job(
         &self,
         id: ObjectId,
-        (picture, alignment): (Frame, Option<Similarity>),
+        picture: Picture,
         frame_number: u64,
         permit: &Arc<Permit>,
         span: &tracing::Span,
@@ -141,8 +145,9 @@ impl Classifier {
             span: span.clone(),
             spec: self.spec.clone(),
             check: self.check.clone(),
-            picture: Some(picture),
-            alignment,
+            picture: Some(picture.frame),
+            corner: picture.corner,
+            alignment: picture.alignment,
             said: Vec::new(),
             task: Some(task.clone()),
         }
@@ -160,8 +165,9 @@ impl Classifier {
     fn classify_with(&self, frame: &Frame, permit: &Arc<Permit>) -> Result<Vec<Classification>> {
         let mut classified = wait_for(|done| {
             let done: Done = Box::new(move |classified| done(Ok(classified)));
+            let picture = Picture { frame: frame.clone(), corner: Point::default(), alignment: None };
             let task = Arc::new(FrameTask { n_open: AtomicUsize::new(1), results: Mutex::new((Classified::default(), Some(done))) });
-            self.client.submit_alone(self.job(ObjectId::next(), (frame.clone(), None), 0, permit, &tracing::Span::current(), &task));
+            self.client.submit_alone(self.job(ObjectId::next(), picture, 0, permit, &tracing::Span::current(), &task));
         })?;
         match classified.failed.take() {
             Some((error, _)) => Err(error),
@@ -260,6 +266,15 @@ struct FrameTask {
     results: Mutex<(Classified, Option<Done>)>,
 }
 
+/// What a region's input is made of.
+struct Picture {
+    frame: Frame,
+    /// Where it begins in the frame that was given.
+    corner: Point,
+    /// The way from the input to the frame, where keypoints are brought to their places.
+    alignment: Option<Similarity>,
+}
+
 struct RegionJob {
     id: ObjectId,
     frame_number: u64,
@@ -268,6 +283,8 @@ struct RegionJob {
     spec: Arc<ModelSpec>,
     check: Arc<OutputCheck>,
     picture: Option<Frame>,
+    /// Where the picture begins in the frame.
+    corner: Point,
     alignment: Option<Similarity>,
     /// What the heads say, but for what is below their thresholds.
     said: Vec<Classification>,
@@ -275,7 +292,7 @@ struct RegionJob {
 }
 
 impl Job for RegionJob {
-    type Scratch = ();
+    type Scratch = Results;
 
     fn frame(&self) -> &Frame {
         self.picture.as_ref().expect("only deliver takes it")
@@ -301,11 +318,18 @@ impl Job for RegionJob {
         &self.spec
     }
 
-    fn decode(&mut self, outputs: &[Output<'_>], _frame_from_input: &Transform, _scratch: &mut ()) -> Result<()> {
-        let Task::Classification { heads } = &self.spec.task else { return Err(stopped()) };
-        self.check.look_at_classes(&self.spec, heads, outputs);
-        self.said = classify(heads, &self.spec.model_name, outputs)?;
-        Ok(())
+    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
+        let (spec, alignment, said) = (&self.spec, self.alignment, &mut self.said);
+        let in_region = frame_from_input.then_move(self.corner.x, self.corner.y);
+        let place = |point: Point| match alignment {
+            // Whole numbers are the centers of pixels there.
+            Some(alignment) => {
+                let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
+                Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
+            }
+            None => in_region.apply_to_point(point),
+        };
+        self.check.decode(spec, outputs, results, |head, results| add_attributes(head, &spec.model_name, results, place, said))
     }
 
     fn deliver(mut self, ended: Result<()>) {
@@ -332,36 +356,6 @@ impl RegionJob {
             }
         }
     }
-}
-
-/// What the heads say of the outputs of one row, but for what is below their thresholds.
-pub(super) fn classify(heads: &[Head], model: &Arc<str>, outputs: &[Output<'_>]) -> Result<Vec<Classification>> {
-    let mut said = Vec::with_capacity(heads.len());
-    for head in heads {
-        let output = &outputs[head.output_idx];
-        if let Some(outcome) = outcome(head, head.decoder.decode(output, head.threshold)?, output.shape) {
-            said.push(Classification { name: head.name.clone(), model: model.clone(), outcome });
-        }
-    }
-    Ok(said)
-}
-
-/// What a head says, with the names of its classes; `None` if that is below its threshold.
-fn outcome(head: &Head, said: ClassOutcome, shape: &[usize]) -> Option<Outcome> {
-    let label_of = |class_id: u32| head.labels.get(class_id).cloned();
-    Some(match said {
-        ClassOutcome::Label { score, .. } if score < head.threshold => return None,
-        ClassOutcome::Label { class_id, score } => Outcome::Label { label_id: class_id, label: label_of(class_id), confidence: score },
-        ClassOutcome::Labels(labels) => {
-            let named = |(class_id, score)| ScoredLabel { label_id: class_id, label: label_of(class_id), confidence: score };
-            Outcome::Labels(labels.into_iter().filter(|(_, score)| *score >= head.threshold).map(named).collect())
-        }
-        ClassOutcome::Value(value) => Outcome::Value(value),
-        ClassOutcome::Vector(data) => {
-            let shape = if shape.iter().product::<usize>() == data.len() { shape.to_vec() } else { vec![data.len()] };
-            Outcome::Tensor { shape, data: data.into() }
-        }
-    })
 }
 
 impl Drop for RegionJob {

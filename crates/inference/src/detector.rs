@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::classifier::classify;
 use super::dispatch::{Client, Job, stopped};
 use super::instance::{Instance, instance};
 use super::output_check::OutputCheck;
+use super::results::add_results;
 use super::spec::describe;
 use super::{ModelSpec, Permit, Scheduling, StageOptions, StageStats, Task};
 use crate::frame::{Classification, Detection, Frame, ObjectId, PixelRect, Point, Rect, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
-use crate::vision::decode::{Output, RawDetection};
+use crate::vision::decode::{Output, Results};
 
 /// A detector put to work. Runs several frames at once; each result goes to the closure given with its frame.
 ///
@@ -60,11 +60,11 @@ impl Detector {
     pub fn new(options: &StageOptions) -> Result<Self> {
         let instance = instance::<DetectJob>(options, "detector", false)?;
         let spec = Arc::new(describe(options, &instance.info)?);
-        if matches!(spec.task, Task::Classification { .. }) {
+        if spec.task != Task::Detection {
             let message = format!(
                 "`{}` is described as {} by its description {}: a detector needs `task = \"detection\"`",
                 options.model.display(),
-                spec.task_name(),
+                spec.task,
                 spec.source
             );
             return Err(Error::new(ErrorKind::Config, message));
@@ -227,12 +227,16 @@ impl RegionsTask {
             let mut state = self.state.lock().unwrap();
             match found {
                 Ok(Found { mut detections, said }) => {
-                    state.said.extend(said.into_iter().map(|said| (parent, said)));
+                    // The region's space begins at its corner, and has the frame's scale.
+                    let (left, top) = (region.x as f32, region.y as f32);
+                    state.said.extend(said.into_iter().map(|mut said| {
+                        said.outcome.map(|point| Point { x: point.x + left, y: point.y + top });
+                        (parent, said)
+                    }));
                     for detection in &mut detections {
                         detection.parent = Some(parent);
-                        // The region's space begins at its corner, and has the frame's scale.
                         let Rect { x, y, .. } = detection.rect;
-                        detection.move_to(Rect { x: x + region.x as f32, y: y + region.y as f32, ..detection.rect });
+                        detection.move_to(Rect { x: x + left, y: y + top, ..detection.rect });
                     }
                     state.found[region_idx] = detections;
                 }
@@ -265,7 +269,7 @@ struct DetectJob {
 }
 
 impl Job for DetectJob {
-    type Scratch = Vec<RawDetection>;
+    type Scratch = Results;
 
     fn frame(&self) -> &Frame {
         self.frame.as_ref().expect("only deliver takes it")
@@ -287,47 +291,11 @@ impl Job for DetectJob {
         &self.spec
     }
 
-    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let (decoder, roles) = match &self.spec.task {
-            Task::Detection { decoder, roles, .. } => (decoder, roles),
-            Task::Raw { heads } => {
-                self.found.said = classify(heads, &self.spec.model_name, outputs)?;
-                return Ok(());
-            }
-            Task::Classification { .. } => return Err(stopped()),
-        };
-        let mut named: Vec<Output<'_>> = Vec::new();
-        let outputs = if roles.is_empty() {
-            outputs
-        } else {
-            named.extend_from_slice(outputs);
-            roles.iter().for_each(|(output_idx, role)| named[*output_idx].name = role);
-            &named
-        };
-        self.check.decode_boxes(&self.spec, outputs, boxes)?;
-        let labels = &self.spec.labels;
-        let keypoints = |found: &RawDetection| -> Result<Vec<Point>> {
-            let mut points = Vec::new();
-            decoder.keypoints(outputs, self.spec.input_size, found, &mut points)?;
-            points.iter_mut().for_each(|point| *point = frame_from_input.apply_to_point(*point));
-            Ok(points)
-        };
-        let found = boxes.iter().map(|found| {
-            Ok(Detection {
-                id: ObjectId::next(),
-                track: None,
-                track_state: None,
-                parent: None,
-                rect: frame_from_input.apply(found.rect),
-                keypoints: keypoints(found)?,
-                confidence: found.score,
-                label_id: found.class_id,
-                label: labels.get(found.class_id).cloned(),
-                classifications: Vec::new(),
-            })
-        });
-        self.found.detections = found.collect::<Result<_>>()?;
-        Ok(())
+    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
+        let (spec, Found { detections, said }) = (&self.spec, &mut self.found);
+        self.check.decode(spec, outputs, results, |head, results| {
+            add_results(head, &spec.model_name, results, frame_from_input, detections, said);
+        })
     }
 
     fn deliver(mut self, ended: Result<()>) {

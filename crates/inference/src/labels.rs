@@ -44,6 +44,11 @@ impl Labels {
         self.0.is_empty()
     }
 
+    /// All names.
+    pub fn names(&self) -> Arc<[Arc<str>]> {
+        self.0.clone()
+    }
+
     /// The name of a class.
     pub fn get(&self, class_id: u32) -> Option<&Arc<str>> {
         self.0.get(class_id as usize)

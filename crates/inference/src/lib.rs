@@ -23,6 +23,7 @@ mod nearest;
 mod output_check;
 mod pace;
 pub mod permit;
+mod results;
 mod rows;
 pub mod spec;
 mod thresholds;
@@ -41,8 +42,5 @@ pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
-pub use spec::{
-    Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_box_scheme,
-    register_class_scheme, register_device,
-};
+pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_device};
 pub use window::{Ticket, Window};

@@ -1,7 +1,7 @@
 //! Whether the first outputs of a model can be what its description takes them for: reported once, with the key that mends it.
 //!
 //! A model that is read in the wrong way mostly finds nothing, which is no error by itself. So the first runs of a stage are surveyed
-//! ([`BoxSurvey`], [`ClassSurvey`]): four of them in whole, some more by the boxes above the threshold. Then the check is over and costs
+//! ([`Survey`]): four of them in whole, some more by the boxes above the threshold. Then the check is over and costs
 //! one atomic load.
 //!
 //! Where the ports of a model are all that is known of it, its outputs are the evidence that it is of the family that has such ports.
@@ -13,9 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::spec::{Head, Source};
 use super::{ModelSpec, Result, Task};
-use crate::frame::Size;
 use crate::runtime::{Error, ErrorKind};
-use crate::vision::decode::{Activation, BoxSurvey, ClassDecoder, ClassSurvey, Coordinates, Finding, Output, RawDetection};
+use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 
 /// Runs of which every row is looked at, by their number.
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
@@ -34,21 +33,29 @@ pub(super) struct OutputCheck {
 #[derive(Debug, Default)]
 struct State {
     n_runs: u32,
-    boxes: BoxSurvey,
     /// By head.
-    classes: Vec<ClassSurvey>,
+    surveys: Vec<Survey>,
     warning: Option<String>,
     /// What every run of a model says that is of another family than its ports say.
     refused: Option<Error>,
 }
 
 impl OutputCheck {
-    /// Decodes the outputs of a detector, and looks at them if they are among the first.
-    pub(super) fn decode_boxes(&self, spec: &ModelSpec, outputs: &[Output<'_>], boxes: &mut Vec<RawDetection>) -> Result<()> {
-        let Task::Detection { decoder, thresholds, class_scores, .. } = &spec.task else { return Err(super::dispatch::stopped()) };
+    /// Decodes the outputs for one image by each head of the model, and looks at them if they are among the first. `take` gets the results.
+    pub(super) fn decode(
+        &self,
+        spec: &ModelSpec,
+        outputs: &[Output<'_>],
+        results: &mut Results,
+        mut take: impl FnMut(&Head, &mut Results),
+    ) -> Result<()> {
+        let mut decode = |head: &Head, results: &mut Results| -> Result<()> {
+            head.decode(outputs, spec.input_size, results)?;
+            take(head, results);
+            Ok(())
+        };
         if self.is_over.load(Ordering::Relaxed) {
-            decoder.decode_by_class(outputs, spec.input_size, thresholds, class_scores, boxes)?;
-            return Ok(());
+            return spec.heads.iter().try_for_each(|head| decode(head, results));
         }
         let mut state = self.state();
         if let Some(refused) = &state.refused {
@@ -56,17 +63,27 @@ impl OutputCheck {
         }
         state.n_runs += 1;
         let in_whole = IN_WHOLE.contains(&state.n_runs);
-        decoder.decode_surveyed(outputs, spec.input_size, thresholds, class_scores, boxes, &mut state.boxes, in_whole)?;
-        let Some(finding) = state.boxes.finding() else {
-            let has_seen_enough = state.n_runs >= MAX_RUNS || (state.boxes.n_candidates() >= MAX_CANDIDATES && state.n_runs > IN_WHOLE[1]);
+        state.surveys.resize_with(spec.heads.len(), Survey::default);
+        for (head, survey) in spec.heads.iter().zip(&mut state.surveys) {
+            survey.in_whole = in_whole;
+            results.survey = Some(std::mem::take(survey));
+            let decoded = decode(head, results);
+            *survey = results.survey.take().unwrap_or_default();
+            decoded?;
+        }
+        let found = spec.heads.iter().zip(&state.surveys).find_map(|(head, survey)| Some((head, survey.finding()?)));
+        let Some((head, finding)) = found else {
+            let n_candidates: usize = state.surveys.iter().map(Survey::n_candidates).sum();
+            let has_seen_enough = state.n_runs >= MAX_RUNS || (n_candidates >= MAX_CANDIDATES && state.n_runs > IN_WHOLE[1]);
             self.is_over.store(has_seen_enough, Ordering::Relaxed);
             return Ok(());
         };
+        let of_head = if spec.task == Task::Classification { format!(" of `{}`", head.name) } else { String::new() };
         let message = format!(
-            "the outputs of model `{}` are not what decoder `{}` expects: {}",
+            "the outputs of model `{}` are not what decoder `{}`{of_head} expects: {}",
             spec.model_name,
-            decoder.name(),
-            OfBoxes { finding, spec, size: spec.input_size }
+            head.decoder_name,
+            Advice { finding, head, spec }
         );
         if matches!(spec.source, Source::Model(Source::PORTS)) {
             let message = format!("{message}. The model was taken for one of that family by its ports alone, which others have, too");
@@ -77,31 +94,6 @@ impl OutputCheck {
         state.warning = Some(format!("{message}. This is reported once"));
         self.is_over.store(true, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Looks at the outputs of a classifier if they are among the first.
-    pub(super) fn look_at_classes(&self, spec: &ModelSpec, heads: &[Head], outputs: &[Output<'_>]) {
-        if self.is_over.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut state = self.state();
-        state.n_runs += 1;
-        state.classes.resize_with(heads.len(), ClassSurvey::default);
-        for (head, survey) in heads.iter().zip(&mut state.classes) {
-            head.decoder.survey(&outputs[head.output_idx], survey);
-        }
-        let found = heads.iter().zip(&state.classes).find_map(|(head, survey)| Some((head, survey.finding()?)));
-        if let Some((head, finding)) = found {
-            let message = format!(
-                "the outputs of model `{}` are not what decoder `{}` of `{}` expects: {}. This is reported once",
-                spec.model_name,
-                head.decoder,
-                head.name,
-                OfClasses { finding, head, spec }
-            );
-            state.warning = Some(message);
-        }
-        self.is_over.store(found.is_some() || state.n_runs >= MAX_RUNS, Ordering::Relaxed);
     }
 
     /// What is wrong with the outputs, if that is known and was not taken before.
@@ -123,19 +115,18 @@ fn place(spec: &ModelSpec) -> String {
     }
 }
 
-/// What was seen of boxes, what that suggests, and what to do.
-struct OfBoxes<'a> {
+/// What was seen, what that suggests, and what to do.
+struct Advice<'a> {
     finding: Finding,
+    head: &'a Head,
     spec: &'a ModelSpec,
-    size: Size,
 }
 
-impl fmt::Display for OfBoxes<'_> {
+impl fmt::Display for Advice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { finding, spec, size } = self;
-        let Task::Detection { decoder, .. } = &spec.task else { return Ok(()) };
-        let place = place(spec);
-        let (written, other) = match decoder.default_coordinates() {
+        let Self { finding, head, spec } = self;
+        let (place, size, activation) = (place(spec), spec.input_size, head.decoder.missing_activation());
+        let (written, other) = match head.decoder.coordinates() {
             Some(Coordinates::Pixels) => ("pixels", Some("normalized")),
             Some(Coordinates::Normalized) => ("normalized", Some("pixels")),
             None => ("", None),
@@ -156,7 +147,7 @@ impl fmt::Display for OfBoxes<'_> {
                     Some("pixels") => write!(
                         f,
                         "Decoder `{}` expects {written} boxes, and the model seems to give pixels: set `coordinates = \"pixels\"` in [output] of {place}",
-                        decoder.name()
+                        head.decoder_name
                     ),
                     _ => write!(f, "Check `size` in [input], and `decoder` and `coordinates` in [output] of {place}"),
                 }
@@ -166,62 +157,26 @@ impl fmt::Display for OfBoxes<'_> {
                 "{n} of {of} boxes have their corners in the wrong order. The model seems to give offsets to which its priors (anchors) are not applied: export it with the priors applied, or name another `decoder` in [output] of {place}"
             ),
             Finding::Scores { min, max } => {
-                write!(f, "scores span {min:.2} to {max:.2} where 0 to 1 is expected. ")?;
-                let activation = match decoder.name() {
-                    "yolov5" | "yolov8" | "yolov10" | "yolox" | "ssd" | "boxes-labels" => "sigmoid",
-                    "boxes-scores" | "ultraface" | "retinaface" => "softmax",
-                    _ => {
-                        return write!(
-                            f,
-                            "The model seems to give logits: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
-                        );
-                    }
-                };
-                write!(
-                    f,
-                    "If the model gives logits, set `activation = \"{activation}\"`, or if another decoder reads it, name that with `decoder`, in [output] of {place}"
-                )
+                let scores = if spec.task == Task::Detection { "scores" } else { "probabilities" };
+                write!(f, "{scores} span {min:.2} to {max:.2} where 0 to 1 is expected. ")?;
+                match activation {
+                    Some(activation) => write!(
+                        f,
+                        "If the model gives logits, set `activation = \"{activation}\"`, or if another decoder reads it, name that with `decoder`, in [output] of {place}"
+                    ),
+                    None => write!(
+                        f,
+                        "The model seems to give logits: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
+                    ),
+                }
             }
+            Finding::SoftmaxTwice => write!(
+                f,
+                "values are from 0 to 1 and add up to 1, so they are probabilities before the softmax. Set `activation = \"none\"` in [output] of {place}"
+            ),
             Finding::Crowded { n, of } => write!(
                 f,
                 "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder reads the model: name it with `decoder`, or raise `threshold`, in [output] of {place}"
-            ),
-            _ => write!(
-                f,
-                "boxes or scores are not finite numbers (NaN or infinity). Check `mean` and `scale` in [input] of {place}, and try another device or `precision=f32` in `config`"
-            ),
-        }
-    }
-}
-
-/// As [`OfBoxes`], of a classifier.
-struct OfClasses<'a> {
-    finding: Finding,
-    head: &'a Head,
-    spec: &'a ModelSpec,
-}
-
-impl fmt::Display for OfClasses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = place(self.spec);
-        match (self.finding, &self.head.decoder) {
-            (Finding::Scores { min, max }, ClassDecoder::Classes { .. } | ClassDecoder::MultiLabel { .. }) => {
-                let activation = match &self.head.decoder {
-                    ClassDecoder::MultiLabel { .. } => Activation::Sigmoid,
-                    _ => Activation::Softmax,
-                };
-                write!(
-                    f,
-                    "values span {min:.2} to {max:.2} where probabilities from 0 to 1 are expected. The model seems to give logits: set `activation = \"{activation}\"` in [output] of {place}"
-                )
-            }
-            (Finding::Scores { min, max }, _) => write!(
-                f,
-                "values span {min:.2} to {max:.2} where probabilities from 0 to 1 are expected. The model seems to give logits: export it with its last softmax"
-            ),
-            (Finding::SoftmaxTwice, _) => write!(
-                f,
-                "values are from 0 to 1 and add up to 1, so they are probabilities before the softmax. Set `activation = \"none\"` in [output] of {place}"
             ),
             _ => write!(
                 f,

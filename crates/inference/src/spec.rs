@@ -16,6 +16,7 @@ mod outside;
 #[cfg(test)]
 mod schema;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -24,19 +25,18 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use self::input::WrittenInput;
-use self::output::WrittenOutput;
 use super::labels::Labels;
-use super::{Scheduling, Sharing, thresholds};
+use super::{Scheduling, Sharing};
 use crate::devices;
 use crate::frame::Size;
 use crate::runtime::device::Device;
 use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::Shape;
-use crate::vision::decode::{BoxDecoder, BoxThresholds, ClassDecoder};
+use crate::vision::decode::{DecoderRegistry, Gives};
 use crate::vision::{Cut, Preprocess};
 
 pub use self::description::{Description, Source};
-pub use self::output::{Head, register_box_scheme, register_class_scheme};
+pub use self::output::Head;
 pub use self::outside::allow_outside_files;
 
 /// What a user asks of a stage. Everything but `model` may be left open.
@@ -74,6 +74,8 @@ pub struct StageOptions {
     pub batch_timeout: Option<Duration>,
     /// With whom the compiled model and its requests are shared.
     pub sharing: Sharing,
+    /// The decoders that the description can name; the default has those that are built in.
+    pub decoders: DecoderRegistry,
 }
 
 /// The device that is used where none is named.
@@ -88,6 +90,8 @@ pub struct ModelSpec {
     pub model_name: Arc<str>,
     /// What it does.
     pub task: Task,
+    /// How its outputs are read; at least one.
+    pub heads: Vec<Head>,
     /// How a frame becomes its input.
     pub preprocess: Preprocess,
     /// Which part of a frame is the picture of a detection; of a detector the default.
@@ -106,35 +110,34 @@ pub struct ModelSpec {
     pub origin: WrittenModel,
 }
 
-/// What a model does, and how its outputs are read.
-#[derive(Debug, Clone)]
+/// What a model does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Task {
-    /// Finds objects.
-    Detection {
-        decoder: BoxDecoder,
-        thresholds: BoxThresholds,
-        /// The thresholds of single classes, by class, instead of that of all.
-        class_scores: Vec<f32>,
-        /// What outputs are called, by their index, when the decoder looks for them, instead of by their own names.
-        roles: Vec<(usize, Arc<str>)>,
-    },
-    /// Says something of a picture, and with each head something else.
-    Classification { heads: Vec<Head> },
-    /// Looks at frames as a detector does, and what it says is passed on as it is.
-    Raw { heads: Vec<Head> },
+    /// Looks at frames, or at regions of them, and finds objects.
+    Detection,
+    /// Says something of an image, and with each head something else.
+    Classification,
 }
 
 impl Task {
-    /// Whether classes have no names.
-    fn is_unlabeled(&self, labels: &Labels) -> bool {
+    /// What decoders of such models give.
+    fn gives(self) -> Gives {
         match self {
-            Self::Detection { .. } => labels.is_empty(),
-            Self::Raw { .. } => false,
-            Self::Classification { heads } => heads.iter().any(|head| {
-                let has_classes = matches!(head.decoder, ClassDecoder::Classes { .. } | ClassDecoder::MultiLabel { .. });
-                has_classes && head.labels.is_empty()
-            }),
+            Self::Detection => Gives::Objects,
+            Self::Classification => Gives::Attributes,
         }
+    }
+}
+
+/// As descriptions call it.
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Detection => "detection",
+            Self::Classification => "classification",
+        })
     }
 }
 
@@ -192,31 +195,20 @@ impl ModelSpec {
         }
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let source = &description.source;
-        let context = output::Context { options, source, info, input_size, name: &name };
-        let (mut task, labels, n_classes) = written.output.understood(written.task, &context, &mut assumed)?;
+        let context = output::Context { task: written.task, options, source, info, input_size, name: &name };
+        let (heads, labels, n_classes) = output::read(&description.text, &context, &mut assumed)?;
         output::check_labels(&labels, n_classes)?;
-        if let (Task::Detection { thresholds: every, class_scores, .. }, Some(text)) = (&mut task, &options.class_thresholds) {
-            *class_scores = thresholds::by_class(text, &labels, n_classes, every.score)?;
-        }
-        if task.is_unlabeled(&labels) {
+        if heads.iter().any(|head| head.decoder.threshold().is_some() && head.labels.is_empty()) {
             assumed.push("no labels: classes are told by number".to_owned());
         }
-        let cut = written.input.cut(matches!(task, Task::Classification { .. }))?;
+        let (task, cut) = (written.task, written.input.cut(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
-        Ok(Self { name, model_name, task, preprocess, cut, input_size, input_shape, labels, assumed, source, origin })
+        Ok(Self { name, model_name, task, heads, preprocess, cut, input_size, input_shape, labels, assumed, source, origin })
     }
 
     /// Whether this is one of its attributes.
     pub fn says(&self, name: &str) -> bool {
-        matches!(&self.task, Task::Classification { heads } if heads.iter().any(|head| *head.name == *name))
-    }
-
-    /// What the task is called in a description.
-    pub fn task_name(&self) -> &'static str {
-        match self.task {
-            Task::Detection { .. } | Task::Raw { .. } => "detection",
-            Task::Classification { .. } => "classification",
-        }
+        self.task == Task::Classification && self.heads.iter().any(|head| *head.name == *name)
     }
 }
 
@@ -359,7 +351,7 @@ struct Written {
     /// The version of this format: 1.
     version: u32,
     /// What the model does.
-    task: WrittenTask,
+    task: Task,
     /// What it is called in results; of a classifier, the attribute's key in the JSON. Default: the model file's name.
     name: Option<String>,
     /// Which model it is, and where it comes from; nothing of this changes how it runs.
@@ -369,7 +361,12 @@ struct Written {
     #[serde(default)]
     input: WrittenInput,
     /// How its outputs are read.
-    output: WrittenOutput,
+    #[allow(
+        dead_code,
+        reason = "`output::read` reads it once more, with the keys of its decoders; that it is there is all that counts here"
+    )]
+    #[cfg_attr(test, schemars(schema_with = "schema::output"))]
+    output: toml::Table,
 }
 
 /// Which model it is, and where it comes from; nothing of this changes how it runs.
@@ -405,12 +402,4 @@ pub enum Checked {
     Run,
     /// By what its authors write of it alone.
     Documentation,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-enum WrittenTask {
-    Detection,
-    Classification,
 }

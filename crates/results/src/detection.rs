@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Point, Rect, Size};
+use super::{Geometry, PixelRect, Point, Rect, Size};
 
 /// Names one object for the life of the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,10 +66,11 @@ impl Detection {
         }
     }
 
-    /// Moves it to another place, and its keypoints with it.
+    /// Moves it to another place, and its keypoints and the geometry of its attributes with it.
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
         self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
+        self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, rect)));
     }
 
     /// Whether this is the same object as `earlier`: by its name, or by that of its track.
@@ -89,7 +90,7 @@ pub enum TrackState {
     Held,
 }
 
-/// What one classifier said of one object, or of the whole frame.
+/// An attribute of one object, or of the whole frame: what one model said of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
     /// The attribute: "gender", "color"; the key in the JSON.
@@ -100,7 +101,7 @@ pub struct Classification {
     pub outcome: Outcome,
 }
 
-/// The answer of a classifier.
+/// The value of an attribute.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// One of several classes.
@@ -114,6 +115,14 @@ pub enum Outcome {
     Labels(Vec<ScoredLabel>),
     /// A number, such as an age in years.
     Value(f32),
+    /// Text that was read.
+    Text {
+        text: Arc<str>,
+        /// 0..=1.
+        confidence: f32,
+    },
+    /// Where something is in the frame, or what is at each place.
+    Geometry(Geometry),
     /// Numbers to be used elsewhere: an embedding, or what a model gives, as it is.
     Tensor {
         /// The extent of each axis.
@@ -121,6 +130,15 @@ pub enum Outcome {
         /// The values, last axis fastest.
         data: Arc<[f32]>,
     },
+}
+
+impl Outcome {
+    /// Brings geometry to another space, see [`Geometry::map`]; everything else is the same in all of them.
+    pub fn map(&mut self, to: impl Fn(Point) -> Point) {
+        if let Self::Geometry(geometry) = self {
+            geometry.map(to);
+        }
+    }
 }
 
 /// One of several classes that a classifier saw at once.
@@ -160,6 +178,15 @@ pub struct FrameResults {
 }
 
 impl FrameResults {
+    /// Sets the size of the frame, and brings the geometry of what was said of the whole frame to it. Detections stay where they are.
+    pub fn set_size(&mut self, size: Size) {
+        let was = std::mem::replace(&mut self.size, size);
+        if was != size && was.width > 0 && was.height > 0 {
+            let (was, is) = (PixelRect::whole(was).to_rect(), PixelRect::whole(size).to_rect());
+            self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, is)));
+        }
+    }
+
     /// The detection with this id.
     pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
         self.detections.iter_mut().find(|detection| detection.id == id)
@@ -169,6 +196,29 @@ impl FrameResults {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn geometry_of_attributes_moves_with_the_detection() {
+        let polygon = |points: [(f32, f32); 2]| Outcome::Geometry(Geometry::Polygons(vec![points.map(|(x, y)| Point { x, y }).to_vec()]));
+        let said = |outcome| Classification { name: "outline".into(), model: "m".into(), outcome };
+        let mut found = Detection {
+            id: ObjectId(1),
+            track: None,
+            track_state: None,
+            parent: None,
+            rect: Rect::from_corners(10.0, 10.0, 20.0, 30.0),
+            keypoints: vec![],
+            confidence: 0.9,
+            label_id: 0,
+            label: None,
+            classifications: vec![said(polygon([(10.0, 10.0), (15.0, 30.0)])), said(Outcome::Value(10.0))],
+        };
+        found.move_to(Rect::from_corners(0.0, 0.0, 20.0, 40.0));
+        assert_eq!(found.classifications, [said(polygon([(0.0, 0.0), (10.0, 40.0)])), said(Outcome::Value(10.0))]);
+        let mut frame = FrameResults { size: Size::new(20, 40), classifications: found.classifications.clone(), ..FrameResults::default() };
+        frame.set_size(Size::new(10, 80));
+        assert_eq!((frame.size, &frame.classifications[0]), (Size::new(10, 80), &said(polygon([(0.0, 0.0), (5.0, 80.0)]))));
+    }
 
     #[test]
     fn ids_begin_above_those_of_others_and_neighbors_differ_also_where_they_wrap() {

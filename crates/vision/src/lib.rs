@@ -1,12 +1,12 @@
 //! Pixels to input tensor, output tensor to detections. Pure functions.
 //!
 //! Two directions, connected by one value. [`Preprocess::fill`] leads from *frame* space (pixels of the frame or region that
-//! is given) to *input* space (pixels of the model's input) and returns `frame_from_input`; [`decode::BoxDecoder`] leads from
-//! the model's outputs to rectangles in input space, which that transform brings back:
+//! is given) to *input* space (pixels of the model's input) and returns `frame_from_input`; a [`decode::Decoder`] leads from
+//! the model's outputs to results in input space, which that transform brings back:
 //!
 //! ```text
-//! Frame --Preprocess::fill--> input tensor      (model)      outputs --BoxDecoder::decode--> boxes in input space
-//!                 \------------- frame_from_input --------------------------------> boxes in the frame
+//! Frame --Preprocess::fill--> input tensor      (model)      outputs --Decoder::decode--> results in input space
+//!                 \------------- frame_from_input ---------------------------> results in the frame
 //! ```
 //!
 //! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`; instead of most of these

@@ -331,14 +331,15 @@ fn write_said(caption: &mut String, mut separator: &'static str, said: &[Classif
             }),
             Outcome::Value(value) if value.abs() < 10.0 => write!(caption, "{value:.1}"),
             Outcome::Value(value) => write!(caption, "{value:.0}"),
-            Outcome::Tensor { .. } => Ok(()),
+            Outcome::Text { text, .. } => caption.write_str(text),
+            _ => Ok(()),
         };
     }
 }
 
 /// Whether there are words for it in a caption: not for lists of numbers, and not for labels of which none was sure enough.
 fn is_read(outcome: &Outcome) -> bool {
-    !matches!(outcome, Outcome::Tensor { .. }) && !matches!(outcome, Outcome::Labels(labels) if labels.is_empty())
+    !matches!(outcome, Outcome::Tensor { .. } | Outcome::Geometry(_)) && !matches!(outcome, Outcome::Labels(labels) if labels.is_empty())
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@
 //! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
 //! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
 //! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are
-//! left out. Numbers that JSON has no word for (NaN, infinite) are null. Knows no GStreamer.
+//! left out. Numbers that JSON has no word for (NaN, infinite) are null. Geometry has keys of its own, with places in parts of the frame:
+//! [`geometry`](super::geometry) has them. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
+use super::geometry::{Place, Placed};
 use crate::frame::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
 };
@@ -70,7 +72,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         source: context.source,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
-        classifications: Classifications(&results.classifications),
+        classifications: Classifications(&results.classifications, results.size),
         objects: Objects(results),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
@@ -122,8 +124,8 @@ struct DetectionBody<'a> {
     confidence: f32,
     label_id: u32,
     label: Option<&'a str>,
-    #[serde(skip_serializing_if = "Keypoints::is_empty")]
-    keypoints: Keypoints<'a>,
+    #[serde(skip_serializing_if = "Points::is_empty")]
+    keypoints: Points<'a>,
 }
 
 #[derive(Serialize)]
@@ -135,25 +137,18 @@ struct BoundingBox {
 }
 
 /// In parts of a frame of this size.
-struct Keypoints<'a>(&'a [Point], Size);
+struct Points<'a>(&'a [Point], Size);
 
-impl Keypoints<'_> {
+impl Points<'_> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl Serialize for Keypoints<'_> {
+impl Serialize for Points<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (width, height) = (self.1.width as f32, self.1.height as f32);
-        serializer.collect_seq(self.0.iter().map(|point| Keypoint { x: point.x / width, y: point.y / height }))
+        serializer.collect_seq(self.0.iter().map(|point| Place::of(*point, self.1)))
     }
-}
-
-#[derive(Serialize)]
-struct Keypoint {
-    x: f32,
-    y: f32,
 }
 
 #[derive(Serialize)]
@@ -186,6 +181,20 @@ struct ScoredLabelBody<'a> {
 struct TensorBody<'a> {
     shape: &'a [usize],
     data: &'a [f32],
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct TextBody<'a> {
+    text: &'a str,
+    confidence: f32,
+    model: Model<'a>,
+}
+
+#[derive(Serialize)]
+struct GeometryBody<'a> {
+    #[serde(flatten)]
+    geometry: Placed<'a>,
     model: Model<'a>,
 }
 
@@ -226,7 +235,7 @@ impl Serialize for Object<'_> {
             confidence: detection.confidence,
             label_id: detection.label_id,
             label,
-            keypoints: Keypoints(&detection.keypoints, size),
+            keypoints: Points(&detection.keypoints, size),
         };
         let mut map = serializer.serialize_map(Some(KEYS.len() + detection.classifications.len()))?;
         map.serialize_entry("x", &pixels.x)?;
@@ -241,13 +250,13 @@ impl Serialize for Object<'_> {
         map.serialize_entry("parent_id", &detection.parent.and_then(|parent| region_ids.get(&parent)))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
         map.serialize_entry("detection", &body)?;
-        serialize_classifications(&mut map, &detection.classifications, &KEYS)?;
+        serialize_classifications(&mut map, &detection.classifications, size, &KEYS)?;
         map.end()
     }
 }
 
 /// What was said of the whole frame, a key for each.
-struct Classifications<'a>(&'a [Classification]);
+struct Classifications<'a>(&'a [Classification], Size);
 
 impl Classifications<'_> {
     fn is_empty(&self) -> bool {
@@ -258,13 +267,18 @@ impl Classifications<'_> {
 impl Serialize for Classifications<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        serialize_classifications(&mut map, self.0, &[])?;
+        serialize_classifications(&mut map, self.0, self.1, &[])?;
         map.end()
     }
 }
 
 /// A key for each, beside those that are taken already.
-fn serialize_classifications<M: SerializeMap>(map: &mut M, classifications: &[Classification], taken: &[&str]) -> Result<(), M::Error> {
+fn serialize_classifications<M: SerializeMap>(
+    map: &mut M,
+    classifications: &[Classification],
+    size: Size,
+    taken: &[&str],
+) -> Result<(), M::Error> {
     for (classification_idx, classification) in classifications.iter().enumerate() {
         let key = key_of(classification, &classifications[..classification_idx], taken);
         let model = Model { name: &classification.model };
@@ -283,6 +297,10 @@ fn serialize_classifications<M: SerializeMap>(map: &mut M, classifications: &[Cl
             }
             Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
             Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
+            Outcome::Text { text, confidence } => map.serialize_entry(&key, &TextBody { text, confidence: *confidence, model })?,
+            Outcome::Geometry(of) => map.serialize_entry(&key, &GeometryBody { geometry: Placed { of, size }, model })?,
+            #[allow(unreachable_patterns, reason = "there may be more kinds later, of which this format knows nothing yet")]
+            _ => {}
         }
     }
     Ok(())
@@ -352,6 +370,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::frame::Geometry;
 
     fn detection(id: i32, rect: Rect) -> Detection {
         Detection {
@@ -466,6 +485,21 @@ mod tests {
         let (text, value) = line(&frame);
         let expected = json!({"map": {"value": 2.0, "model": {"name": "m"}}, "map_2": {"value": 3.0, "model": {"name": "m"}}});
         assert_eq!(value["classifications"], expected, "{text}");
+    }
+
+    #[test]
+    fn text_and_geometry_are_attributes_like_the_rest() {
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let outline = Outcome::Geometry(Geometry::Polygons(vec![vec![Point { x: 50.0, y: 25.0 }]]));
+        let mut plate = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
+        plate.classifications =
+            vec![said("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }), said("outline", outline.clone())];
+        let frame = FrameResults { classifications: vec![said("road", outline)], ..results(vec![plate]) };
+        let (text, value) = line(&frame);
+        let object = &value["objects"][0];
+        assert_eq!(object["number"], json!({"text": "AB 12", "confidence": 0.5, "model": {"name": "m"}}), "{text}");
+        assert_eq!(object["outline"], json!({"polygons": [[{"x": 0.25, "y": 0.25}]], "model": {"name": "m"}}), "{text}");
+        assert_eq!(value["classifications"]["road"], object["outline"], "{text}");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! first frame, so that a start that fails leaves earlier results as they are.
 //! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`json`] states it and knows no GStreamer.
 
+mod geometry;
 mod imp;
 pub mod json;
 

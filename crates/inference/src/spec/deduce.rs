@@ -15,7 +15,7 @@ use super::draft::{Draft, Value};
 use super::output;
 use crate::frame::Size;
 use crate::runtime::{Dim, ModelInfo, Port, Result};
-use crate::vision::decode::{BoxDecoder, BoxOptions};
+use crate::vision::decode::{DecoderRegistry, Gives};
 
 /// What was found out.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
-    if output::CLASS_DECODERS.contains(&decoder) && decoder != "custom" {
+    if DecoderRegistry::built_in().gives(decoder) == Some(Gives::Attributes) {
         found.draft.top.set("task", "classification");
     }
     with_characters(found, info)
@@ -113,9 +113,10 @@ fn size_of(port: &Port, layout: &str) -> Option<Size> {
 
 /// Whether the decoder of this name reads outputs such as the model's, for pictures of this size.
 fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
-    let shapes: Vec<Vec<usize>> = info.outputs.iter().map(output::extents).collect();
-    let outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(&shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
-    BoxDecoder::from_name(decoder, &BoxOptions::default()).is_some_and(|decoder| decoder.check(&outputs, size).is_ok())
+    let shapes = output::shapes(info);
+    DecoderRegistry::built_in()
+        .make_from_text(decoder, "")
+        .is_ok_and(|decoder| decoder.check(&output::outputs(info, &shapes, &[]), size).is_ok())
 }
 
 /// The first of these decoders that reads outputs such as the model's.

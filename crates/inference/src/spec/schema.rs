@@ -1,9 +1,16 @@
 //! The JSON schema of descriptions, made from the types that read them: `assets/model-description.schema.json`, for editors and for
 //! whoever writes descriptions. Tests alone build it, so users of the crate do not pay for it.
 
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-use super::Written;
+use super::output::{HeadKeys, LabelKeys, NameKeys};
+use super::{Description, ModelSpec, Source, StageOptions, Written};
+use crate::runtime::{ModelInfo, Port};
+use crate::tensor::{ElementType, Shape};
+use crate::vision::decode::{DecoderRegistry, Gives};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-description.schema.json");
 
@@ -19,6 +26,54 @@ fn schema() -> Value {
     }
     schema["properties"]["version"] = json!({"description": "The version of this format.", "const": 1});
     schema
+}
+
+/// The schema of `[output]`: the keys of every decoder, and for each of these which it has. Of a decoder that is not built in nothing is known.
+pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
+    let heads = json!({"description": "Of classifiers: several heads, instead of all these keys.", "items": section(&[Gives::Attributes, Gives::Anything], &keys::<NameKeys>()), "type": "array"});
+    let mut schema = section(&[Gives::Objects, Gives::Attributes, Gives::Anything], &BTreeMap::new());
+    schema["properties"]["heads"] = heads;
+    schema.try_into().unwrap()
+}
+
+/// The schema of a section that names one of these decoders, with more keys.
+fn section(gives: &[Gives], more: &BTreeMap<String, Value>) -> Value {
+    let registry = DecoderRegistry::built_in();
+    let names: Vec<&str> = registry.names().filter(|name| gives.contains(&registry.gives(name).unwrap())).collect();
+    let mut common = keys::<HeadKeys>();
+    common.extend(keys::<LabelKeys>());
+    common.extend(more.clone());
+    let (mut all, mut rules) = (common.clone(), Vec::new());
+    for name in &names {
+        let own: BTreeMap<String, Value> = registry.schemas(name).iter().flat_map(properties).collect();
+        let known: Vec<&String> = common.keys().chain(own.keys()).collect();
+        rules.push(json!({
+            "if": {"properties": {"decoder": {"const": name}}, "required": ["decoder"]},
+            "then": {"propertyNames": {"enum": known}},
+        }));
+        all.extend(own);
+    }
+    let described =
+        |names: &[&str]| format!("How outputs are read: {}; or the name of a decoder that the application registered.", names.join(", "));
+    all.get_mut("decoder").unwrap()["description"] = json!(described(&names));
+    // Where the decoder is not named, or known, any of these keys may stand there.
+    let is_own = json!({"properties": {"decoder": {"not": {"enum": names}}}, "required": ["decoder"]});
+    json!({
+        "type": "object",
+        "properties": all,
+        "allOf": rules,
+        "if": is_own, "else": {"propertyNames": {"enum": all.keys().cloned().chain(["heads".to_owned()]).collect::<Vec<_>>()}},
+    })
+}
+
+/// The properties in the schema of a struct.
+fn keys<T: JsonSchema>() -> BTreeMap<String, Value> {
+    properties(&schemars::schema_for!(T)).collect()
+}
+
+fn properties(schema: &Schema) -> impl Iterator<Item = (String, Value)> + use<> {
+    let properties = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    properties.into_iter()
 }
 
 /// What a text in TOML is in JSON.
@@ -71,6 +126,15 @@ fn every_description_of_ours_is_what_the_schema_says() {
     }
 }
 
+/// Whether the reader takes a description of such outputs.
+fn is_read(text: &str) -> bool {
+    let port = |name: &str, shape: &[usize]| Port::new(name, ElementType::F32, Shape::from(shape));
+    let info =
+        ModelInfo { inputs: vec![port("image", &[1, 3, 8, 8])], outputs: vec![port("boxes", &[1, 1, 9, 7])], ..ModelInfo::default() };
+    let description = Description { source: Source::Model("a test"), text: text.to_owned(), assumed: Vec::new() };
+    ModelSpec::of_description(&description, &StageOptions::default(), &info).is_ok()
+}
+
 #[test]
 fn the_schema_refuses_what_the_reader_refuses() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
@@ -86,9 +150,13 @@ fn the_schema_refuses_what_the_reader_refuses() {
         ("\"rgb\"", "\"rbg\""),
         ("[output]", "[outputs]"),
         ("decoder", "heads = 1\ndecoder"),
+        ("decoder", "nms = \"hard\"\ndecoder"),
+        ("decoder", "treshold = 0.5\ndecoder"),
+        ("decoder", "threshold = \"0.5\"\ndecoder"),
+        ("\"ssd\"", "1"),
     ] {
         let text = good.replacen(from, to, 1);
-        let is_read = toml::from_str::<Written>(&text).is_ok_and(|written| written.version == 1);
+        let is_read = is_read(&text);
         assert_eq!((is_read, validator.is_valid(&json_of(&text))), (text == good, text == good), "{text}");
     }
 }

@@ -57,8 +57,8 @@ pub(super) fn activated<'a>(
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::tests::decoder;
-    use crate::decode::{Activation, BoxThresholds, Output};
+    use crate::decode::Output;
+    use crate::decode::tests::{boxes, decoder};
     use crate::frame::{Rect, Size};
 
     fn logit(p: f32) -> f32 {
@@ -68,31 +68,29 @@ mod tests {
     #[test]
     fn scores_become_probabilities_whichever_way_they_lie() {
         let input = Size::new(64, 32);
-        let found = |name: &str, activation, outputs: &[Output<'_>]| {
-            let mut boxes = Vec::new();
-            let decoder = decoder(name).with_activation(activation);
-            decoder.decode(outputs, input, &BoxThresholds { score: 0.5, ..BoxThresholds::default() }, &mut boxes).unwrap();
-            boxes.iter().map(|found| (found.rect, (found.score * 100.0).round(), found.class_id)).collect::<Vec<_>>()
+        let found = |name: &str, activation: &str, outputs: &[Output<'_>]| {
+            let decoder = decoder(name, &format!("threshold = 0.5\nactivation = \"{activation}\""));
+            boxes(&*decoder, outputs, input)
+                .iter()
+                .map(|found| (found.rect, (found.score * 100.0).round(), found.class_id))
+                .collect::<Vec<_>>()
         };
         let rect = Rect { x: 8.0, y: 4.0, width: 16.0, height: 8.0 };
         // Center and size, objectness, two classes.
         let row = [16.0, 8.0, 16.0, 8.0, logit(0.9), logit(0.2), logit(0.8)];
         let yolov5 = Output { name: "y", shape: &[1, 1, 7], data: &row };
-        assert_eq!(found("yolov5", Activation::Sigmoid, &[yolov5]), [(rect, 72.0, 1)]);
+        assert_eq!(found("yolov5", "sigmoid", &[yolov5]), [(rect, 72.0, 1)]);
         // The same in columns, beside a column without an object.
         let columns = [16.0, 1.0, 8.0, 1.0, 16.0, 1.0, 8.0, 1.0, logit(0.2), -9.0, logit(0.8), -9.0];
         let yolov8 = Output { name: "y", shape: &[1, 6, 2], data: &columns };
-        let mut boxes = Vec::new();
-        let decoder_8 = decoder("yolov8").with_activation(Activation::Sigmoid);
         // A model has more columns than rows.
         let wide: Vec<f32> = columns.chunks(2).flat_map(|pair| [pair[0], pair[1], pair[1], pair[1], pair[1], pair[1], pair[1]]).collect();
         let yolov8 = Output { shape: &[1, 6, 7], data: &wide, ..yolov8 };
-        decoder_8.decode(&[yolov8], input, &BoxThresholds { score: 0.5, ..BoxThresholds::default() }, &mut boxes).unwrap();
-        assert_eq!((boxes.len(), boxes[0].rect, boxes[0].class_id), (1, rect, 1));
+        assert_eq!(found("yolov8", "sigmoid", &[yolov8]), [(rect, 80.0, 1)]);
         let corners = Output { name: "boxes", shape: &[1, 1, 4], data: &[0.125, 0.125, 0.375, 0.375] };
         let scores = Output { name: "scores", shape: &[1, 1, 2], data: &[0.0, 9_f32.ln()] };
-        assert_eq!(found("ultraface", Activation::Softmax, &[scores, corners]), [(rect, 90.0, 0)]);
+        assert_eq!(found("ultraface", "softmax", &[scores, corners]), [(rect, 90.0, 0)]);
         let row = [0.0, 3.0, logit(0.7), 0.125, 0.125, 0.375, 0.375];
-        assert_eq!(found("ssd", Activation::Sigmoid, &[Output { name: "y", shape: &[1, 1, 1, 7], data: &row }]), [(rect, 70.0, 3)]);
+        assert_eq!(found("ssd", "sigmoid", &[Output { name: "y", shape: &[1, 1, 1, 7], data: &row }]), [(rect, 70.0, 3)]);
     }
 }

@@ -1,32 +1,16 @@
-//! The boxes of a detector: what every scheme of writing them has in common, and which there are.
+//! The boxes of a detector: what every scheme of writing them has in common.
 //!
 //! A scheme turns rows of outputs into candidates; here they are suppressed, counted and checked, so that whatever a model writes,
 //! boxes have finite numbers, touch the input, and have scores from 0 to 1. Knows no layouts of outputs.
 
 use std::fmt;
-use std::sync::Arc;
 
-use super::{
-    Activation, BoxSurvey, Output, ScorePlace, activate, boxes_labels, boxes_scores, centerface, nanodet, retinaface, scrfd, ssd, tf_ssd,
-    ultraface, yolov5, yolov8, yolov10, yolox, yunet,
-};
-use crate::frame::{Point, Rect, Size};
+use serde::Deserialize;
+
+use super::{Activation, Decoder, Output, RawDetection, Results, ScorePlace, Section, activate};
+use crate::frame::{Rect, Size};
 use crate::nms::{self, NmsMethod, NmsOptions};
-use crate::tensor::Result;
-
-/// A box as a model gives it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RawDetection {
-    /// Where, in input pixels; may reach outside.
-    pub rect: Rect,
-    /// The larger the better; 0..=1.
-    pub score: f32,
-    /// Index of the class.
-    pub class_id: u32,
-    /// The row of the outputs (anchor, cell, entry of a list) that it comes from: of equal scores the first is better, and
-    /// [`BoxDecoder::keypoints`] finds the rest of the row again.
-    pub row: u32,
-}
+use crate::tensor::{Error, ErrorKind, Result};
 
 /// Which boxes are reported.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +34,9 @@ impl Default for BoxThresholds {
 }
 
 /// In which unit a model writes boxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Coordinates {
     /// Pixels of the model's input.
     Pixels,
@@ -58,40 +44,21 @@ pub enum Coordinates {
     Normalized,
 }
 
-/// What a description may say of a scheme beside its name.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct BoxOptions {
-    /// The class that stands for nothing; `boxes-scores` alone has one.
-    pub background: Option<u32>,
-}
-
-/// A way in which detectors write boxes into their outputs.
-///
-/// Those that are built in implement it, and an application can add its own: `stages::register_box_scheme`.
+/// A way in which detectors write rows of boxes into their outputs; [`BoxDecoder`] makes a [`Decoder`] of it.
 pub trait BoxScheme: fmt::Debug + Send + Sync {
-    /// Whether a model with these outputs (names and shapes) and an input of this size is one that this scheme reads, and how many
-    /// classes it tells apart: 0 if the shapes do not say.
-    ///
-    /// The first axis may have any extent. `usize::MAX` stands for an extent that is not known yet and fits everything.
+    /// As [`Decoder::check`].
     ///
     /// # Errors
-    /// `Shape` if not; the message says what was expected and what came.
+    /// As there.
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
-    /// Appends a box for each row, and for each of its classes if it can have several, whose score is larger than `score_min`.
+    /// Appends a box for each row, and for each of its classes if it can have several, whose score is larger than `score_min`, to
+    /// [`Results::boxes`], and adds its keypoints if the model has some.
     /// Boxes may have any numbers: those that are not finite and those without an extent are dropped later.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()>;
-
-    /// Appends the keypoints of a box that [`BoxScheme::candidates`] gave for these outputs, in input pixels. Default: it has none.
-    ///
-    /// # Errors
-    /// As [`BoxScheme::check`].
-    fn keypoints(&self, _outputs: &[Output<'_>], _input: Size, _found: &RawDetection, _points: &mut Vec<Point>) -> Result<()> {
-        Ok(())
-    }
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()>;
 
     /// Whether candidates overlap and suppress each other; else the model has seen to that. Default: they do.
     fn overlaps(&self) -> bool {
@@ -104,7 +71,12 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Where the scores are in these outputs, for exports that leave the last activation out. Default: nowhere, and no activation can be said.
+    /// The activation that exports may leave out; [`BoxScheme::score_places`] says where the scores are. Default: none can be said.
+    fn missing_activation(&self) -> Option<Activation> {
+        None
+    }
+
+    /// Where the scores are in these outputs, for exports that leave the last activation out.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
@@ -117,8 +89,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         BoxThresholds::default()
     }
 
-    /// What outputs are called that shapes do not tell apart: a description names them by these (`tensors`), and they are found by
-    /// names that have these words in them. Default: none.
+    /// As [`Decoder::roles`].
     fn roles(&self) -> &'static [&'static str] {
         &[]
     }
@@ -130,188 +101,113 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     }
 }
 
-type Make = fn(&BoxOptions) -> Arc<dyn BoxScheme>;
+/// The most boxes that a detector can be asked for in one frame.
+const MAX_BOXES: usize = 100_000;
 
-/// The schemes that are built in, in the order in which messages name them.
-const BUILT_IN: [(&str, Make); 16] = [
-    ("yolov5", |_| Arc::new(yolov5::YoloV5)),
-    ("yolov8", |_| Arc::new(yolov8::YoloV8)),
-    ("yolov10", |_| Arc::new(yolov10::YoloV10)),
-    ("yolox", |_| Arc::new(yolox::Yolox)),
-    ("ssd", |_| Arc::new(ssd::Ssd)),
-    ("boxes-labels", |_| Arc::new(boxes_labels::BoxesLabels)),
-    ("boxes-scores", |options| Arc::new(boxes_scores::BoxesScores { background: options.background })),
-    ("tf-ssd", |_| Arc::new(tf_ssd::TfSsd)),
-    ("nanodet", |_| Arc::new(nanodet::NANODET)),
-    ("nanodet-plus", |_| Arc::new(nanodet::NANODET_PLUS)),
-    ("picodet", |_| Arc::new(nanodet::PICODET)),
-    ("ultraface", |_| Arc::new(ultraface::UltraFace)),
-    ("yunet", |_| Arc::new(yunet::YuNet)),
-    ("scrfd", |_| Arc::new(scrfd::Scrfd)),
-    ("retinaface", |_| Arc::new(retinaface::RetinaFace)),
-    ("centerface", |_| Arc::new(centerface::CenterFace)),
-];
+/// The keys of every detector of boxes.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+struct BoxKeys {
+    /// What is less sure is left out, 0 to 1.
+    threshold: Option<f32>,
+    /// At most so many boxes, the best.
+    max_boxes: Option<usize>,
+}
+
+/// The keys of those whose candidates overlap.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+struct OverlapKeys {
+    /// What overlaps a better box by more than this part of their union is suppressed, 0 to 1.
+    iou_threshold: Option<f32>,
+    /// What becomes of boxes that overlap a better one.
+    nms: Option<Nms>,
+    /// Of `nms = "gaussian"`: the larger, the milder.
+    nms_sigma: Option<f32>,
+    /// Whether boxes suppress each other whatever their classes.
+    class_agnostic: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum Nms {
+    Hard,
+    Linear,
+    Gaussian,
+}
+
+/// The key of those that write boxes as they are.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct UnitKeys {
+    /// Whether boxes are in pixels of the input, or in parts of its width and height.
+    coordinates: Option<Coordinates>,
+}
+
+/// The key of those whose exports may leave the last activation out.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ActivationKeys {
+    /// What makes the scores probabilities.
+    activation: Option<Activation>,
+}
 
 /// How the outputs of a detector become boxes.
 #[derive(Debug, Clone)]
-pub struct BoxDecoder {
-    name: Arc<str>,
-    scheme: Arc<dyn BoxScheme>,
+pub struct BoxDecoder<S> {
+    scheme: S,
+    thresholds: BoxThresholds,
+    /// The thresholds of single classes, by class, instead of that of all.
+    class_scores: Vec<f32>,
     /// Instead of the scheme's.
     coordinates: Option<Coordinates>,
     /// Applied to scores first.
     activation: Activation,
 }
 
-impl BoxDecoder {
-    /// The names that [`BoxDecoder::from_name`] knows.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        BUILT_IN.iter().map(|(name, _)| *name)
-    }
-
-    /// The built-in decoder of this name.
-    pub fn from_name(name: &str, options: &BoxOptions) -> Option<Self> {
-        let (name, make) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
-        Some(Self::new(name, make(options)))
-    }
-
-    /// A decoder of this name that reads outputs in this way.
-    pub fn new(name: &str, scheme: Arc<dyn BoxScheme>) -> Self {
-        Self { name: name.into(), scheme, coordinates: None, activation: Activation::None }
-    }
-
-    /// The same for models that write boxes in this unit. No effect on a scheme that has no unit.
-    #[must_use]
-    pub fn with_coordinates(self, coordinates: Coordinates) -> Self {
-        Self { coordinates: Some(coordinates), ..self }
-    }
-
-    /// The same for exports that leave out what makes probabilities of scores: the sigmoid, or the softmax over the scores of a box.
-    #[must_use]
-    pub fn with_activation(self, activation: Activation) -> Self {
-        Self { activation, ..self }
-    }
-
-    /// Whether an activation can be said for a model with these outputs, see [`BoxScheme::score_places`].
-    pub fn takes_activation(&self, outputs: &[(&str, &[usize])], input: Size) -> bool {
-        self.scheme.score_places(outputs, input).is_ok_and(|places| !places.is_empty())
-    }
-
-    /// What is applied to scores.
-    pub fn activation(&self) -> Activation {
-        self.activation
-    }
-
-    /// The unit in which models of this scheme write boxes, unless [`BoxDecoder::with_coordinates`] says otherwise; `None`: there is none to
-    /// choose.
-    pub fn default_coordinates(&self) -> Option<Coordinates> {
-        self.scheme.coordinates()
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The thresholds of the models' authors.
-    pub fn default_thresholds(&self) -> BoxThresholds {
-        self.scheme.default_thresholds()
-    }
-
-    /// Whether its boxes suppress each other; else the model has seen to that, and the thresholds of overlap say nothing.
-    pub fn suppresses(&self) -> bool {
-        self.scheme.overlaps()
-    }
-
-    /// What outputs are called that shapes do not tell apart, see [`BoxScheme::roles`].
-    pub fn roles(&self) -> &'static [&'static str] {
-        self.scheme.roles()
-    }
-
-    /// Whether a model with these outputs and an input of this size is one that this decoder reads, see [`BoxScheme::check`].
+impl<S: BoxScheme> BoxDecoder<S> {
+    /// A decoder that reads outputs in this way, with the keys of a section.
     ///
     /// # Errors
-    /// `Shape` if not; the message says what was expected and what came.
-    pub fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
-        self.scheme.check(outputs, input)
-    }
-
-    /// Replaces `boxes` by those in the outputs, in the order of [`nms::better_first`].
-    ///
-    /// Every box has finite numbers and a positive extent and touches the input; every score is at most 1. Others are dropped,
-    /// and larger scores taken for 1. Allocates only to grow `boxes`.
-    ///
-    /// # Errors
-    /// `Shape` as [`BoxDecoder::check`], or if an output is not one row or has not as many values as its shape.
-    pub fn decode(&self, outputs: &[Output<'_>], input: Size, thresholds: &BoxThresholds, boxes: &mut Vec<RawDetection>) -> Result<()> {
-        self.decode_by_class(outputs, input, thresholds, &[], boxes)
-    }
-
-    /// As [`BoxDecoder::decode`], with a threshold of its own for each class: `class_scores` by class, in place of
-    /// `thresholds.score`, which those beyond its end have.
-    ///
-    /// # Errors
-    /// As [`BoxDecoder::decode`].
-    pub fn decode_by_class(
-        &self,
-        outputs: &[Output<'_>],
-        input: Size,
-        thresholds: &BoxThresholds,
-        class_scores: &[f32],
-        boxes: &mut Vec<RawDetection>,
-    ) -> Result<()> {
-        boxes.clear();
-        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
-        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
-        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
-        self.take_candidates(input, thresholds, class_scores, score_min, boxes);
-        Ok(())
-    }
-
-    /// As [`BoxDecoder::decode_by_class`], and adds what the outputs look like to a survey: the boxes above the threshold, and with
-    /// `all_rows` every row of the outputs, which takes several times as long.
-    ///
-    /// # Errors
-    /// As [`BoxDecoder::decode`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn decode_surveyed(
-        &self,
-        outputs: &[Output<'_>],
-        input: Size,
-        thresholds: &BoxThresholds,
-        class_scores: &[f32],
-        boxes: &mut Vec<RawDetection>,
-        survey: &mut BoxSurvey,
-        all_rows: bool,
-    ) -> Result<()> {
-        boxes.clear();
-        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
-        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
-        let score_min = self.find_candidates(&outputs, input, thresholds, class_scores, boxes)?;
-        if all_rows {
-            let mut rows = Vec::new();
-            self.scheme.candidates(&outputs, input, f32::NEG_INFINITY, &mut rows)?;
-            self.to_pixels(&mut rows, input);
-            survey.add_rows(&rows, &outputs, input, self.scheme.overlaps(), score_min);
+    /// `Unsupported` if a value is not one that its key can have.
+    pub fn new(scheme: S, section: &mut Section<'_>) -> Result<Self> {
+        let mut thresholds = scheme.default_thresholds();
+        let BoxKeys { threshold, max_boxes } = section.keys()?;
+        let score = section.threshold.or(threshold).unwrap_or_else(|| {
+            section.assumed.push(format!("[output] `threshold` is not given: {}", thresholds.score));
+            thresholds.score
+        });
+        thresholds.score = fraction("threshold", score)?;
+        if let Some(max_boxes) = max_boxes {
+            if !(1..=MAX_BOXES).contains(&max_boxes) {
+                return Err(bad(format!("`max-boxes`: expected 1 to {MAX_BOXES}, got {max_boxes}")));
+            }
+            thresholds.max_boxes = max_boxes;
         }
-        survey.add_candidates(boxes, input);
-        self.take_candidates(input, thresholds, class_scores, score_min, boxes);
-        Ok(())
+        if scheme.overlaps() {
+            let keys: OverlapKeys = section.keys()?;
+            thresholds.iou = fraction("iou-threshold", section.iou_threshold.or(keys.iou_threshold).unwrap_or(thresholds.iou))?;
+            thresholds.method = keys.method()?;
+            thresholds.class_agnostic = keys.class_agnostic.unwrap_or(thresholds.class_agnostic);
+        }
+        let UnitKeys { coordinates } = if scheme.coordinates().is_some() { section.keys()? } else { UnitKeys::default() };
+        let ActivationKeys { activation } = if scheme.missing_activation().is_some() { section.keys()? } else { ActivationKeys::default() };
+        let activation = activation.unwrap_or_default();
+        if activation == Activation::Bytes {
+            return Err(bad("`activation`: expected none, sigmoid or softmax of a detector, got bytes".to_owned()));
+        }
+        Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
     }
 
-    /// Replaces `boxes` by all above the lowest threshold, in pixels, and returns that threshold.
-    fn find_candidates(
-        &self,
-        outputs: &[Output<'_>],
-        input: Size,
-        thresholds: &BoxThresholds,
-        class_scores: &[f32],
-        boxes: &mut Vec<RawDetection>,
-    ) -> Result<f32> {
-        let score_min = class_scores.iter().copied().fold(thresholds.score, f32::min);
-        self.scheme.candidates(outputs, input, score_min, boxes)?;
-        self.to_pixels(boxes, input);
-        Ok(score_min)
+    /// As [`BoxDecoder::new`], as a registry has it.
+    pub(super) fn boxed(scheme: S, section: &mut Section<'_>) -> Result<Box<dyn Decoder>>
+    where
+        S: 'static,
+    {
+        Ok(Box::new(Self::new(scheme, section)?))
     }
 
     /// Checks that outputs are complete, and tells where their scores are if an activation is to be applied.
@@ -325,30 +221,26 @@ impl BoxDecoder {
         self.scheme.score_places(&ports, input)
     }
 
-    /// Brings boxes to pixels that the scheme has taken for another unit.
-    fn to_pixels(&self, boxes: &mut [RawDetection], input: Size) {
+    /// Appends the boxes of all rows with a larger score, in pixels.
+    fn find_candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
+        self.scheme.candidates(outputs, input, score_min, results)?;
         let (width, height) = (input.width as f32, input.height as f32);
         let (x_scale, y_scale) = match (self.scheme.coordinates(), self.coordinates) {
             (Some(Coordinates::Pixels), Some(Coordinates::Normalized)) => (width, height),
             (Some(Coordinates::Normalized), Some(Coordinates::Pixels)) => (1.0 / width, 1.0 / height),
-            _ => return,
+            _ => return Ok(()),
         };
-        for Rect { x, y, width, height } in boxes.iter_mut().map(|found| &mut found.rect) {
+        for Rect { x, y, width, height } in results.boxes.iter_mut().map(|found| &mut found.rect) {
             (*x, *width) = (*x * x_scale, *width * x_scale);
             (*y, *height) = (*y * y_scale, *height * y_scale);
         }
+        Ok(())
     }
 
     /// Drops what is no box or not wanted, and suppresses what overlaps.
-    fn take_candidates(
-        &self,
-        input: Size,
-        thresholds: &BoxThresholds,
-        class_scores: &[f32],
-        score_min: f32,
-        boxes: &mut Vec<RawDetection>,
-    ) {
-        let is_wanted = |found: &RawDetection| found.score > class_scores.get(found.class_id as usize).copied().unwrap_or(thresholds.score);
+    fn take_candidates(&self, input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) {
+        let BoxThresholds { score, iou, max_boxes, method, class_agnostic } = self.thresholds;
+        let is_wanted = |found: &RawDetection| found.score > self.class_scores.get(found.class_id as usize).copied().unwrap_or(score);
         // Before they suppress each other, and before they are counted.
         boxes.retain_mut(|found| {
             let is_good = is_wanted(found) && found.rect.is_proper() && touches(&found.rect, input);
@@ -356,32 +248,94 @@ impl BoxDecoder {
             is_good
         });
         let n_kept = if self.scheme.overlaps() {
-            let BoxThresholds { iou, max_boxes, method, class_agnostic, .. } = *thresholds;
             nms::suppress(boxes, &NmsOptions { method, iou, class_aware: !class_agnostic, max_boxes, score_min })
         } else {
-            nms::take_best(boxes, thresholds.max_boxes)
+            nms::take_best(boxes, max_boxes)
         };
         boxes.truncate(n_kept);
-        if thresholds.method != NmsMethod::Hard && !class_scores.is_empty() {
+        if method != NmsMethod::Hard && !self.class_scores.is_empty() {
             // Their scores have changed.
             boxes.retain(is_wanted);
         }
     }
+}
 
-    /// Appends the keypoints of a box that [`BoxDecoder::decode`] gave for these outputs, in input pixels, those that the model has
-    /// in its order: of a face the eyes, the nose, the corners of the mouth. They may lie outside the input. If one is not finite
-    /// there are none.
-    ///
-    /// # Errors
-    /// As [`BoxDecoder::decode`].
-    pub fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let begin = points.len();
-        self.scheme.keypoints(outputs, input, found, points)?;
-        if !points[begin..].iter().all(|point| point.x.is_finite() && point.y.is_finite()) {
-            points.truncate(begin);
+/// Every box has finite numbers and a positive extent and touches the input; every score is at most 1. Others are dropped, and larger scores
+/// taken for 1. Boxes are in the order of [`nms::better_first`].
+impl<S: BoxScheme> Decoder for BoxDecoder<S> {
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
+        self.scheme.check(outputs, input)
+    }
+
+    fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
+        let score_min = self.class_scores.iter().copied().fold(self.thresholds.score, f32::min);
+        self.find_candidates(&outputs, input, score_min, results)?;
+        results.sort_keypoints();
+        if let Some(survey) = &mut results.survey {
+            if survey.in_whole {
+                let mut all = Results::default();
+                self.find_candidates(&outputs, input, f32::NEG_INFINITY, &mut all)?;
+                survey.add_rows(&all.boxes, &outputs, input, self.scheme.overlaps(), score_min);
+            }
+            survey.add_candidates(&results.boxes, input);
         }
+        self.take_candidates(input, score_min, &mut results.boxes);
         Ok(())
     }
+
+    fn roles(&self) -> &'static [&'static str] {
+        self.scheme.roles()
+    }
+
+    fn threshold(&self) -> Option<f32> {
+        Some(self.thresholds.score)
+    }
+
+    fn set_class_thresholds(&mut self, thresholds: Vec<f32>) -> bool {
+        self.class_scores = thresholds;
+        true
+    }
+
+    fn summary(&self) -> String {
+        if self.scheme.overlaps() { format!("iou-threshold {}", self.thresholds.iou) } else { String::new() }
+    }
+
+    fn coordinates(&self) -> Option<Coordinates> {
+        self.scheme.coordinates()
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        self.scheme.missing_activation()
+    }
+}
+
+impl OverlapKeys {
+    fn method(&self) -> Result<NmsMethod> {
+        match (self.nms, self.nms_sigma) {
+            (Some(Nms::Gaussian), sigma) => {
+                let sigma = sigma.unwrap_or(0.5);
+                if !(sigma > 0.0 && sigma <= 1000.0) {
+                    return Err(bad(format!("`nms-sigma`: expected a number larger than 0, up to 1000, got {sigma}")));
+                }
+                Ok(NmsMethod::Gaussian { sigma })
+            }
+            (_, Some(_)) => Err(bad("`nms-sigma` goes with `nms = \"gaussian\"` only".to_owned())),
+            (Some(Nms::Linear), None) => Ok(NmsMethod::Linear),
+            (Some(Nms::Hard) | None, None) => Ok(NmsMethod::Hard),
+        }
+    }
+}
+
+/// A number of a description that must be from 0 to 1.
+pub(super) fn fraction(key: &str, value: f32) -> Result<f32> {
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad(format!("`{key}`: expected 0 to 1, got {value}"))) }
+}
+
+/// The error of a key with a wrong value.
+pub(super) fn bad(message: String) -> Error {
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Whether any of it lies in the input.
@@ -392,7 +346,7 @@ fn touches(rect: &Rect, input: Size) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::decoder;
+    use crate::decode::tests::{boxes, decoder};
 
     /// 8 x 4, 4 x 2, 2 x 1 and 1 x 1 cells of strides 8, 16, 32 and 64.
     const INPUT: Size = Size::new(64, 32);
@@ -441,7 +395,7 @@ mod tests {
             Case("retinaface", &[("a", &[1, 84, 4]), ("b", &[1, 84, 2])], 1),
             Case("centerface", &[("a", &[1, 1, 8, 16]), ("b", &[1, 2, 8, 16]), ("c", &[1, 2, 8, 16]), ("d", &[1, 10, 8, 16])], 1),
         ] {
-            assert_eq!(decoder(case.0).check(case.1, INPUT), Ok(case.2), "{case:?}");
+            assert_eq!(decoder(case.0, "").check(case.1, INPUT), Ok(case.2), "{case:?}");
         }
     }
 
@@ -465,7 +419,7 @@ mod tests {
             Case("centerface", &[("a", &[1, 1, 8, 8])], ["[1, 1, 8, 16]", "[1, 1, 8, 8]"]),
             Case("ssd", &[], ["[1, 1, N, 7]", "no output"]),
         ] {
-            let message = decoder(case.0).check(case.1, INPUT).unwrap_err().to_string();
+            let message = decoder(case.0, "").check(case.1, INPUT).unwrap_err().to_string();
             assert!(case.2.iter().all(|part| message.contains(part)) && message.contains(case.0), "{case:?}: {message}");
         }
     }
@@ -483,9 +437,7 @@ mod tests {
                 map(other, &[1, 2, 2, 2], &sizes),
                 map("points", &[1, 10, 2, 2], &keypoints),
             ];
-            let mut boxes = Vec::new();
-            decoder("centerface").decode(&outputs, Size::new(8, 8), &BoxThresholds::default(), &mut boxes).unwrap();
-            boxes[0].rect
+            boxes(&*decoder("centerface", ""), &outputs, Size::new(8, 8))[0].rect
         };
         assert_eq!(found("offset", "scale"), Rect { x: 0.0, y: -2.0, width: 4.0, height: 8.0 });
         assert_eq!(found("538", "539").height, 4.0, "the first is taken for sizes");
@@ -502,16 +454,16 @@ mod tests {
             })
             .collect();
         let output = Output { name: "y", shape: &[1, 3, 7], data: &rows };
-        let scores = |method, class_scores: &[f32]| {
-            let (mut boxes, thresholds) = (Vec::new(), BoxThresholds { score: 0.3, method, ..BoxThresholds::default() });
-            decoder("yolov5").decode_by_class(&[output], INPUT, &thresholds, class_scores, &mut boxes).unwrap();
-            boxes.iter().map(|found| (found.row, found.score)).collect::<Vec<_>>()
+        let scores = |method: &str, class_scores: &[f32]| {
+            let mut decoder = decoder("yolov5", &format!("threshold = 0.3\nnms = {method}"));
+            decoder.set_class_thresholds(class_scores.to_vec());
+            boxes(&*decoder, &[output], INPUT).iter().map(|found| (found.row, found.score)).collect::<Vec<_>>()
         };
-        assert_eq!(scores(NmsMethod::Hard, &[]), [(0, 0.9), (2, 0.7)]);
-        assert_eq!(scores(NmsMethod::Linear, &[]), [(0, 0.9), (2, 0.7), (1, 0.4)]);
-        assert_eq!(scores(NmsMethod::Linear, &[0.5]), [(0, 0.9), (2, 0.7)]);
-        let gaussian = scores(NmsMethod::Gaussian { sigma: 0.5 }, &[]);
+        assert_eq!(scores("\"hard\"", &[]), [(0, 0.9), (2, 0.7)]);
+        assert_eq!(scores("\"linear\"", &[]), [(0, 0.9), (2, 0.7), (1, 0.4)]);
+        assert_eq!(scores("\"linear\"", &[0.5]), [(0, 0.9), (2, 0.7)]);
+        let gaussian = scores("\"gaussian\"\nnms-sigma = 0.5", &[]);
         assert!(gaussian.len() == 3 && (gaussian[2].1 - 0.8 * (-0.5_f32).exp()).abs() < 1e-6, "{gaussian:?}");
-        assert_eq!(scores(NmsMethod::Gaussian { sigma: 0.1 }, &[]), [(0, 0.9), (2, 0.7)]);
+        assert_eq!(scores("\"gaussian\"\nnms-sigma = 0.1", &[]), [(0, 0.9), (2, 0.7)]);
     }
 }

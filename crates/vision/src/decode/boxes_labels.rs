@@ -1,7 +1,7 @@
 //! Lists of final boxes in two outputs: corners in input pixels with the score beside them, and a class for each. So write the
 //! detectors of OpenVINO's Training Extensions and Geti, and some of the Open Model Zoo. Nothing is suppressed here.
 
-use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -14,17 +14,21 @@ impl BoxScheme for BoxesLabels {
         find(outputs).map(|_| 0)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let (rows, labels) = find(outputs)?;
         for (row_idx, row) in outputs[rows].data.chunks_exact(5).enumerate() {
             let &[x_min, y_min, x_max, y_max, score] = row else { unreachable!("chunks are of this length") };
             let class = labels.map_or(Some(0.0), |labels| outputs[labels].data.get(row_idx).copied());
             if let Some(class_id) = class.and_then(class_of).filter(|_| score > score_min) {
                 let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
-                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
@@ -60,25 +64,24 @@ fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::tests::decoder;
-    use crate::decode::{BoxThresholds, Output};
+    use crate::decode::Output;
+    use crate::decode::tests::{boxes, decoder};
     use crate::frame::{Rect, Size};
 
     const ROWS: [f32; 15] = [1.0, 2.0, 11.0, 22.0, 0.9, 5.0, 5.0, 9.0, 6.0, 0.6, 0.0, 0.0, 8.0, 8.0, 0.4];
 
     #[test]
     fn rows_are_corners_and_score_with_the_class_beside() {
-        let boxes = |shape| Output { name: "boxes", shape, data: &ROWS };
+        let list = |shape| Output { name: "boxes", shape, data: &ROWS };
         let labels = |shape| Output { name: "labels", shape, data: &[1.0, 7.0, 0.0] };
         let map = Output { name: "saliency_map", shape: &[1, 1, 2, 2], data: &[0.0; 4] };
-        for outputs in [&[boxes(&[3, 5]), labels(&[3])][..], &[labels(&[1, 3]), boxes(&[1, 3, 5])], &[boxes(&[3, 5])]] {
-            let mut found = Vec::new();
-            decoder("boxes-labels").decode(outputs, Size::new(64, 32), &BoxThresholds::default(), &mut found).unwrap();
+        for outputs in [&[list(&[3, 5]), labels(&[3])][..], &[labels(&[1, 3]), list(&[1, 3, 5])], &[list(&[3, 5])]] {
+            let found = boxes(&*decoder("boxes-labels", ""), outputs, Size::new(64, 32));
             let ids: Vec<u32> = found.iter().map(|found| found.class_id).collect();
             assert_eq!(ids, if outputs.len() == 1 { [0, 0] } else { [1, 7] });
             assert_eq!((found[0].rect, found[0].score), (Rect::from_corners(1.0, 2.0, 11.0, 22.0), 0.9));
         }
-        let check = |outputs: &[(&str, &[usize])]| decoder("boxes-labels").check(outputs, Size::new(64, 32));
+        let check = |outputs: &[(&str, &[usize])]| decoder("boxes-labels", "").check(outputs, Size::new(64, 32));
         check(&[("boxes", &[usize::MAX, 5]), ("labels", &[usize::MAX])]).unwrap();
         check(&[("a", &[1, 100, 5]), ("b", &[1, 100]), (map.name, map.shape)]).unwrap();
         for outputs in [&[("a", &[3, 6][..])][..], &[("a", &[5])], &[("a", &[3, 5]), ("b", &[3, 5])], &[("a", &[1, 1, 3, 5])]] {

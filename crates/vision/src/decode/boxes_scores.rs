@@ -1,25 +1,34 @@
 //! SSD and others that leave the suppression to the caller: corners in 0..=1 per prior, priors already applied, and a score per
 //! class. A prior can be a box of several classes. Knows no priors.
 
-use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, differs, named, only, unexpected};
+use serde::Deserialize;
+
+use super::boxes::bad;
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, differs, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
 /// Two outputs, `[1, N, 4]` and `[1, N, classes]`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(super) struct BoxesScores {
     /// The class that stands for nothing.
-    pub(super) background: Option<u32>,
+    background: Option<u32>,
 }
 
 impl BoxScheme for BoxesScores {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (_, scores) = find(outputs)?;
         let n_classes = outputs[scores].1[2];
-        Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
+        match self.background {
+            Some(background) if background as usize >= n_classes => {
+                Err(bad(format!("`background`: expected a class from 0 to {}, got {background}", n_classes - 1)))
+            }
+            _ => Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 }),
+        }
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let (corners, scores) = find(outputs)?;
         let (corners, scores) = (&outputs[corners], &outputs[scores]);
         let (width, height) = (input.width as f32, input.height as f32);
@@ -28,11 +37,15 @@ impl BoxScheme for BoxesScores {
             let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
             for (class_id, &score) in (0..).zip(scores) {
                 if score > score_min && Some(class_id) != self.background {
-                    boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                    results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
                 }
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Softmax)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {

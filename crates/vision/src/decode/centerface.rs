@@ -1,7 +1,7 @@
 //! CenterFace: maps with a value per four by four pixels of the input, whose score (sigmoid already) says how likely a face's center
 //! lies there, and beside it the size, the place inside the cell, and five keypoints in parts of the box.
 
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, differs, named, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, differs, named, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
@@ -27,28 +27,21 @@ impl BoxScheme for CenterFace {
         find(outputs, input).map(|_| 1)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let found = find(outputs, input)?;
         for (cell_idx, &score) in outputs[found.scores].data.iter().enumerate() {
             if score > score_min {
-                let rect = place(outputs, &found, cell_idx);
-                boxes.push(RawDetection { rect, score, class_id: 0, row: cell_idx as u32 });
+                let (rect, keypoints) = (place(outputs, &found, cell_idx), &outputs[found.keypoints]);
+                results.boxes.push(RawDetection { rect, score, class_id: 0, row: cell_idx as u32 });
+                let value = |channel: usize| keypoints.data[channel * n_cells(keypoints) + cell_idx];
+                // y first, as in the other maps.
+                let point = |point_idx: usize| Point {
+                    x: rect.x + value(2 * point_idx + 1) * rect.width,
+                    y: rect.y + value(2 * point_idx) * rect.height,
+                };
+                results.add_keypoints(cell_idx as u32, (0..N_KEYPOINTS).map(point));
             }
         }
-        Ok(())
-    }
-
-    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let (maps, cell_idx) = (find(outputs, input)?, found.row as usize);
-        let (rect, keypoints) = (place(outputs, &maps, cell_idx), &outputs[maps.keypoints]);
-        let value = |channel: usize| keypoints.data[channel * n_cells(keypoints) + cell_idx];
-        // y first, as in the other maps.
-        points.extend(
-            (0..N_KEYPOINTS).map(|point_idx| Point {
-                x: rect.x + value(2 * point_idx + 1) * rect.width,
-                y: rect.y + value(2 * point_idx) * rect.height,
-            }),
-        );
         Ok(())
     }
 

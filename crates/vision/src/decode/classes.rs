@@ -1,12 +1,19 @@
-//! A row of class scores: activation, the best class, the best k. Knows no labels.
+//! A row of class scores: activation, the best class, each class for itself, the best k. Knows no labels.
 
 use std::fmt;
 
-use super::{ClassOutcome, Output, shape_text};
+use serde::Deserialize;
+
+use super::boxes::fraction;
+use super::survey::Expected;
+use super::{Decoder, Output, Reads, Results, Section, one, one_port, shape_text};
+use crate::frame::{Outcome, ScoredLabel, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
 /// What makes probabilities of a model's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Activation {
     /// Nothing: they are probabilities already.
@@ -37,7 +44,7 @@ impl fmt::Display for Activation {
 /// Allocates only to grow `best`.
 ///
 /// # Errors
-/// As [`ClassDecoder::decode`](super::ClassDecoder::decode).
+/// `Shape` if classes do not lie along one axis, or there are not as many values as the shape says; `Unsupported` if none is finite.
 pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut Vec<(u32, f32)>) -> Result<()> {
     best.clear();
     output.check()?;
@@ -55,25 +62,92 @@ pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut V
     Ok(())
 }
 
-/// The best class.
-pub(super) fn best(output: &Output<'_>, activation: Activation) -> Result<ClassOutcome> {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (class_idx, &value) in output.data.iter().enumerate() {
-        if value > best.1 {
-            best = (class_idx, value);
-        }
-    }
-    let score = Normalizer::new(output, activation)?.probability(best.1);
-    Ok(ClassOutcome::Label { class_id: best.0 as u32, score })
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct ClassKeys {
+    /// What is less sure is left out, 0 to 1.
+    threshold: Option<f32>,
+    /// What makes the scores probabilities.
+    activation: Option<Activation>,
 }
 
-/// Every class of at least this score, best first and equal ones in order.
-pub(super) fn all(output: &Output<'_>, activation: Activation, threshold: f32) -> Result<ClassOutcome> {
-    let normalizer = Normalizer::new(output, activation)?;
-    let scores = output.data.iter().map(|&value| normalizer.probability(value));
-    let mut labels: Vec<(u32, f32)> = (0..).zip(scores).filter(|(_, score)| *score >= threshold).collect();
-    labels.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    Ok(ClassOutcome::Labels(labels))
+/// The best of several classes, or each of them for itself.
+#[derive(Debug)]
+pub(super) struct Classes {
+    is_multi: bool,
+    activation: Activation,
+    threshold: f32,
+}
+
+impl Classes {
+    /// The best class; of equal ones the first.
+    pub(super) fn best(section: &mut Section<'_>) -> Result<Self> {
+        let ClassKeys { threshold, activation } = section.keys()?;
+        let threshold = section.threshold.or(threshold).unwrap_or(0.0);
+        Ok(Self { is_multi: false, activation: activation.unwrap_or_default(), threshold: fraction("threshold", threshold)? })
+    }
+
+    /// Every class whose probability is large enough, best first, equal ones in order.
+    pub(super) fn multi(section: &mut Section<'_>) -> Result<Self> {
+        let ClassKeys { threshold, activation } = section.keys()?;
+        let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
+            section.assumed.push("[output] `threshold` is not given: 0.5".to_owned());
+            0.5
+        });
+        let activation = activation.unwrap_or(Activation::Sigmoid);
+        Ok(Self { is_multi: true, activation, threshold: fraction("threshold", threshold)? })
+    }
+}
+
+/// Values that are not numbers are passed over.
+impl Decoder for Classes {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (name, shape) = one_port(outputs)?;
+        check(name, shape)
+    }
+
+    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        check(output.name, output.shape)?;
+        let expected = match self.activation {
+            Activation::None => Expected::Probabilities,
+            Activation::Softmax => Expected::Logits,
+            Activation::Sigmoid | Activation::Bytes => Expected::Numbers,
+        };
+        results.look_at(&output, expected);
+        let normalizer = Normalizer::new(&output, self.activation)?;
+        if self.is_multi {
+            let confidences = output.data.iter().map(|&value| normalizer.probability(value));
+            let sure = (0..).zip(confidences).filter(|(_, confidence)| *confidence >= self.threshold);
+            let mut labels: Vec<_> = sure.map(|(label_id, confidence)| ScoredLabel { label_id, label: None, confidence }).collect();
+            labels.sort_by(|one, other| other.confidence.total_cmp(&one.confidence));
+            results.say(Outcome::Labels(labels));
+            return Ok(());
+        }
+        let better = |best: (u32, f32), (class_id, &value): (u32, &f32)| if value > best.1 { (class_id, value) } else { best };
+        let (label_id, value) = (0..).zip(output.data).fold((0, f32::NEG_INFINITY), better);
+        let confidence = normalizer.probability(value);
+        if confidence >= self.threshold {
+            results.say(Outcome::Label { label_id, label: None, confidence });
+        }
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+
+    fn threshold(&self) -> Option<f32> {
+        Some(self.threshold)
+    }
+
+    fn summary(&self) -> String {
+        format!("activation {}", self.activation)
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(if self.is_multi { Activation::Sigmoid } else { Activation::Softmax })
+    }
 }
 
 /// Whether all classes lie along one axis after the first one; their number, 0 if it is not known.
@@ -136,14 +210,18 @@ impl Normalizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::ClassDecoder;
+    use crate::decode::tests::{decoder, said};
 
     fn output<'a>(shape: &'a [usize], data: &'a [f32]) -> Output<'a> {
         Output { name: "color", shape, data }
     }
 
-    fn decode(activation: Activation, data: &[f32]) -> Result<ClassOutcome> {
-        ClassDecoder::Classes { activation }.decode(&output(&[1, data.len(), 1, 1], data), 0.0)
+    /// The best class and its score.
+    fn best(activation: Activation, data: &[f32]) -> Result<(u32, f32)> {
+        match said(&*decoder("classes", &format!("activation = \"{activation}\"")), data)? {
+            Some(Outcome::Label { label_id, label: None, confidence }) => Ok((label_id, confidence)),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -154,7 +232,6 @@ mod tests {
             Case(Activation::None, &[0.25, 0.5, 0.125], (1, 0.5)),
             Case(Activation::None, &[0.5, 0.5], (0, 0.5)),
             Case(Activation::None, &[f32::NAN, 0.5, f32::NAN], (1, 0.5)),
-            Case(Activation::None, &[-3.0, -2.0], (1, -2.0)),
             Case(Activation::Softmax, &[2.0, 2.0], (0, 0.5)),
             Case(Activation::Softmax, &[0.0, 1000.0, 0.0], (1, 1.0)),
             Case(Activation::Softmax, &[-1000.0, -1000.0, -1000.0, -1000.0], (0, 0.25)),
@@ -163,27 +240,37 @@ mod tests {
             Case(Activation::Sigmoid, &[-1000.0, 1000.0], (1, 1.0)),
         ];
         for case in cases {
-            let (class_id, score) = case.2;
-            assert_eq!(decode(case.0, case.1), Ok(ClassOutcome::Label { class_id, score }), "{case:?}");
+            assert_eq!(best(case.0, case.1), Ok(case.2), "{case:?}");
         }
     }
 
     #[test]
+    fn a_class_below_the_threshold_is_left_out() {
+        let said = |data: &[f32]| said(&*decoder("classes", "threshold = 0.5"), data).unwrap();
+        assert_eq!((said(&[0.25, 0.49]), said(&[-3.0, -2.0])), (None, None));
+        assert!(matches!(said(&[0.25, 0.5]), Some(Outcome::Label { label_id: 1, confidence: 0.5, .. })));
+    }
+
+    #[test]
     fn of_several_labels_each_is_told_that_is_sure_enough() {
-        let decode = |data: &[f32], activation, threshold| {
-            ClassDecoder::MultiLabel { activation }.decode(&output(&[1, data.len()], data), threshold)
+        let labels = |data: &[f32], activation: &str, threshold: f32| -> Result<Vec<(u32, f32)>> {
+            let decoder = decoder("multi-label", &format!("activation = \"{activation}\"\nthreshold = {threshold}"));
+            match said(&*decoder, data)? {
+                Some(Outcome::Labels(labels)) => Ok(labels.iter().map(|label| (label.label_id, label.confidence)).collect()),
+                other => panic!("{other:?}"),
+            }
         };
         let data = [0.0, f32::NAN, -1000.0, 1000.0, 0.0];
-        assert_eq!(decode(&data, Activation::Sigmoid, 0.5), Ok(ClassOutcome::Labels(vec![(3, 1.0), (0, 0.5), (4, 0.5)])));
-        assert_eq!(decode(&data, Activation::Sigmoid, 0.6), Ok(ClassOutcome::Labels(vec![(3, 1.0)])));
-        assert_eq!(decode(&[0.25, 0.5], Activation::None, 0.6), Ok(ClassOutcome::Labels(vec![])));
-        assert_eq!(decode(&[f32::NAN], Activation::Sigmoid, 0.5).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(labels(&data, "sigmoid", 0.5), Ok(vec![(3, 1.0), (0, 0.5), (4, 0.5)]));
+        assert_eq!(labels(&data, "sigmoid", 0.6), Ok(vec![(3, 1.0)]));
+        assert_eq!(labels(&[0.25, 0.5], "none", 0.6), Ok(vec![]));
+        assert_eq!(labels(&[f32::NAN], "sigmoid", 0.5).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]
     fn softmax_gives_what_it_should() {
-        let Ok(ClassOutcome::Label { class_id: 2, score }) = decode(Activation::Softmax, &[1.0, 2.0, 3.0]) else { panic!() };
-        assert!((score - 0.665_240_9).abs() < 1e-6, "{score}");
+        let (class_id, score) = best(Activation::Softmax, &[1.0, 2.0, 3.0]).unwrap();
+        assert!(class_id == 2 && (score - 0.665_240_9).abs() < 1e-6, "{score}");
     }
 
     #[test]
@@ -202,13 +289,12 @@ mod tests {
 
     #[test]
     fn outputs_without_an_answer_are_refused() {
-        assert_eq!(decode(Activation::None, &[f32::NAN, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(decode(Activation::Softmax, &[f32::INFINITY, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);
-        let decoder = ClassDecoder::Classes { activation: Activation::None };
-        assert_eq!(decoder.check("color", &[4, 7, 1, 1]), Ok(7));
-        assert_eq!(decoder.check("color", &[usize::MAX, usize::MAX]), Ok(0));
+        assert_eq!(best(Activation::None, &[f32::NAN, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(best(Activation::Softmax, &[f32::INFINITY, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);
+        let check = |shape: &[usize]| decoder("classes", "").check(&[("color", shape)], Size::default());
+        assert_eq!((check(&[4, 7, 1, 1]), check(&[usize::MAX, usize::MAX])), (Ok(7), Ok(0)));
         for shape in [&[1, 7, 2][..], &[1, 0], &[7], &[]] {
-            let error = decoder.check("color", shape).unwrap_err();
+            let error = check(shape).unwrap_err();
             assert!(error.to_string().contains("`color`: expected classes along one axis"), "{error}");
         }
     }

@@ -2,7 +2,7 @@
 //! Knows no scores and no boxes.
 
 use super::Port;
-use crate::frame::Size;
+use crate::frame::{Point, Size};
 
 /// A grid: cells of `stride` pixels, row by row from the top left. Cells that reach beyond the input count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,12 @@ impl Grid {
     /// Column and line of a cell.
     pub(super) fn place(&self, cell_idx: usize) -> (f32, f32) {
         ((cell_idx % self.n_columns) as f32, (cell_idx / self.n_columns) as f32)
+    }
+
+    /// Points of a cell, in pixels: x and y of each from its corner, in cells.
+    pub(super) fn points<'a>(&self, cell_idx: usize, values: &'a [f32]) -> impl Iterator<Item = Point> + 'a {
+        let ((column, line), pixels) = (self.place(cell_idx), self.stride as f32);
+        values.as_chunks().0.iter().map(move |[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels })
     }
 }
 

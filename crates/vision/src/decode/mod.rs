@@ -1,10 +1,11 @@
-//! Output tensors to what they mean: [`BoxDecoder`] gives boxes in input space, [`ClassDecoder`] a class or a number. One file
-//! per scheme; [`boxes`] picks that of a detector by name, and this one has what they share: how outputs are handed over and found.
+//! Output tensors to typed results: a [`Decoder`] reads the outputs for one image and gives [`Results`] in input space. One file for each
+//! way in which models write outputs, with the keys that it has in a description; [`DecoderRegistry`] finds them by name. [`boxes`] has what
+//! all detectors of boxes share, this file how outputs are handed over and found.
 //!
-//! Knows no requests and no frames beyond rectangles and points: the caller maps them with `frame_from_input`.
+//! Knows no requests and no frames beyond geometry: the caller maps results with `frame_from_input`.
 //!
-//! To add a scheme of boxes: a file with an `impl` of [`BoxScheme`], its line in `boxes::BUILT_IN`, its paragraph in
-//! `docs/model-descriptions.md`, and golden data.
+//! To add a decoder: a file with an `impl` of [`Decoder`], or of [`BoxScheme`] if it reads rows of boxes, its line in `registry::BUILT_IN`, its
+//! row in `docs/model-descriptions.md`, and golden data.
 
 mod activate;
 pub mod boxes;
@@ -12,12 +13,14 @@ mod boxes_labels;
 mod boxes_scores;
 mod centerface;
 mod classes;
-mod classification;
 mod expectation;
 mod grid;
 mod nanodet;
+mod registry;
+mod results;
 mod retinaface;
 mod scrfd;
+mod section;
 mod ssd;
 pub mod survey;
 mod tf_ssd;
@@ -31,13 +34,84 @@ mod yunet;
 
 use std::fmt;
 
+use crate::frame::Size;
 use crate::tensor::{Error, ErrorKind, Result};
 
 pub use activate::ScorePlace;
-pub use boxes::{BoxDecoder, BoxOptions, BoxScheme, BoxThresholds, Coordinates, RawDetection};
+pub use boxes::{BoxDecoder, BoxScheme, BoxThresholds, Coordinates};
 pub use classes::{Activation, top_k};
-pub use classification::{ClassDecoder, ClassOutcome, ClassScheme};
-pub use survey::{BoxSurvey, ClassSurvey, Finding};
+pub use registry::{DecoderRegistry, Gives};
+pub use results::{RawAttribute, RawDetection, Results};
+pub use section::Section;
+pub use survey::{Finding, Survey};
+
+/// A way to read the outputs of a model, with the options of one description.
+///
+/// Those that are built in implement it, and a program can add its own to a [`DecoderRegistry`].
+pub trait Decoder: fmt::Debug + Send + Sync {
+    /// Whether a model with these outputs (names and shapes) and an input of this size is one that this decoder reads, and how many
+    /// classes it tells apart: 0 if the shapes do not say, or there are none.
+    ///
+    /// The first axis may have any extent. `usize::MAX` stands for an extent that is not known yet and fits everything.
+    ///
+    /// # Errors
+    /// `Shape` if not; the message says what was expected and what came.
+    fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
+
+    /// Puts what is in the outputs for one image into `results`, which is empty, in pixels of the input. Allocates nothing but what `results`
+    /// needs.
+    ///
+    /// # Errors
+    /// As [`Decoder::check`], or if an output has not as many values as its shape; `Unsupported` if its values give no result.
+    fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()>;
+
+    /// How many outputs it reads at once. Default: all.
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+
+    /// What outputs are called that shapes do not tell apart: a description names them by these (`tensors`), and they are found by
+    /// names that have these words in them. Default: none.
+    fn roles(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The least score of what it reports, if that has scores, and so classes. Default: it has none.
+    fn threshold(&self) -> Option<f32> {
+        None
+    }
+
+    /// Sets a threshold for each class by its index; those beyond the end keep [`Decoder::threshold`]. Returns whether it can; default: no.
+    fn set_class_thresholds(&mut self, _thresholds: Vec<f32>) -> bool {
+        false
+    }
+
+    /// What matters of its options beside the threshold, for people. Default: nothing.
+    fn summary(&self) -> String {
+        String::new()
+    }
+
+    /// The unit in which models usually write boxes for this decoder, if a description can name another one. Default: it can't.
+    fn coordinates(&self) -> Option<Coordinates> {
+        None
+    }
+
+    /// The activation that exports may leave out and a description can name, see `activation` there. Default: none can be named.
+    fn missing_activation(&self) -> Option<Activation> {
+        None
+    }
+}
+
+/// How many outputs a decoder reads at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// All of a model.
+    All,
+    /// One: of several a description names it with `tensor`.
+    One,
+    /// One, and all of a model one after the other if the description names none.
+    Each,
+}
 
 /// One output of a model for one row of the batch.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +127,7 @@ pub struct Output<'a> {
 impl Output<'_> {
     /// # Errors
     /// [`ErrorKind::Shape`] if it is not one row of a batch, or has not as many values as its shape says.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
@@ -81,7 +155,23 @@ impl Output<'_> {
     }
 }
 
-/// A name and a shape: what [`BoxScheme::check`] gets, and what an [`Output`] has.
+/// The only output of a decoder that reads one; one row of a batch with as many values as its shape says.
+fn one<'a>(outputs: &[Output<'a>]) -> Result<Output<'a>> {
+    let output = *outputs.first().ok_or_else(no_output)?;
+    output.check()?;
+    Ok(output)
+}
+
+/// As [`one`], of names and shapes.
+fn one_port<'a>(outputs: &[(&'a str, &'a [usize])]) -> Result<(&'a str, &'a [usize])> {
+    outputs.first().copied().ok_or_else(no_output)
+}
+
+fn no_output() -> Error {
+    Error::new(ErrorKind::Shape, "expected an output, got none")
+}
+
+/// A name and a shape: what [`Decoder::check`] gets, and what an [`Output`] has.
 trait Port {
     fn name(&self) -> &str;
     fn shape(&self) -> &[usize];
@@ -163,20 +253,34 @@ fn shape_text(shape: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Rect, Size};
+    use crate::frame::Outcome;
 
-    pub(super) fn decoder(name: &str) -> BoxDecoder {
-        BoxDecoder::from_name(name, &BoxOptions::default()).expect("one that is built in")
+    /// A decoder that is built in, with these keys.
+    pub(super) fn decoder(name: &str, keys: &str) -> Box<dyn Decoder> {
+        DecoderRegistry::built_in().make_from_text(name, keys).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The boxes that it finds.
+    pub(super) fn boxes(decoder: &dyn Decoder, outputs: &[Output<'_>], input: Size) -> Vec<RawDetection> {
+        let mut results = Results::default();
+        decoder.decode(outputs, input, &mut results).unwrap();
+        results.boxes
+    }
+
+    /// What a decoder says of the only output.
+    pub(super) fn said(decoder: &dyn Decoder, data: &[f32]) -> Result<Option<Outcome>> {
+        let mut results = Results::default();
+        decoder.decode(&[Output { name: "color", shape: &[1, data.len(), 1, 1], data }], Size::default(), &mut results)?;
+        assert!(results.boxes.is_empty() && results.attributes.len() <= 1);
+        Ok(results.attributes.pop().map(|said| said.outcome))
     }
 
     #[test]
-    fn every_decoder_has_a_name_that_leads_back_to_it() {
-        for name in BoxDecoder::names() {
-            assert_eq!(decoder(name).name(), name);
-        }
-        assert!(BoxDecoder::from_name("YOLOX", &BoxOptions::default()).is_none());
-        assert_eq!(decoder("ultraface").default_thresholds(), BoxThresholds { score: 0.7, iou: 0.3, ..Default::default() });
-        assert_eq!(decoder("yolox").default_thresholds(), BoxThresholds { score: 0.3, iou: 0.45, ..Default::default() });
+    fn thresholds_that_are_not_given_are_those_of_the_authors() {
+        let thresholds = |name, keys| (decoder(name, keys).threshold(), decoder(name, keys).summary());
+        assert_eq!(thresholds("ultraface", ""), (Some(0.7), "iou-threshold 0.3".to_owned()));
+        assert_eq!(thresholds("yolox", "iou-threshold = 0.5"), (Some(0.3), "iou-threshold 0.5".to_owned()));
+        assert_eq!(thresholds("yolov10", ""), (Some(0.25), String::new()));
     }
 
     #[test]
@@ -209,15 +313,16 @@ mod tests {
             cell[5 + row[1] as usize] = 1.0;
         }
         let grid = Output { name: "grid", shape: &[1, 42, 8], data: &cells };
-        for (decoder, output) in [(decoder("ssd"), list), (decoder("yolox"), grid)] {
+        for (name, output) in [("ssd", list), ("yolox", grid)] {
             let found = |class_scores: &[f32], max_boxes| {
-                let (mut boxes, thresholds) = (Vec::new(), BoxThresholds { score: 0.5, max_boxes, ..BoxThresholds::default() });
-                decoder.decode_by_class(&[output], Size::new(64, 32), &thresholds, class_scores, &mut boxes).unwrap();
+                let mut decoder = decoder(name, &format!("threshold = 0.5\nmax-boxes = {max_boxes}"));
+                assert!(decoder.set_class_thresholds(class_scores.to_vec()));
+                let boxes = boxes(&*decoder, &[output], Size::new(64, 32));
                 boxes.iter().map(|found| (found.class_id, found.score)).collect::<Vec<_>>()
             };
-            assert_eq!(found(&[], 300), [(1, 0.9), (1, 0.8), (0, 0.7), (2, 0.6)], "{decoder:?}");
-            assert_eq!(found(&[0.3, 0.85], 300), [(1, 0.9), (0, 0.7), (2, 0.6), (0, 0.4)], "{decoder:?}");
-            assert_eq!(found(&[0.3, 0.95, 0.1], 3), [(0, 0.7), (2, 0.6), (0, 0.4)], "{decoder:?}");
+            assert_eq!(found(&[], 300), [(1, 0.9), (1, 0.8), (0, 0.7), (2, 0.6)], "{name}");
+            assert_eq!(found(&[0.3, 0.85], 300), [(1, 0.9), (0, 0.7), (2, 0.6), (0, 0.4)], "{name}");
+            assert_eq!(found(&[0.3, 0.95, 0.1], 3), [(0, 0.7), (2, 0.6), (0, 0.4)], "{name}");
         }
     }
 
@@ -226,16 +331,16 @@ mod tests {
         for (shape, n_values) in [(&[2, 4, 6][..], 48), (&[1, 4, 6], 23), (&[], 1)] {
             let data = vec![0.0; n_values];
             let output = Output { name: "faces", shape, data: &data };
-            let mut boxes = vec![RawDetection { rect: Rect::default(), score: 1.0, class_id: 0, row: 0 }];
-            let error = decoder("ultraface").decode(&[output], Size::new(8, 8), &BoxThresholds::default(), &mut boxes).unwrap_err();
+            let mut results = Results::default();
+            let error = decoder("ultraface", "").decode(&[output], Size::new(8, 8), &mut results).unwrap_err();
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
-            assert!(boxes.is_empty());
+            assert!(results.boxes.is_empty());
         }
         // Where the axis of the batch may be missing, it may not be empty.
         let shapes: [[usize; 3]; 6] = [[1, 64, 1], [1, 16, 1], [1, 4, 1], [1, 64, 4], [1, 16, 4], [0, 4, 4]];
         let tensors = shapes.map(|shape| vec![0.9; shape.iter().product()]);
         let outputs: Vec<Output<'_>> = shapes.iter().zip(&tensors).map(|(shape, data)| Output { name: "faces", shape, data }).collect();
-        let error = decoder("scrfd").decode(&outputs, Size::new(64, 32), &BoxThresholds::default(), &mut Vec::new()).unwrap_err();
+        let error = decoder("scrfd", "").decode(&outputs, Size::new(64, 32), &mut Results::default()).unwrap_err();
         assert!(error.to_string().contains("got shape [0, 4, 4]"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 //! three differ in.
 
 use super::grid::{self, Grid};
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, best_class, differs, only, unexpected};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -47,7 +47,7 @@ impl BoxScheme for Gfl {
         Ok(u32::try_from(n_columns).unwrap_or(0))
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let mut n_before = 0;
         match self.find(outputs, input)? {
             Found::Together { port } => {
@@ -56,7 +56,7 @@ impl BoxScheme for Gfl {
                 let mut rows = output.data.chunks_exact(output.shape[2]).map(|row| row.split_at(n_classes));
                 for stride in self.strides() {
                     let grid = Grid::new(input, *stride);
-                    self.take_grid(grid, n_before, rows.by_ref().take(grid.n_cells()), score_min, boxes);
+                    self.take_grid(grid, n_before, rows.by_ref().take(grid.n_cells()), score_min, &mut results.boxes);
                     n_before += grid.n_cells();
                 }
             }
@@ -65,7 +65,7 @@ impl BoxScheme for Gfl {
                     let grid = Grid::new(input, *stride);
                     let scores = &outputs[scores[grid_idx]];
                     let distances = outputs[distances[grid_idx]].data.chunks_exact(N_DISTANCES);
-                    self.take_grid(grid, n_before, scores.data.chunks_exact(scores.shape[2]).zip(distances), score_min, boxes);
+                    self.take_grid(grid, n_before, scores.data.chunks_exact(scores.shape[2]).zip(distances), score_min, &mut results.boxes);
                     n_before += grid.n_cells();
                 }
             }

@@ -2,7 +2,7 @@
 //! five keypoints. Owns the priors: two squares around the center of each cell.
 
 use super::grid;
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, ScorePlace, differs, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScorePlace, differs, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
@@ -38,36 +38,32 @@ impl BoxScheme for RetinaFace {
         find(outputs, input).map(|_| 1)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let found = find(outputs, input)?;
         let scores = outputs[found.scores].data.as_chunks::<2>().0;
         let rows = outputs[found.boxes].data.as_chunks::<4>().0;
+        let keypoints = found.keypoints.map(|port| outputs[port].data.as_chunks::<N_KEYPOINT_COLUMNS>().0);
         for (row_idx, (&[_, score], &[dx, dy, log_width, log_height])) in scores.iter().zip(rows).enumerate() {
             if score > score_min
                 && let Some(prior) = prior(input, row_idx)
             {
-                let (x, y) = prior.point(dx, dy);
+                let Point { x, y } = prior.point(dx, dy);
                 let [width, height] = [log_width, log_height].map(|log| prior.side * (log * VARIANCE[1]).exp());
-                boxes.push(RawDetection { rect: Rect::from_center(x, y, width, height), score, class_id: 0, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect: Rect::from_center(x, y, width, height), score, class_id: 0, row: row_idx as u32 });
+                if let Some(keypoints) = keypoints {
+                    results.add_keypoints(row_idx as u32, keypoints[row_idx].as_chunks().0.iter().map(|&[dx, dy]| prior.point(dx, dy)));
+                }
             }
         }
         Ok(())
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
-        Ok(vec![ScorePlace { output_idx: find(outputs, input)?.scores, axis: 2, begin: 0, end: 2 }])
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Softmax)
     }
 
-    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let row_idx = found.row as usize;
-        if let (Some(port), Some(prior)) = (find(outputs, input)?.keypoints, prior(input, row_idx)) {
-            let row = &outputs[port].data[row_idx * N_KEYPOINT_COLUMNS..][..N_KEYPOINT_COLUMNS];
-            points.extend(row.as_chunks().0.iter().map(|&[dx, dy]| {
-                let (x, y) = prior.point(dx, dy);
-                Point { x, y }
-            }));
-        }
-        Ok(())
+    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+        Ok(vec![ScorePlace { output_idx: find(outputs, input)?.scores, axis: 2, begin: 0, end: 2 }])
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
@@ -77,8 +73,8 @@ impl BoxScheme for RetinaFace {
 
 impl Prior {
     /// The point of these offsets.
-    fn point(&self, dx: f32, dy: f32) -> (f32, f32) {
-        (self.x + dx * VARIANCE[0] * self.side, self.y + dy * VARIANCE[0] * self.side)
+    fn point(&self, dx: f32, dy: f32) -> Point {
+        Point { x: self.x + dx * VARIANCE[0] * self.side, y: self.y + dy * VARIANCE[0] * self.side }
     }
 }
 

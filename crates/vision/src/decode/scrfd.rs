@@ -1,9 +1,9 @@
 //! SCRFD, the face detectors of InsightFace: per anchor a score, the distances from the corner of its cell to the four sides of the
 //! box, and five keypoints if the model has them. Two anchors per cell of grids of 8, 16 and 32 pixels, or one of five grids.
 
-use super::grid::{self, Grid, only_table};
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, unexpected};
-use crate::frame::{Point, Rect, Size};
+use super::grid::{Grid, only_table};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};
+use crate::frame::{Rect, Size};
 use crate::tensor::{Error, Result};
 
 /// x and y of five points.
@@ -34,36 +34,30 @@ impl BoxScheme for Scrfd {
         kind.strides.iter().try_for_each(|&stride| find(outputs, input, kind, Grid::new(input, stride)).map(|_| ())).map(|()| 1)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let kind = kind(outputs, input)?;
         let mut n_before = 0;
         for &stride in kind.strides {
             let grid = Grid::new(input, stride);
             let found = find(outputs, input, kind, grid)?;
             let rows = outputs[found.boxes].data.as_chunks::<4>().0;
+            let keypoints = found.keypoints.map(|port| outputs[port].data.as_chunks::<N_KEYPOINT_COLUMNS>().0);
             for (anchor_idx, (&score, row)) in outputs[found.scores].data.iter().zip(rows).enumerate() {
                 if score > score_min {
-                    let (column, line) = grid.place(anchor_idx / kind.n_anchors);
+                    let (cell_idx, row_idx) = (anchor_idx / kind.n_anchors, (n_before + anchor_idx) as u32);
+                    let (column, line) = grid.place(cell_idx);
                     let pixels = stride as f32;
                     let [left, top, right, bottom] = row.map(|cells| cells * pixels);
                     let (x, y) = (column * pixels, line * pixels);
                     let rect = Rect::from_corners(x - left, y - top, x + right, y + bottom);
-                    boxes.push(RawDetection { rect, score, class_id: 0, row: (n_before + anchor_idx) as u32 });
+                    results.boxes.push(RawDetection { rect, score, class_id: 0, row: row_idx });
+                    if let Some(keypoints) = keypoints {
+                        results.add_keypoints(row_idx, grid.points(cell_idx, &keypoints[anchor_idx]));
+                    }
                 }
             }
             n_before += grid.n_cells() * kind.n_anchors;
         }
-        Ok(())
-    }
-
-    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let kind = kind(outputs, input)?;
-        let (cell_idx, anchor_idx) = (found.row as usize / kind.n_anchors, found.row as usize % kind.n_anchors);
-        let Some((grid, cell_idx)) = grid::find_cell(input, kind.strides, cell_idx) else { return Ok(()) };
-        let Some(port) = find(outputs, input, kind, grid)?.keypoints else { return Ok(()) };
-        let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
-        let row = &outputs[port].data[(cell_idx * kind.n_anchors + anchor_idx) * N_KEYPOINT_COLUMNS..][..N_KEYPOINT_COLUMNS];
-        points.extend(row.as_chunks().0.iter().map(|[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels }));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! DetectionOutput lists: final boxes, best first per class, already suppressed by the model. Knows no anchors or priors.
 
-use super::{BoxScheme, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -16,7 +16,7 @@ impl BoxScheme for Ssd {
         find(outputs).map(|_| 0)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let (width, height) = (input.width as f32, input.height as f32);
         for (row_idx, row) in outputs[find(outputs)?].data.chunks_exact(N_COLUMNS).enumerate() {
             let &[image_id, label, score, x_min, y_min, x_max, y_max] = row else { unreachable!("chunks are of this length") };
@@ -25,10 +25,14 @@ impl BoxScheme for Ssd {
             }
             if let Some(class_id) = class_of(label).filter(|_| score > score_min) {
                 let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
@@ -51,8 +55,8 @@ fn find<P: Port>(outputs: &[P]) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::tests::decoder;
-    use crate::decode::{BoxThresholds, Output, RawDetection};
+    use crate::decode::tests::{boxes, decoder};
+    use crate::decode::{Output, RawDetection};
     use crate::frame::{Rect, Size};
 
     #[rustfmt::skip]
@@ -70,24 +74,20 @@ mod tests {
     #[test]
     fn the_list_is_read_to_its_end_mark_and_sorted() {
         let output = Output { name: "detection_out", shape: &[1, 1, 8, 7], data: ROWS.as_flattened() };
-        let mut boxes = Vec::new();
         let input = Size::new(320, 240);
-        decoder("ssd").decode(&[output], input, &BoxThresholds::default(), &mut boxes).unwrap();
         let near = Rect::from_corners(40.0, 60.0, 80.0, 120.0);
         let expected = [
             RawDetection { rect: near, score: 0.875, class_id: 3, row: 2 },
             RawDetection { rect: near, score: 0.75, class_id: 1, row: 0 },
             RawDetection { rect: Rect::from_corners(-40.0, 0.0, 80.0, 120.0), score: 0.75, class_id: 2, row: 3 },
         ];
-        assert_eq!(boxes, expected);
-        let few = BoxThresholds { max_boxes: 2, ..Default::default() };
-        decoder("ssd").decode(&[output], input, &few, &mut boxes).unwrap();
-        assert_eq!(boxes, expected[..2]);
+        assert_eq!(boxes(&*decoder("ssd", ""), &[output], input), expected);
+        assert_eq!(boxes(&*decoder("ssd", "max-boxes = 2"), &[output], input), expected[..2]);
     }
 
     #[test]
     fn models_with_other_outputs_are_refused() {
-        let check = |shape: &[usize]| decoder("ssd").check(&[("detection_out", shape)], Size::new(300, 300));
+        let check = |shape: &[usize]| decoder("ssd", "").check(&[("detection_out", shape)], Size::new(300, 300));
         assert_eq!(check(&[1, 1, 200, 7]), Ok(0));
         assert_eq!(check(&[1, 1, usize::MAX, 7]), Ok(0));
         assert!(check(&[1, 200, 7]).unwrap_err().to_string().contains("expected one output [1, 1, N, 7], got `detection_out` [1, 200, 7]"));

@@ -77,15 +77,22 @@ impl Tally {
     }
 }
 
-/// Of a detector; see the module.
+/// Of the outputs that one decoder reads; see the module.
 #[derive(Debug, Clone, Default)]
-pub struct BoxSurvey {
+pub struct Survey {
+    /// Whether every row of the next outputs is looked at, which takes several times as long, and not only boxes above the threshold.
+    pub in_whole: bool,
     /// Boxes above the threshold.
     candidates: Tally,
+    /// Outputs in a row that are probabilities already.
+    n_distributions: u32,
     found: Option<Finding>,
 }
 
-impl BoxSurvey {
+impl Survey {
+    /// So many outputs of two classes in a row add up to 1 only if they are probabilities; of more classes one is enough.
+    const N_DISTRIBUTIONS: u32 = 5;
+
     /// Adds the boxes of one frame whose score is above the threshold.
     pub(super) fn add_candidates(&mut self, boxes: &[RawDetection], input: Size) {
         boxes.iter().for_each(|found| self.candidates.add(found.rect, input));
@@ -139,41 +146,8 @@ impl BoxSurvey {
         self.found = self.found.or(finding);
     }
 
-    /// What is wrong, as soon as that is certain.
-    pub fn finding(&self) -> Option<Finding> {
-        self.found
-    }
-
-    /// How many boxes were above the threshold so far.
-    pub fn n_candidates(&self) -> usize {
-        self.candidates.n_boxes
-    }
-}
-
-/// What the values of a classifier's output are to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// Finite numbers.
-    Numbers,
-    /// Probabilities.
-    Probabilities,
-    /// Numbers of which a softmax makes probabilities.
-    Logits,
-}
-
-/// Of one output of a classifier; see the module.
-#[derive(Debug, Clone, Default)]
-pub struct ClassSurvey {
-    /// Outputs in a row that are probabilities already.
-    n_distributions: u32,
-    found: Option<Finding>,
-}
-
-impl ClassSurvey {
-    /// So many outputs of two classes in a row add up to 1 only if they are probabilities; of more classes one is enough.
-    const N_DISTRIBUTIONS: u32 = 5;
-
-    pub(super) fn add(&mut self, output: &Output<'_>, expected: Expected) {
+    /// Adds the values of one output.
+    pub(super) fn add_values(&mut self, output: &Output<'_>, expected: Expected) {
         let data = output.data;
         let (min, max) = data.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &value| (min.min(value), max.max(value)));
         let is_probability = min >= -SCORE_TOLERANCE && max <= 1.0 + SCORE_TOLERANCE;
@@ -197,23 +171,42 @@ impl ClassSurvey {
     pub fn finding(&self) -> Option<Finding> {
         self.found
     }
+
+    /// How many boxes were above the threshold so far.
+    pub fn n_candidates(&self) -> usize {
+        self.candidates.n_boxes
+    }
+}
+
+/// What the values of an output are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Finite numbers.
+    Numbers,
+    /// Probabilities.
+    Probabilities,
+    /// Numbers of which a softmax makes probabilities.
+    Logits,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::decoder;
-    use crate::decode::{BoxThresholds, Coordinates};
+    use crate::decode::tests::{boxes, decoder};
+    use crate::decode::{Decoder, Results};
 
     const INPUT: Size = Size::new(64, 32);
 
+    fn surveyed(decoder: &dyn Decoder, outputs: &[Output<'_>]) -> Results {
+        let mut results = Results::default();
+        results.survey = Some(Survey { in_whole: true, ..Survey::default() });
+        decoder.decode(outputs, INPUT, &mut results).unwrap();
+        results
+    }
+
     /// What a survey of these outputs says.
     fn survey(name: &str, outputs: &[Output<'_>]) -> Option<Finding> {
-        let (mut survey, mut boxes) = (BoxSurvey::default(), Vec::new());
-        let decoder = decoder(name);
-        let thresholds = BoxThresholds { score: 0.5, ..decoder.default_thresholds() };
-        decoder.decode_surveyed(outputs, INPUT, &thresholds, &[], &mut boxes, &mut survey, true).unwrap();
-        survey.finding()
+        surveyed(&*decoder(name, "threshold = 0.5"), outputs).survey.unwrap().finding()
     }
 
     fn one<'a>(shape: &'a [usize], data: &'a [f32]) -> [Output<'a>; 1] {
@@ -266,15 +259,13 @@ mod tests {
     #[test]
     fn the_coordinates_that_are_said_are_those_that_count() {
         let rows = yolov5([0.5, 0.5, 0.25, 0.5], 1.0 / 64.0);
-        let (mut boxes, mut survey) = (Vec::new(), BoxSurvey::default());
-        let decoder = decoder("yolov5").with_coordinates(Coordinates::Normalized);
-        let thresholds = BoxThresholds { score: 0.5, ..BoxThresholds::default() };
-        decoder.decode_surveyed(&one(&[1, 126, 6], &rows), INPUT, &thresholds, &[], &mut boxes, &mut survey, true).unwrap();
-        assert_eq!((boxes.len(), boxes[0].rect, survey.finding()), (1, Rect { x: 24.0, y: 8.0, width: 16.0, height: 16.0 }, None));
+        let parts = decoder("yolov5", "threshold = 0.5\ncoordinates = \"normalized\"");
+        let found = surveyed(&*parts, &one(&[1, 126, 6], &rows));
+        assert_eq!((found.boxes.len(), found.boxes[0].rect), (1, Rect { x: 24.0, y: 8.0, width: 16.0, height: 16.0 }));
+        assert_eq!(found.survey.unwrap().finding(), None);
         let row = [0.0, 1.0, 0.9, 10.0, 5.0, 30.0, 20.0];
-        let ssd = super::super::tests::decoder("ssd").with_coordinates(Coordinates::Pixels);
-        ssd.decode(&one(&[1, 1, 1, 7], &row), INPUT, &thresholds, &mut boxes).unwrap();
-        assert_eq!(boxes[0].rect, Rect { x: 10.0, y: 5.0, width: 20.0, height: 15.0 });
+        let pixels = decoder("ssd", "coordinates = \"pixels\"");
+        assert_eq!(boxes(&*pixels, &one(&[1, 1, 1, 7], &row), INPUT)[0].rect, Rect { x: 10.0, y: 5.0, width: 20.0, height: 15.0 });
     }
 
     #[test]
@@ -306,8 +297,8 @@ mod tests {
     #[test]
     fn outputs_of_classifiers_are_what_their_activation_expects() {
         let survey = |data: &[f32], expected, n: u32| {
-            let mut survey = ClassSurvey::default();
-            (0..n).for_each(|_| survey.add(&Output { name: "y", shape: &[1, data.len()], data }, expected));
+            let mut survey = Survey::default();
+            (0..n).for_each(|_| survey.add_values(&Output { name: "y", shape: &[1, data.len()], data }, expected));
             survey.finding()
         };
         assert_eq!(survey(&[0.2, 0.7, 0.1], Expected::Probabilities, 3), None);

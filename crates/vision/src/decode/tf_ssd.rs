@@ -1,7 +1,7 @@
 //! Lists of final boxes as TensorFlow's detection API and TensorFlow Lite write them: corners in 0..=1 with y first, classes,
 //! scores and how many there are, as four outputs. Nothing is suppressed here.
 
-use super::{BoxScheme, Coordinates, Output, Port, RawDetection, class_of, named, only, unexpected};
+use super::{BoxScheme, Coordinates, Output, Port, RawDetection, Results, class_of, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -22,7 +22,7 @@ impl BoxScheme for TfSsd {
         find(outputs).map(|_| 0)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let found = find(outputs)?;
         let (width, height) = (input.width as f32, input.height as f32);
         let corners = outputs[found.boxes].data.chunks_exact(4);
@@ -33,7 +33,7 @@ impl BoxScheme for TfSsd {
             let &[y_min, x_min, y_max, x_max] = corners else { unreachable!("chunks are of this length") };
             if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
                 let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! The Ultra-Light-Fast face detectors (RFB and slim): scores and corners in 0..=1, softmax and priors already applied.
 //! Knows both exports: one output with all, or one for scores and one for boxes.
 
-use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, differs, only, unexpected};
+use super::{
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, differs, only, unexpected,
+};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -24,13 +26,13 @@ impl BoxScheme for UltraFace {
         find(outputs).map(|_| 1)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let (width, height) = (input.width as f32, input.height as f32);
         let mut take = |(row, (score, corners)): (u32, (f32, &[f32]))| {
             if score > score_min {
                 let &[x_min, y_min, x_max, y_max] = corners else { return };
                 let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-                boxes.push(RawDetection { rect, score, class_id: 0, row });
+                results.boxes.push(RawDetection { rect, score, class_id: 0, row });
             }
         };
         match find(outputs)? {
@@ -44,6 +46,10 @@ impl BoxScheme for UltraFace {
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Softmax)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
@@ -78,8 +84,8 @@ fn find<P: Port>(outputs: &[P]) -> Result<Found> {
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::tests::decoder;
-    use crate::decode::{BoxThresholds, Output, RawDetection};
+    use crate::decode::tests::{boxes, decoder};
+    use crate::decode::{Output, RawDetection};
     use crate::frame::{Rect, Size};
 
     const INPUT: Size = Size::new(320, 240);
@@ -102,10 +108,7 @@ mod tests {
     }
 
     fn decode(outputs: &[Output<'_>]) -> Vec<RawDetection> {
-        let mut boxes = Vec::new();
-        let decoder = decoder("ultraface");
-        decoder.decode(outputs, INPUT, &decoder.default_thresholds(), &mut boxes).unwrap();
-        boxes
+        boxes(&*decoder("ultraface", ""), outputs, INPUT)
     }
 
     #[test]
@@ -123,12 +126,9 @@ mod tests {
     #[test]
     fn thresholds_are_those_given() {
         let together = Output { name: "all", shape: &[1, 6, 6], data: ROWS.as_flattened() };
-        let n_boxes = |score, iou, max_boxes| {
-            let mut boxes = Vec::new();
-            decoder("ultraface")
-                .decode(&[together], INPUT, &BoxThresholds { score, iou, max_boxes, ..Default::default() }, &mut boxes)
-                .unwrap();
-            boxes.len()
+        let n_boxes = |score: f32, iou: f32, max_boxes: usize| {
+            let keys = format!("threshold = {score:?}\niou-threshold = {iou:?}\nmax-boxes = {max_boxes}");
+            boxes(&*decoder("ultraface", &keys), &[together], INPUT).len()
         };
         assert_eq!((n_boxes(0.7, 0.3, 300), n_boxes(0.69, 0.3, 300), n_boxes(0.7, 0.9, 300), n_boxes(0.0, 1.0, 2)), (2, 3, 3, 2));
     }
@@ -151,10 +151,10 @@ mod tests {
             Case(&[], false),
         ];
         for case in cases {
-            let result = decoder("ultraface").check(case.0, INPUT);
+            let result = decoder("ultraface", "").check(case.0, INPUT);
             assert_eq!(result.is_ok(), case.1, "{case:?}: {result:?}");
         }
-        let error = decoder("ultraface").check(&[("all", &[1, usize::MAX, 85])], INPUT).unwrap_err();
+        let error = decoder("ultraface", "").check(&[("all", &[1, usize::MAX, 85])], INPUT).unwrap_err();
         assert_eq!(
             error.to_string(),
             "decoder `ultraface`: expected one output [1, N, 6], or two, [1, N, 2] and [1, N, 4], got `all` [1, ?, 85]"

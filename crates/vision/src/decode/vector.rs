@@ -1,56 +1,175 @@
-//! Outputs that are numbers rather than classes: one, or a vector that is compared with others. Knows no units.
+//! Outputs that are numbers rather than classes: one, a vector that is compared with others, or whatever the model gives. Knows no units.
 
-use super::{ClassOutcome, Output, shape_text};
+use serde::Deserialize;
+
+use super::boxes::bad;
+use super::expectation::MAX_NUMBER;
+use super::survey::Expected;
+use super::{Decoder, Output, Reads, Results, Section, classes, one, one_port, shape_text};
+use crate::frame::{Outcome, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// Whether an output is one number, with axes of extent 1 only after the first.
-pub(super) fn check_number(name: &str, shape: &[usize]) -> Result<()> {
-    let rest = shape.get(1..).unwrap_or_default();
-    if rest.is_empty() || rest.iter().any(|&extent| extent != 1 && extent != usize::MAX) {
-        let message = format!("output `{name}`: expected one number, [1, 1], got {}", shape_text(shape));
-        return Err(Error::new(ErrorKind::Shape, message));
-    }
-    Ok(())
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct RegressionKeys {
+    /// What the number is multiplied by.
+    scale: Option<f32>,
+    /// What is added then.
+    offset: Option<f32>,
 }
 
-/// The vector, divided by its Euclidean length if that is asked for; one without a length stays as it is.
-pub(super) fn embedding(output: &Output<'_>, normalize: bool) -> Result<ClassOutcome> {
-    // In f64, where no square of a finite number overflows.
-    let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
-    if !length.is_finite() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("output `{}`: expected a vector of finite numbers", output.name)));
+/// A number as it is, `value * scale + offset`.
+#[derive(Debug)]
+pub(super) struct Regression {
+    scale: f32,
+    offset: f32,
+}
+
+impl Regression {
+    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+        let RegressionKeys { scale, offset } = section.keys()?;
+        let (scale, offset) = (scale.unwrap_or(1.0), offset.unwrap_or(0.0));
+        let is_in_range = |value: f32| (-MAX_NUMBER..=MAX_NUMBER).contains(&value);
+        if !(is_in_range(scale) && is_in_range(offset) && scale != 0.0) {
+            return Err(bad(format!(
+                "`scale` and `offset`: expected finite numbers up to {MAX_NUMBER:e} in magnitude, and a scale other than 0, got {scale} and {offset}"
+            )));
+        }
+        Ok(Self { scale, offset })
     }
-    let divisor = if normalize && length > 0.0 { length } else { 1.0 };
-    Ok(ClassOutcome::Vector(output.data.iter().map(|&value| (f64::from(value) / divisor) as f32).collect()))
+}
+
+impl Decoder for Regression {
+    /// One number, with axes of extent 1 only after the first.
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (name, shape) = one_port(outputs)?;
+        let rest = shape.get(1..).unwrap_or_default();
+        if rest.is_empty() || rest.iter().any(|&extent| extent != 1 && extent != usize::MAX) {
+            let message = format!("output `{name}`: expected one number, [1, 1], got {}", shape_text(shape));
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        Ok(0)
+    }
+
+    fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        self.check(&[(output.name, output.shape)], input)?;
+        results.look_at(&output, Expected::Numbers);
+        let value = output.data[0] * self.scale + self.offset;
+        if !value.is_finite() {
+            let message = format!("output `{}`: expected a finite number, got {value}", output.name);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        results.say(Outcome::Value(value));
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+
+    fn summary(&self) -> String {
+        format!("value * {} + {}", self.scale, self.offset)
+    }
+}
+
+/// A vector to be compared with others.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(super) struct Embedding {
+    /// Whether the vector is divided by its length, so that the product of two is the cosine between them.
+    #[serde(default = "yes")]
+    normalize: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Decoder for Embedding {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (name, shape) = one_port(outputs)?;
+        classes::check(name, shape).map(|_| 0)
+    }
+
+    /// The vector, divided by its Euclidean length if that is asked for; one without a length stays as it is.
+    fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        self.check(&[(output.name, output.shape)], input)?;
+        results.look_at(&output, Expected::Numbers);
+        // In f64, where no square of a finite number overflows.
+        let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
+        if !length.is_finite() {
+            return Err(Error::new(ErrorKind::Unsupported, format!("output `{}`: expected a vector of finite numbers", output.name)));
+        }
+        let divisor = if self.normalize && length > 0.0 { length } else { 1.0 };
+        let data = output.data.iter().map(|&value| (f64::from(value) / divisor) as f32).collect();
+        results.say(Outcome::Tensor { shape: output.shape.to_vec(), data });
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+
+    fn summary(&self) -> String {
+        if self.normalize { "divided by its length" } else { "as it is" }.to_owned()
+    }
+}
+
+/// The values as they are.
+#[derive(Debug)]
+pub(super) struct Raw;
+
+impl Decoder for Raw {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        results.say(Outcome::Tensor { shape: output.shape.to_vec(), data: output.data.into() });
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Each
+    }
+
+    fn summary(&self) -> String {
+        "as it is".to_owned()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::ClassDecoder;
-
-    fn decode(decoder: &ClassDecoder, data: &[f32]) -> Result<ClassOutcome> {
-        decoder.decode(&Output { name: "y", shape: &[1, data.len()], data }, 0.0)
-    }
+    use crate::decode::tests::{decoder, said};
 
     #[test]
     fn an_embedding_has_the_length_one_unless_it_is_left_alone_or_has_none() {
-        let normalized = ClassDecoder::Embedding { normalize: true };
-        assert_eq!(decode(&normalized, &[3.0, 0.0, -4.0]), Ok(ClassOutcome::Vector(vec![0.6, 0.0, -0.8])));
+        let vector = |keys: &str, data: &[f32]| -> Result<Vec<f32>> {
+            match said(&*decoder("embedding", keys), data)? {
+                Some(Outcome::Tensor { shape, data }) if shape == [1, data.len(), 1, 1] => Ok(data.to_vec()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(vector("", &[3.0, 0.0, -4.0]), Ok(vec![0.6, 0.0, -0.8]));
         let huge = 2_f32.powi(100);
-        assert_eq!(decode(&normalized, &[3.0 * huge, -4.0 * huge]), Ok(ClassOutcome::Vector(vec![0.6, -0.8])));
-        assert_eq!(decode(&normalized, &[0.0, 0.0]), Ok(ClassOutcome::Vector(vec![0.0, 0.0])));
-        assert_eq!(decode(&ClassDecoder::Embedding { normalize: false }, &[3.0, -4.0]), Ok(ClassOutcome::Vector(vec![3.0, -4.0])));
-        assert_eq!(decode(&normalized, &[3.0, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(vector("", &[3.0 * huge, -4.0 * huge]), Ok(vec![0.6, -0.8]));
+        assert_eq!(vector("", &[0.0, 0.0]), Ok(vec![0.0, 0.0]));
+        assert_eq!(vector("normalize = false", &[3.0, -4.0]), Ok(vec![3.0, -4.0]));
+        assert_eq!(vector("", &[3.0, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]
     fn a_number_is_scaled_and_moved() {
-        let decoder = ClassDecoder::Regression { scale: 100.0, offset: -1.0 };
-        assert_eq!(decode(&decoder, &[0.25]), Ok(ClassOutcome::Value(24.0)));
-        assert_eq!(decode(&decoder, &[f32::INFINITY]).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(decoder.check("age", &[4, 1, 1, 1]), Ok(0));
-        let message = decoder.check("age", &[1, 81]).unwrap_err().to_string();
+        let decoder = decoder("regression", "scale = 100\noffset = -1");
+        assert_eq!(said(&*decoder, &[0.25]), Ok(Some(Outcome::Value(24.0))));
+        assert_eq!(said(&*decoder, &[f32::INFINITY]).unwrap_err().kind(), ErrorKind::Unsupported);
+        let check = |shape: &[usize]| decoder.check(&[("age", shape)], Size::default());
+        assert_eq!(check(&[4, 1, 1, 1]), Ok(0));
+        let message = check(&[1, 81]).unwrap_err().to_string();
         assert!(message.contains("one number") && message.contains("[1, 81]"), "{message}");
     }
 }

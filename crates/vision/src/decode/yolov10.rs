@@ -1,6 +1,8 @@
 //! YOLOv10, YOLO26 and others that end in a list of final boxes: corners in input pixels, score, class. Nothing is suppressed here.
 
-use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, class_of, only, unexpected};
+use super::{
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected,
+};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -16,15 +18,19 @@ impl BoxScheme for YoloV10 {
         find(outputs).map(|_| 0)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         for (row_idx, row) in outputs[find(outputs)?].data.chunks_exact(N_COLUMNS).enumerate() {
             let &[x_min, y_min, x_max, y_max, score, class] = row else { unreachable!("chunks are of this length") };
             if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
                 let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
-                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {

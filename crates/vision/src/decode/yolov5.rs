@@ -1,7 +1,9 @@
 //! YOLOv5 and YOLOv7, exported with their anchors in the graph: per anchor center, size, objectness and class scores (all sigmoid
 //! already), in input pixels. Knows no anchors: a raw head per grid is another format.
 
-use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, best_class, grid, only, unexpected};
+use super::{
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, best_class, grid, only, unexpected,
+};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -18,7 +20,7 @@ impl BoxScheme for YoloV5 {
         Ok(if n_columns == usize::MAX { 0 } else { (n_columns - N_LEADING) as u32 })
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs, input)?];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
             // No class score exceeds 1, so that most rows end here; the others are read to their end.
@@ -30,10 +32,14 @@ impl BoxScheme for YoloV5 {
             let score = objectness * class_score;
             if score > score_min {
                 let rect = Rect::from_center(row[0], row[1], row[2], row[3]);
-                boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {

@@ -1,7 +1,7 @@
 //! YOLOv8, v9, 11 and 12: without anchors and objectness, one column per cell, decoded in the graph to center and size in input
 //! pixels and class scores (sigmoid already). Knows no masks, poses or rotated boxes.
 
-use super::{BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, ScorePlace, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -20,7 +20,7 @@ impl BoxScheme for YoloV8 {
         Ok(if n_rows == usize::MAX { 0 } else { (n_rows - N_LEADING) as u32 })
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs)?];
         let n_cells = output.shape[2];
         let (place, class_scores) = output.data.split_at(N_LEADING * n_cells);
@@ -36,10 +36,14 @@ impl BoxScheme for YoloV8 {
                 let class_id = class_scores.chunks_exact(n_cells).position(|of_class| of_class[cell_idx] == score).unwrap_or(0);
                 let [x, y, width, height] = [0, 1, 2, 3].map(|row| place[row * n_cells + cell_idx]);
                 let rect = Rect::from_center(x, y, width, height);
-                boxes.push(RawDetection { rect, score, class_id: class_id as u32, row: cell_idx as u32 });
+                results.boxes.push(RawDetection { rect, score, class_id: class_id as u32, row: cell_idx as u32 });
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {

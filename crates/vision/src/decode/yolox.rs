@@ -2,7 +2,7 @@
 //! Anchors, as older YOLO versions have them, are not known here.
 
 use super::grid::{self, Grid};
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, ScorePlace, best_class, differs, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScorePlace, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -21,7 +21,7 @@ impl BoxScheme for Yolox {
         Ok(if n_columns == usize::MAX { 0 } else { (n_columns - N_LEADING) as u32 })
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs, input)?];
         let mut rows = output.data.chunks_exact(output.shape[2]).enumerate();
         for grid in STRIDES.map(|stride| Grid::new(input, stride)) {
@@ -38,11 +38,15 @@ impl BoxScheme for Yolox {
                     let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
                     let (x, y) = ((leading[0] + column) * pixels, (leading[1] + line) * pixels);
                     let rect = Rect::from_center(x, y, leading[2].exp() * pixels, leading[3].exp() * pixels);
-                    boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
+                    results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
                 }
             }
         }
         Ok(())
+    }
+
+    fn missing_activation(&self) -> Option<Activation> {
+        Some(Activation::Sigmoid)
     }
 
     fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
@@ -75,7 +79,7 @@ fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::tests::decoder;
+    use crate::decode::tests::{boxes, decoder};
     use crate::decode::{Output, RawDetection};
     use crate::frame::{Rect, Size};
 
@@ -89,10 +93,8 @@ mod tests {
         for (cell_idx, row) in cells {
             data[cell_idx * N_COLUMNS..][..N_COLUMNS].copy_from_slice(row);
         }
-        let mut boxes = Vec::new();
         let output = Output { name: "output", shape: &[1, N_CELLS, N_COLUMNS], data: &data };
-        decoder("yolox").decode(&[output], INPUT, &decoder("yolox").default_thresholds(), &mut boxes).unwrap();
-        boxes
+        boxes(&*decoder("yolox", ""), &[output], INPUT)
     }
 
     #[test]
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_input_or_output_of_the_wrong_size_is_refused_with_both_numbers() {
-        let check = |input, shape: &[usize]| decoder("yolox").check(&[("output", shape)], input);
+        let check = |input, shape: &[usize]| decoder("yolox", "").check(&[("output", shape)], input);
         let size = Size::new(416, 416);
         assert_eq!(check(size, &[1, 3549, 85]), Ok(80));
         assert_eq!(check(size, &[usize::MAX, usize::MAX, 85]), Ok(80));

@@ -1,9 +1,9 @@
 //! YuNet, the face detector of OpenCV's zoo in its export of 2023: per cell a class score, an objectness, a box and five keypoints,
 //! for grids of 8, 16 and 32 pixels. Knows no priors: the export of 2022 has other outputs.
 
-use super::grid::{self, Grid, only_table, tables};
-use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, unexpected};
-use crate::frame::{Point, Rect, Size};
+use super::grid::{Grid, only_table, tables};
+use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};
+use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
 const STRIDES: [u32; 3] = [8, 16, 32];
@@ -27,12 +27,13 @@ impl BoxScheme for YuNet {
         STRIDES.iter().try_for_each(|&stride| find(outputs, input, Grid::new(input, stride)).map(|_| ())).map(|()| 1)
     }
 
-    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) -> Result<()> {
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let mut n_before = 0;
         for grid in STRIDES.map(|stride| Grid::new(input, stride)) {
             let found = find(outputs, input, grid)?;
             let [one, other] = found.scores.map(|port| outputs[port].data);
             let rows = outputs[found.boxes].data.chunks_exact(4);
+            let keypoints = outputs[found.keypoints].data.as_chunks::<N_KEYPOINT_COLUMNS>().0;
             let pixels = grid.stride as f32;
             for (cell_idx, ((row, one), other)) in rows.zip(one).zip(other).enumerate() {
                 let score = (one.clamp(0.0, 1.0) * other.clamp(0.0, 1.0)).sqrt();
@@ -40,20 +41,12 @@ impl BoxScheme for YuNet {
                     let (column, line) = grid.place(cell_idx);
                     let (x, y) = ((column + row[0]) * pixels, (line + row[1]) * pixels);
                     let rect = Rect::from_center(x, y, row[2].exp() * pixels, row[3].exp() * pixels);
-                    boxes.push(RawDetection { rect, score, class_id: 0, row: (n_before + cell_idx) as u32 });
+                    results.boxes.push(RawDetection { rect, score, class_id: 0, row: (n_before + cell_idx) as u32 });
+                    results.add_keypoints((n_before + cell_idx) as u32, grid.points(cell_idx, &keypoints[cell_idx]));
                 }
             }
             n_before += grid.n_cells();
         }
-        Ok(())
-    }
-
-    fn keypoints(&self, outputs: &[Output<'_>], input: Size, found: &RawDetection, points: &mut Vec<Point>) -> Result<()> {
-        let Some((grid, cell_idx)) = grid::find_cell(input, &STRIDES, found.row as usize) else { return Ok(()) };
-        let keypoints = outputs[find(outputs, input, grid)?.keypoints].data;
-        let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
-        let row = &keypoints[cell_idx * N_KEYPOINT_COLUMNS..][..N_KEYPOINT_COLUMNS];
-        points.extend(row.as_chunks().0.iter().map(|[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels }));
         Ok(())
     }
 

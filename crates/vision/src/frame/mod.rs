@@ -12,8 +12,8 @@ pub mod region;
 
 pub use format::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 pub use roiflow_results::{
-    Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Similarity, Size,
-    TrackState, Transform,
+    Classification, Detection, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, PixelRect, Point,
+    Rect, RotatedRect, ScoredLabel, Similarity, Size, Skeleton, TrackState, Transform,
 };
 
 use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};

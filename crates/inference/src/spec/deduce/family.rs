@@ -6,7 +6,7 @@ use super::super::draft::{Draft, Value};
 use super::{Found, evidence, fits, layout_of, leaves_size_open, n_channels, output, size_of};
 use crate::frame::Size;
 use crate::runtime::ModelInfo;
-use crate::vision::decode::BoxDecoder;
+use crate::vision::decode::{DecoderRegistry, Gives};
 
 /// A family of detectors.
 struct Family {
@@ -175,18 +175,15 @@ fn is_only_one(info: &ModelInfo, size: Size) -> bool {
 
 /// The table has as many rows as the family has priors at this size, which lists of boxes have not.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
-    let shapes = shapes(info);
+    let shapes = output::shapes(info);
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
-}
-
-fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
-    info.outputs.iter().map(output::extents).collect()
 }
 
 /// The decoders that read such outputs, all of them.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
-    let shapes = shapes(info);
-    BoxDecoder::names().filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
+    let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
+    let names = registry.names().filter(|name| registry.gives(name) == Some(Gives::Objects));
+    names.filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
 }
 
 /// What ports tell; and, if somebody knows how outputs are read, what the authors of such models do with pictures.

@@ -1,0 +1,200 @@
+//! The part of a model description that a decoder reads: its keys, read by serde, with the line of what is wrong.
+
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::tensor::{Error, ErrorKind, Result};
+
+/// A table of a model description, such as `[output]`. Several structs can be read from the same table, each with some of its keys; a key
+/// that no struct has is an error.
+#[derive(Debug)]
+pub struct Section<'a> {
+    /// The whole text, for the line of an error.
+    text: &'a str,
+    table: Spanned<DeTable<'a>>,
+    /// The keys of the structs that were read.
+    known: Vec<&'static str>,
+    /// Instead of the key `threshold`, for the caller of the description's reader.
+    pub threshold: Option<f32>,
+    /// Instead of the key `iou-threshold`.
+    pub iou_threshold: Option<f32>,
+    /// What the description leaves open and what is taken instead, one sentence each.
+    pub assumed: Vec<String>,
+    #[cfg(feature = "schema")]
+    pub(crate) schemas: Vec<schemars::Schema>,
+}
+
+/// The keys of a decoder that is built in: tests make a schema of them.
+#[cfg(feature = "schema")]
+pub(crate) trait Keys: DeserializeOwned + schemars::JsonSchema {}
+#[cfg(feature = "schema")]
+impl<T: DeserializeOwned + schemars::JsonSchema> Keys for T {}
+#[cfg(not(feature = "schema"))]
+pub(crate) trait Keys: DeserializeOwned {}
+#[cfg(not(feature = "schema"))]
+impl<T: DeserializeOwned> Keys for T {}
+
+impl<'a> Section<'a> {
+    /// The whole text as one table.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is no TOML.
+    pub fn parse(text: &'a str) -> Result<Self> {
+        Ok(Self::new(text, DeTable::parse(text).map_err(unreadable)?))
+    }
+
+    fn new(text: &'a str, table: Spanned<DeTable<'a>>) -> Self {
+        Self {
+            text,
+            table,
+            known: Vec::new(),
+            threshold: None,
+            iou_threshold: None,
+            assumed: Vec::new(),
+            #[cfg(feature = "schema")]
+            schemas: Vec::new(),
+        }
+    }
+
+    /// Takes the table of this name out of this one; empty if there is none.
+    pub fn take_table(&mut self, key: &str) -> Self {
+        let value = self.table.get_mut().remove(key).unwrap_or_else(|| Spanned::new(0..0, DeValue::Table(DeTable::new())));
+        let span = value.span();
+        let table = if let DeValue::Table(table) = value.into_inner() { table } else { DeTable::new() };
+        Self::new(self.text, Spanned::new(span, table))
+    }
+
+    /// Takes the list of tables of this name out of this one; empty if there is none.
+    ///
+    /// # Errors
+    /// `Unsupported` if the key is something else.
+    pub fn take_tables(&mut self, key: &str) -> Result<Vec<Self>> {
+        let Some(value) = self.table.get_mut().remove(key) else { return Ok(Vec::new()) };
+        let expected = || Error::new(ErrorKind::Unsupported, format!("`{key}`: expected tables, `[[output.{key}]]`"));
+        let DeValue::Array(values) = value.into_inner() else { return Err(expected()) };
+        let section = |value: Spanned<DeValue<'a>>| {
+            let span = value.span();
+            match value.into_inner() {
+                DeValue::Table(table) => Ok(Self::new(self.text, Spanned::new(span, table))),
+                _ => Err(expected()),
+            }
+        };
+        values.into_iter().map(section).collect()
+    }
+
+    /// The first key of the table, if it has any.
+    pub fn first_key(&self) -> Option<&str> {
+        self.table.get_ref().keys().next().map(|key| &**key.get_ref())
+    }
+
+    /// Reads the keys of a struct that derives `Deserialize`; other keys are left to other structs. The struct must not have
+    /// `deny_unknown_fields` or `flatten`: keys that no struct has are found by [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys).
+    ///
+    /// # Errors
+    /// `Unsupported` with the line, if a value is not of the right type.
+    pub fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let deserializer = Noting { of: toml::de::Deserializer::from(self.table.clone()), fields: &mut self.known };
+        T::deserialize(deserializer).map_err(|error| self.located(error))
+    }
+
+    /// As [`Section::read`], for decoders that are built in.
+    pub(crate) fn keys<T: Keys>(&mut self) -> Result<T> {
+        #[cfg(feature = "schema")]
+        self.schemas.push(
+            schemars::generate::SchemaSettings::default()
+                .with(|it| it.inline_subschemas = true)
+                .into_generator()
+                .into_root_schema_for::<T>(),
+        );
+        self.read()
+    }
+
+    /// The keys of the structs that were read.
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
+    /// Checks that some struct has each key of the table; `message` says what is wrong with the first other one.
+    ///
+    /// # Errors
+    /// `Unsupported` with the line and the message.
+    pub fn check_keys(&self, message: impl Fn(&str) -> String) -> Result<()> {
+        let Some(key) = self.table.get_ref().keys().find(|key| !self.known.contains(&&**key.get_ref())) else { return Ok(()) };
+        let line = 1 + self.text[..key.span().start].matches('\n').count();
+        Err(Error::new(ErrorKind::Unsupported, format!("line {line}: {}", message(key.get_ref()))))
+    }
+
+    fn located(&self, mut error: toml::de::Error) -> Error {
+        error.set_input(Some(self.text));
+        unreadable(error)
+    }
+}
+
+fn unreadable(error: toml::de::Error) -> Error {
+    Error::new(ErrorKind::Unsupported, error.to_string().trim_end())
+}
+
+/// Notes which fields a struct has.
+struct Noting<'a, D> {
+    of: D,
+    fields: &'a mut Vec<&'static str>,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Noting<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.of.deserialize_any(visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.fields.extend(fields);
+        self.of.deserialize_struct(name, fields, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct seq tuple
+        tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct One {
+        first_key: Option<f32>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Other {
+        second: Option<String>,
+    }
+
+    #[test]
+    fn several_structs_read_the_keys_of_one_table() {
+        let mut document = Section::parse("[output]\nfirst-key = 2.5\nsecond = \"x\"\n").unwrap();
+        let mut section = document.take_table("output");
+        assert_eq!((section.read::<One>().unwrap().first_key, section.read::<Other>().unwrap().second.as_deref()), (Some(2.5), Some("x")));
+        assert_eq!(section.known(), ["first-key", "second"]);
+        section.check_keys(|key| panic!("{key}")).unwrap();
+    }
+
+    #[test]
+    fn a_wrong_key_and_a_wrong_type_are_reported_with_their_line() {
+        let mut document = Section::parse("[output]\nsecond = \"x\"\nfirst-key = \"y\"\n").unwrap();
+        let mut section = document.take_table("output");
+        let error = section.read::<One>().unwrap_err().to_string();
+        assert!(error.contains("line 3, column 13") && error.contains("expected f32"), "{error}");
+        let error = section.check_keys(|key| format!("nobody has `{key}`")).unwrap_err().to_string();
+        assert_eq!(error, "line 2: nobody has `second`");
+    }
+}

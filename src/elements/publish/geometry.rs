@@ -1,0 +1,177 @@
+//! Geometry in JSON. Places are in parts of the frame, as the bounding boxes are.
+//!
+//! | geometry | keys |
+//! |---|---|
+//! | keypoints | `keypoints`: `x`, `y`, and `name` and `confidence` where there are some; `skeleton`: pairs of indexes that a line joins |
+//! | rotated box | `corners`: four, clockwise from the one that is top left without an angle; `angle`: degrees, clockwise |
+//! | polygons | `polygons`: lists of `x` and `y` |
+//! | mask | `corners`: top left, top right, bottom left; `columns`, `rows`; `runs`: numbers of cells outside and inside by turns, row by row |
+//! | map of classes | `corners`, `columns`, `rows`; `class_runs`: pairs of a class and a number of cells; `labels` |
+//! | map of numbers | `corners`, `columns`, `rows`, `values` |
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use crate::frame::{Geometry, Grid, Keypoint, Point, Size};
+
+/// A geometry in a frame of this size: its keys, to be flattened into the object of its attribute.
+pub(super) struct Placed<'a> {
+    pub(super) of: &'a Geometry,
+    pub(super) size: Size,
+}
+
+impl Serialize for Placed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        serialize_keys(&mut map, self.of, self.size)?;
+        map.end()
+    }
+}
+
+fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size) -> Result<(), M::Error> {
+    match geometry {
+        Geometry::Keypoints(keypoints) => {
+            let names = keypoints.skeleton.names.iter().map(|name| Some(&**name)).chain(std::iter::repeat(None));
+            let point = |(&Keypoint { point, confidence }, name)| NamedPoint { name, place: Place::of(point, size), confidence };
+            map.serialize_entry("keypoints", &List(keypoints.points.iter().zip(names).map(point)))?;
+            map.serialize_entry("skeleton", &keypoints.skeleton.edges)
+        }
+        Geometry::RotatedRect(rect) => {
+            map.serialize_entry("corners", &rect.corners().map(|corner| Place::of(corner, size)))?;
+            map.serialize_entry("angle", &rect.angle)
+        }
+        Geometry::Polygons(polygons) => {
+            let places = |polygon: &Vec<Point>| polygon.iter().map(|point| Place::of(*point, size)).collect::<Vec<_>>();
+            map.serialize_entry("polygons", &List(polygons.iter().map(places)))
+        }
+        Geometry::Mask(mask) => {
+            serialize_grid(map, mask, size)?;
+            // Runs of cells outside and inside by turns, beginning with those outside.
+            let mut runs = Vec::new();
+            let (mut is_inside, mut n_cells) = (false, 0_usize);
+            for value in mask.values.iter() {
+                if (*value >= 128) != is_inside {
+                    runs.push(std::mem::take(&mut n_cells));
+                    is_inside = !is_inside;
+                }
+                n_cells += 1;
+            }
+            runs.push(n_cells);
+            map.serialize_entry("runs", &runs)
+        }
+        Geometry::ClassMap { classes, labels } => {
+            serialize_grid(map, classes, size)?;
+            let runs = classes.values.chunk_by(|one, other| one == other).map(|run| (run[0], run.len()));
+            map.serialize_entry("class_runs", &List(runs))?;
+            map.serialize_entry("labels", &List(labels.iter().map(|label| &**label)))
+        }
+        Geometry::ValueMap(values) => {
+            serialize_grid(map, values, size)?;
+            map.serialize_entry("values", &*values.values)
+        }
+        #[allow(unreachable_patterns, reason = "there may be more kinds later, of which this format knows nothing yet")]
+        _ => Ok(()),
+    }
+}
+
+/// Top left, top right and bottom left corner, and how many cells there are.
+fn serialize_grid<M: SerializeMap, T>(map: &mut M, grid: &Grid<T>, size: Size) -> Result<(), M::Error> {
+    map.serialize_entry("corners", &grid.corners.map(|corner| Place::of(corner, size)))?;
+    map.serialize_entry("columns", &grid.columns)?;
+    map.serialize_entry("rows", &grid.rows())
+}
+
+/// In parts of a frame.
+#[derive(Serialize)]
+pub(super) struct Place {
+    x: f32,
+    y: f32,
+}
+
+impl Place {
+    pub(super) fn of(point: Point, size: Size) -> Self {
+        Self { x: point.x / size.width as f32, y: point.y / size.height as f32 }
+    }
+}
+
+#[derive(Serialize)]
+struct NamedPoint<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(flatten)]
+    place: Place,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidence: Option<f32>,
+}
+
+/// The items of an iterator.
+struct List<I>(I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::frame::{Keypoints, RotatedRect, Skeleton};
+
+    const SIZE: Size = Size::new(200, 100);
+
+    fn written(geometry: Geometry) -> Value {
+        serde_json::to_value(Placed { of: &geometry, size: SIZE }).unwrap()
+    }
+
+    const fn at(x: f32, y: f32) -> Point {
+        Point { x, y }
+    }
+
+    fn grid<T>(columns: usize, values: impl Into<Arc<[T]>>) -> Grid<T> {
+        Grid { columns, values: values.into(), corners: [at(0.0, 0.0), at(100.0, 0.0), at(0.0, 50.0)] }
+    }
+
+    #[test]
+    fn keypoints_have_names_and_the_lines_between_them() {
+        let skeleton = Arc::new(Skeleton { names: vec!["nose".into()], edges: vec![(0, 1)] });
+        let points = [(at(50.0, 25.0), Some(0.5)), (at(100.0, 50.0), None)].map(|(point, confidence)| Keypoint { point, confidence });
+        let expected = json!({
+            "keypoints": [{"name": "nose", "x": 0.25, "y": 0.25, "confidence": 0.5}, {"x": 0.5, "y": 0.5}],
+            "skeleton": [[0, 1]],
+        });
+        assert_eq!(written(Geometry::Keypoints(Keypoints { points: points.to_vec(), skeleton })), expected);
+    }
+
+    #[test]
+    fn boxes_and_outlines_are_points_in_parts_of_the_frame() {
+        let rect = RotatedRect { center: at(100.0, 50.0), width: 100.0, height: 50.0, angle: 0.0 };
+        let corners = json!([{"x": 0.25, "y": 0.25}, {"x": 0.75, "y": 0.25}, {"x": 0.75, "y": 0.75}, {"x": 0.25, "y": 0.75}]);
+        assert_eq!(written(Geometry::RotatedRect(rect)), json!({"corners": corners, "angle": 0.0}));
+        let expected = json!({"polygons": [[{"x": 0.0, "y": 0.5}, {"x": 0.5, "y": 0.0}]]});
+        assert_eq!(written(Geometry::Polygons(vec![vec![at(0.0, 50.0), at(100.0, 0.0)]])), expected);
+    }
+
+    #[test]
+    fn masks_and_maps_say_where_their_cells_are_and_what_is_in_them() {
+        let place = json!({
+            "corners": [{"x": 0.0, "y": 0.0}, {"x": 0.5, "y": 0.0}, {"x": 0.0, "y": 0.5}], "columns": 3, "rows": 2,
+        });
+        let with = |more: Value| {
+            let mut place = place.clone();
+            place.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            place
+        };
+        let mask = |values: [u8; 6]| written(Geometry::Mask(grid(3, values)));
+        assert_eq!(mask([0, 127, 128, 255, 255, 0]), with(json!({"runs": [2, 3, 1]})));
+        assert_eq!(mask([255; 6]), with(json!({"runs": [0, 6]})));
+        let classes = Geometry::ClassMap { classes: grid(3, [0, 0, 2, 2, 2, 1]), labels: ["road".into()].into() };
+        assert_eq!(written(classes), with(json!({"class_runs": [[0, 2], [2, 3], [1, 1]], "labels": ["road"]})));
+        let depth = Geometry::ValueMap(grid(3, [0.5, 1.0, 1.5, 2.0, 2.5, f32::NAN]));
+        assert_eq!(written(depth), with(json!({"values": [0.5, 1.0, 1.5, 2.0, 2.5, null]})));
+    }
+}
