@@ -20,9 +20,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
 
+use super::format_type_name as format;
+
 /// What happens to a file that exists when results are written to it. Devices and FIFOs are written in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiflowIfExists")]
+#[enum_type(name = "RoiflowIfExists", allow_name_conflict)]
 pub enum IfExists {
     /// It is emptied when the first result is written.
     #[default]
@@ -360,7 +362,7 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("roiflow-destination-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(std::format!("roiflow-destination-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Self(path)
         }

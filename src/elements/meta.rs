@@ -1,4 +1,5 @@
-//! How results travel with a buffer: one meta of our own, and beside it those that GStreamer knows. The only place that knows all.
+//! How results travel with a buffer: one meta of our own ([`super::results_meta`]), and with it those that GStreamer knows. The only place
+//! that knows all.
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
 //! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, and, where the
@@ -14,7 +15,6 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
 use super::analytics::{self, Foreign, Written};
+use super::payload::Payload;
+use super::results_meta;
 use super::roi::{self, pixel_rect};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
 
@@ -38,7 +40,7 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
 /// geometry, gets the parameters that it lacks, and has the id of the detection's analytics entry. ROI metas of detections that were in
 /// the earlier results and are not in these are removed; those of others stay.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
-    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone()).unwrap_or_default();
+    let earlier = results_meta::get(buffer).unwrap_or_default();
     let mut written = earlier.written.clone();
     if with_analytics {
         analytics::write(buffer, &results, &mut written);
@@ -52,7 +54,7 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
             fill_roi(&mut roi, detection, results.size, &written);
         }
     }
-    put(buffer, Arc::new(Payload { results, written }));
+    results_meta::put(buffer, Arc::new(Payload { results, written }));
 }
 
 /// The results of this buffer, in a frame of `size`, which is what the caps say now.
@@ -64,7 +66,7 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
 ///
 /// `None` if there is nothing of all that.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
-    let own = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone());
+    let own = results_meta::get(buffer);
     let (mut results, written) = match own.as_deref() {
         Some(Payload { results, written }) => (results.clone(), Cow::Borrowed(written)),
         None => (FrameResults::default(), Cow::Owned(Written::default())),
@@ -103,7 +105,7 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
 
 /// Whether [`read`] would find anything.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
-    buffer.meta::<ResultsMeta>().is_some() || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
+    results_meta::is_there(buffer) || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
 }
 
 /// Whether the buffer has results in an analytics meta.
@@ -113,7 +115,7 @@ pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
 
 /// The size of the frame when our results were attached; `None` if the buffer has none of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
-    buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().results.size)
+    results_meta::get(buffer).map(|payload| payload.results.size)
 }
 
 /// Whether detections of ours that lie in the frame have no ROI meta any more: an element between dropped them, and may have
@@ -121,8 +123,8 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
 ///
 /// `results` are those that [`read`] gave.
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
-    let Some(meta) = buffer.meta::<ResultsMeta>() else { return false };
-    let Payload { results: attached, written } = &**meta.0.payload();
+    let Some(payload) = results_meta::get(buffer) else { return false };
+    let Payload { results: attached, written } = &*payload;
     let (own_rois, _) = rois_of(buffer, attached, written);
     let without: HashSet<ObjectId> =
         attached.detections.iter().zip(own_rois).filter(|(_, roi)| roi.is_none()).map(|(detection, _)| detection.id).collect();
@@ -228,7 +230,8 @@ fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     }
 }
 
-fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
+/// The pixels of a detection in a frame of this size; `None` if there are none.
+pub(super) fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
     if size.width == 0 || size.height == 0 { None } else { detection.rect.to_pixels(size) }
 }
 
@@ -316,162 +319,4 @@ fn fill_roi(roi: &mut RoiMeta, detection: &Detection, size: Size, written: &Writ
         roi.set_parent_id(written.region_id(parent));
     }
     roi::add_missing_params(roi, detection, size);
-}
-
-/// What our meta carries.
-#[derive(Debug, Default)]
-struct Payload {
-    results: FrameResults,
-    /// What of the analytics meta is ours.
-    written: Written,
-}
-
-/// Sets the payload; there is at most one meta of ours on a buffer.
-fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
-    if let Some(mut meta) = buffer.meta_mut::<ResultsMeta>() {
-        meta.0.set_payload(payload);
-        return;
-    }
-    imp::add(buffer, payload);
-}
-
-/// Our meta, as gstreamer-rs sees it.
-#[repr(transparent)]
-struct ResultsMeta(imp::ResultsMeta);
-
-// SAFETY: the payload is an `Arc` of plain values that nobody changes, and GStreamer guards the rest by the buffer's writability.
-unsafe impl Send for ResultsMeta {}
-// SAFETY: as above.
-unsafe impl Sync for ResultsMeta {}
-
-// SAFETY: `ResultsMeta` is a transparent wrapper of the type that is registered under this API with its size.
-unsafe impl gst::MetaAPI for ResultsMeta {
-    type GstType = imp::ResultsMeta;
-
-    fn meta_api() -> gst::glib::Type {
-        imp::api_type()
-    }
-}
-
-impl fmt::Debug for ResultsMeta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ResultsMeta").field(&self.0.payload().results).finish()
-    }
-}
-
-/// The side that C sees. The shape is that of `originalbuffermeta` in gst-plugins-rs.
-mod imp {
-    use std::ptr;
-    use std::sync::{Arc, LazyLock};
-
-    use gst::glib;
-    use gst::glib::translate::*;
-    use gstreamer as gst;
-
-    use super::Payload;
-
-    /// Begins with GStreamer's header, as every meta does.
-    #[repr(C)]
-    pub struct ResultsMeta {
-        parent: gst::ffi::GstMeta,
-        payload: Arc<Payload>,
-    }
-
-    impl ResultsMeta {
-        pub(super) fn payload(&self) -> &Arc<Payload> {
-            &self.payload
-        }
-
-        pub(super) fn set_payload(&mut self, payload: Arc<Payload>) {
-            self.payload = payload;
-        }
-    }
-
-    /// What [`add`] hands to [`init`]; taken out, so that it is freed exactly once whether or not `init` runs.
-    type Params = Option<Arc<Payload>>;
-
-    /// Adds our meta to a buffer that has none.
-    pub(super) fn add(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
-        let mut params: Params = Some(payload);
-        // SAFETY: a `&mut BufferRef` is a writable buffer; the info lives for ever; `params` is what `init` expects and outlives the call.
-        let meta =
-            unsafe { gst::ffi::gst_buffer_add_meta(buffer.as_mut_ptr(), info(), ptr::from_mut(&mut params).cast::<std::ffi::c_void>()) };
-        debug_assert!(!meta.is_null(), "init never refuses");
-    }
-
-    pub fn api_type() -> glib::Type {
-        static TYPE: LazyLock<glib::Type> = LazyLock::new(|| {
-            // No tag: a converter keeps what depends on neither memory, size, orientation nor colors.
-            let mut tags: [*const std::ffi::c_char; 1] = [ptr::null()];
-            // SAFETY: the name is a C string, the list of tags ends with a null; both are copied.
-            let api = unsafe { from_glib(gst::ffi::gst_meta_api_type_register(c"RoiflowResultsMetaAPI".as_ptr(), tags.as_mut_ptr())) };
-            assert_ne!(api, glib::Type::INVALID, "two copies of roiflow in one process: load the plugin or link the library, not both");
-            api
-        });
-        *TYPE
-    }
-
-    fn info() -> *const gst::ffi::GstMetaInfo {
-        struct Info(ptr::NonNull<gst::ffi::GstMetaInfo>);
-        // SAFETY: GStreamer never changes or frees a registered info.
-        unsafe impl Send for Info {}
-        // SAFETY: as above.
-        unsafe impl Sync for Info {}
-
-        static INFO: LazyLock<Info> = LazyLock::new(|| {
-            // SAFETY: size and functions are those of `ResultsMeta`, which begins with a `GstMeta`; the name is a C string.
-            let info = unsafe {
-                gst::ffi::gst_meta_register(
-                    api_type().into_glib(),
-                    c"RoiflowResultsMeta".as_ptr(),
-                    size_of::<ResultsMeta>(),
-                    Some(init),
-                    Some(free),
-                    Some(transform),
-                )
-            };
-            Info(ptr::NonNull::new(info.cast_mut()).expect("the API type was registered by this process just now"))
-        });
-        INFO.0.as_ptr()
-    }
-
-    /// # Safety
-    /// `meta` is memory of the registered size, not yet a `ResultsMeta`; `params` is a [`Params`] or null.
-    unsafe extern "C" fn init(
-        meta: *mut gst::ffi::GstMeta,
-        params: glib::ffi::gpointer,
-        _buffer: *mut gst::ffi::GstBuffer,
-    ) -> glib::ffi::gboolean {
-        // SAFETY: the caller's promise; only `add` passes parameters.
-        let params = unsafe { params.cast::<Params>().as_mut() };
-        let payload = params.and_then(Option::take).unwrap_or_default();
-        // SAFETY: the caller's promise; the field is written without dropping what was there, which is not a value yet.
-        unsafe { ptr::write(&raw mut (*meta.cast::<ResultsMeta>()).payload, payload) };
-        glib::ffi::GTRUE
-    }
-
-    /// # Safety
-    /// `meta` was initialized by [`init`] and is not used afterwards.
-    unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
-        // SAFETY: the caller's promise; the header is GStreamer's to free.
-        unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<ResultsMeta>()).payload) };
-    }
-
-    /// Copies the payload whatever is done to the buffer: the results know the frame size that they refer to.
-    ///
-    /// # Safety
-    /// `meta` was initialized by [`init`], `dest` is a writable buffer.
-    unsafe extern "C" fn transform(
-        dest: *mut gst::ffi::GstBuffer,
-        meta: *mut gst::ffi::GstMeta,
-        _buffer: *mut gst::ffi::GstBuffer,
-        _transform_type: glib::ffi::GQuark,
-        _data: glib::ffi::gpointer,
-    ) -> glib::ffi::gboolean {
-        // SAFETY: the caller's promise.
-        let payload = unsafe { (*meta.cast::<ResultsMeta>()).payload.clone() };
-        // SAFETY: the caller's promise; nobody else refers to `dest` during the call.
-        super::put(unsafe { gst::BufferRef::from_mut_ptr(dest) }, payload);
-        glib::ffi::GTRUE
-    }
 }

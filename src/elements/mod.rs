@@ -3,12 +3,19 @@
 //! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
-//! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
+//! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions`, `stage` and `lifecycle` (the driver of the inference elements), `frames` with `policy`
 //! and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
 //! [`track`], [`classify`], [`overlay`], [`publish`].
 //!
 //! An element never sees a request; it hands frames to a stage.
+
+/// What `#[enum_type(allow_name_conflict)]` needs as `format!` where it stands: glib-macros 0.22 gives the names that it tries two types. An
+/// enumeration is registered once, so at most one name of each stays in memory.
+macro_rules! format_type_name {
+    ($($part:tt)*) => { &*std::format!($($part)*).leak() };
+}
+use format_type_name;
 
 mod analytics;
 mod backlog;
@@ -26,10 +33,12 @@ pub mod meta;
 pub mod origin;
 pub mod overlay;
 mod pads;
+mod payload;
 mod policy;
 mod pool;
 pub mod publish;
 mod regions;
+mod results_meta;
 mod roi;
 mod settings;
 mod stage;
@@ -37,7 +46,7 @@ mod stats;
 pub mod track;
 pub mod video_file;
 
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use gst::glib;
 use gst::prelude::*;
@@ -60,6 +69,8 @@ const ELEMENTS: &[Entry] = &[
 /// # Errors
 /// If GStreamer refuses one of them.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    static CLAIMED: Once = Once::new();
+    CLAIMED.call_once(results_meta::claim_ids);
     for (name, element_type) in ELEMENTS {
         gst::Element::register(plugin, name, gst::Rank::NONE, element_type())?;
     }

@@ -13,6 +13,7 @@ mod installed;
 mod bad_input;
 mod cascade;
 mod classify;
+mod copies;
 mod detect;
 mod dlstreamer;
 mod documentation;

@@ -59,6 +59,8 @@ pub struct RoiOverlay {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiOverlay {
     const NAME: &'static str = "RoiOverlay";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiOverlay;
     type ParentType = gst_base::BaseTransform;
 }

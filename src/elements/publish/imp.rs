@@ -95,6 +95,8 @@ struct Outcome {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiPublish {
     const NAME: &'static str = "RoiPublish";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiPublish;
     type ParentType = gst_base::BaseTransform;
 }
@@ -457,7 +459,7 @@ fn no_results(size: Size) -> FrameResults {
 }
 
 /// When the frame was taken, where the source knows it from RTP and NTP.
-fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
+pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
     /// From 1900, where NTP counts from, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);
     buffer.iter_meta::<gst::ReferenceTimestampMeta>().find_map(|reference| {

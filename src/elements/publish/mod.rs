@@ -14,9 +14,13 @@ mod imp;
 pub mod json;
 pub mod sink;
 
+pub(super) use imp::capture_time;
+
 use gst::glib;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
+
+use super::format_type_name as format;
 
 glib::wrapper! {
     /// The element; see the [module](self).
@@ -44,7 +48,7 @@ impl RoiPublish {
 
 /// Where results go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiPublishMethod")]
+#[enum_type(name = "RoiPublishMethod", allow_name_conflict)]
 pub enum Method {
     /// To the file that `address` names.
     #[default]
@@ -57,7 +61,7 @@ pub enum Method {
 
 /// How results are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiPublishFormat")]
+#[enum_type(name = "RoiPublishFormat", allow_name_conflict)]
 pub enum Format {
     /// One JSON object a frame, each on a line of its own.
     #[default]

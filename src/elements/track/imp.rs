@@ -89,6 +89,8 @@ pub struct RoiTrack {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiTrack {
     const NAME: &'static str = "RoiTrack";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiTrack;
     type ParentType = gst::Element;
 

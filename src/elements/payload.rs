@@ -1,0 +1,311 @@
+//! What travels with a buffer, and the same as bytes for another copy of the library in the process ([`super::results_meta`]).
+//!
+//! The bytes are JSON with all that [`FrameResults`] has. Real numbers are written as their bits, so that each comes back as it was. A
+//! field that the reader does not know is ignored, one that the writer did not know has its default, and an outcome of an unknown kind
+//! is left out, so copies of different versions understand each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::analytics::{Written, WrittenEntry};
+use crate::frame::{
+    Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
+};
+
+/// The results of a frame, and what of its other metas was written for them.
+#[derive(Debug, Default)]
+pub(super) struct Payload {
+    pub(super) results: FrameResults,
+    /// What of the analytics meta is ours.
+    pub(super) written: Written,
+}
+
+impl Payload {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let Self { results, written } = self;
+        let FrameResults { size, frame_number, status, detections, classifications } = results;
+        let message = Message {
+            size: (size.width, size.height),
+            frame_number: *frame_number,
+            status: status.into(),
+            detections: detections.iter().map(Into::into).collect(),
+            classifications: classifications.iter().map(Into::into).collect(),
+            written: written.entries(),
+        };
+        serde_json::to_vec(&message).expect("every value of a message has a form in JSON")
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> serde_json::Result<Self> {
+        let Message { size: (width, height), frame_number, status, detections, classifications, written } = serde_json::from_slice(bytes)?;
+        let results = FrameResults {
+            size: Size::new(width, height),
+            frame_number,
+            status: status.into(),
+            detections: detections.into_iter().map(Into::into).collect(),
+            classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
+        };
+        Ok(Self { results, written: Written::of_entries(written) })
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Message {
+    size: (u32, u32),
+    frame_number: u64,
+    status: Status,
+    detections: Vec<Object>,
+    classifications: Vec<Said>,
+    written: Vec<WrittenEntry>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+enum Status {
+    #[default]
+    Inferred,
+    Skipped(String),
+    Failed(String),
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Object {
+    id: i32,
+    track: Option<i32>,
+    track_state: Option<State>,
+    parent: Option<i32>,
+    rect: [Bits; 4],
+    keypoints: Vec<[Bits; 2]>,
+    confidence: Bits,
+    label_id: u32,
+    label: Option<String>,
+    classifications: Vec<Said>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum State {
+    Tentative,
+    Confirmed,
+    Held,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Said {
+    name: String,
+    model: String,
+    outcome: Form,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind")]
+enum Form {
+    Label(Scored),
+    Labels {
+        labels: Vec<Scored>,
+    },
+    Value {
+        value: Bits,
+    },
+    Tensor {
+        shape: Vec<usize>,
+        data: Vec<Bits>,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Scored {
+    label_id: u32,
+    label: Option<String>,
+    confidence: Bits,
+}
+
+/// A real number as its bits.
+#[derive(Default, Clone, Copy, Serialize, Deserialize)]
+struct Bits(u32);
+
+impl From<f32> for Bits {
+    fn from(value: f32) -> Self {
+        Self(value.to_bits())
+    }
+}
+
+impl From<Bits> for f32 {
+    fn from(bits: Bits) -> Self {
+        Self::from_bits(bits.0)
+    }
+}
+
+impl From<&InferenceStatus> for Status {
+    fn from(status: &InferenceStatus) -> Self {
+        match status {
+            InferenceStatus::Inferred => Self::Inferred,
+            InferenceStatus::Skipped(reason) => Self::Skipped(reason.to_string()),
+            InferenceStatus::Failed(reason) => Self::Failed(reason.to_string()),
+        }
+    }
+}
+
+impl From<Status> for InferenceStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Inferred => Self::Inferred,
+            Status::Skipped(reason) => Self::Skipped(reason.into()),
+            Status::Failed(reason) => Self::Failed(reason.into()),
+        }
+    }
+}
+
+impl From<&Detection> for Object {
+    fn from(detection: &Detection) -> Self {
+        let Detection { id, track, track_state, parent, rect, keypoints, confidence, label_id, label, classifications } = detection;
+        Self {
+            id: id.0,
+            track: track.map(|track| track.0),
+            track_state: track_state.map(|state| match state {
+                TrackState::Tentative => State::Tentative,
+                TrackState::Confirmed => State::Confirmed,
+                TrackState::Held => State::Held,
+            }),
+            parent: parent.map(|parent| parent.0),
+            rect: [rect.x, rect.y, rect.width, rect.height].map(Bits::from),
+            keypoints: keypoints.iter().map(|point| [point.x, point.y].map(Bits::from)).collect(),
+            confidence: (*confidence).into(),
+            label_id: *label_id,
+            label: label.as_deref().map(str::to_owned),
+            classifications: classifications.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<Object> for Detection {
+    fn from(object: Object) -> Self {
+        let Object { id, track, track_state, parent, rect, keypoints, confidence, label_id, label, classifications } = object;
+        let [x, y, width, height] = rect.map(f32::from);
+        Self {
+            id: ObjectId(id),
+            track: track.map(ObjectId),
+            track_state: track_state.map(|state| match state {
+                State::Tentative => TrackState::Tentative,
+                State::Confirmed => TrackState::Confirmed,
+                State::Held => TrackState::Held,
+            }),
+            parent: parent.map(ObjectId),
+            rect: Rect { x, y, width, height },
+            keypoints: keypoints.into_iter().map(|[x, y]| Point { x: x.into(), y: y.into() }).collect(),
+            confidence: confidence.into(),
+            label_id,
+            label: label.map(Into::into),
+            classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
+        }
+    }
+}
+
+impl From<&Classification> for Said {
+    fn from(classification: &Classification) -> Self {
+        let scored = |label_id: u32, label: Option<&str>, confidence: f32| Scored {
+            label_id,
+            label: label.map(str::to_owned),
+            confidence: confidence.into(),
+        };
+        let Classification { name, model, outcome } = classification;
+        let outcome = match outcome {
+            Outcome::Label { label_id, label, confidence } => Form::Label(scored(*label_id, label.as_deref(), *confidence)),
+            Outcome::Labels(labels) => {
+                let labels = labels.iter().map(|label| scored(label.label_id, label.label.as_deref(), label.confidence));
+                Form::Labels { labels: labels.collect() }
+            }
+            Outcome::Value(value) => Form::Value { value: (*value).into() },
+            Outcome::Tensor { shape, data } => {
+                Form::Tensor { shape: shape.clone(), data: data.iter().map(|value| (*value).into()).collect() }
+            }
+        };
+        Self { name: name.to_string(), model: model.to_string(), outcome }
+    }
+}
+
+impl Said {
+    /// `None` for an outcome of an unknown kind.
+    fn into_classification(self) -> Option<Classification> {
+        let Self { name, model, outcome } = self;
+        let outcome = match outcome {
+            Form::Label(Scored { label_id, label, confidence }) => {
+                Outcome::Label { label_id, label: label.map(Into::into), confidence: confidence.into() }
+            }
+            Form::Labels { labels } => {
+                let label = |Scored { label_id, label, confidence }| ScoredLabel {
+                    label_id,
+                    label: label.map(Into::into),
+                    confidence: f32::from(confidence),
+                };
+                Outcome::Labels(labels.into_iter().map(label).collect())
+            }
+            Form::Value { value } => Outcome::Value(value.into()),
+            Form::Tensor { shape, data } => Outcome::Tensor { shape, data: data.into_iter().map(f32::from).collect() },
+            Form::Unknown => return None,
+        };
+        Some(Classification { name: name.into(), model: model.into(), outcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn everything() -> FrameResults {
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let label = |label: Option<&str>| ScoredLabel { label_id: 2, label: label.map(Into::into), confidence: 0.1 };
+        let face = Detection {
+            id: ObjectId(7),
+            track: Some(ObjectId(3)),
+            track_state: Some(TrackState::Held),
+            parent: Some(ObjectId(5)),
+            rect: Rect { x: 0.1, y: -0.2, width: 1e-30, height: 1e30 },
+            keypoints: vec![Point { x: 0.3, y: 0.7 }],
+            confidence: 0.9,
+            label_id: 4,
+            label: Some("fa\"ce\0".into()),
+            classifications: vec![
+                said("gender", Outcome::Label { label_id: 1, label: None, confidence: f32::INFINITY }),
+                said("attributes", Outcome::Labels(vec![label(Some("hat")), label(None)])),
+                said("age", Outcome::Value(31.4)),
+                said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, -0.25].into() }),
+            ],
+        };
+        FrameResults {
+            size: Size::new(640, 360),
+            frame_number: 1 << 60,
+            status: InferenceStatus::Failed("why".into()),
+            detections: vec![face],
+            classifications: vec![said("scene", Outcome::Value(2.0))],
+        }
+    }
+
+    #[test]
+    fn decoded_results_equal_the_encoded_ones() {
+        for results in [everything(), FrameResults::default()] {
+            let payload = Payload { results, written: Written::default() };
+            let decoded = Payload::decode(&payload.encode()).unwrap();
+            assert_eq!((decoded.results, decoded.written), (payload.results, payload.written));
+        }
+        let value = |results: &FrameResults| match results.classifications[0].outcome {
+            Outcome::Value(value) => value,
+            _ => unreachable!("made below"),
+        };
+        let mut results = everything();
+        results.classifications[0].outcome = Outcome::Value(f32::NAN);
+        assert!(value(&Payload::decode(&Payload { results, ..Payload::default() }.encode()).unwrap().results).is_nan());
+    }
+
+    #[test]
+    fn bytes_of_another_version_are_read_as_far_as_they_are_known() {
+        let bytes = br#"{"size":[4,3],"new":1,"detections":[{"id":7,"mask":[],"classifications":[
+            {"name":"pose","model":"m","outcome":{"kind":"Skeleton","bones":3}},
+            {"name":"age","model":"m","outcome":{"kind":"Value","value":0,"unit":"years"}}]}]}"#;
+        let results = Payload::decode(bytes).unwrap().results;
+        assert_eq!((results.size, results.frame_number, results.detections[0].id), (Size::new(4, 3), 0, ObjectId(7)));
+        let names: Vec<&str> = results.detections[0].classifications.iter().map(|said| &*said.name).collect();
+        assert_eq!(names, ["age"]);
+        assert!(Payload::decode(b"{\"size\":7}").is_err());
+    }
+}
