@@ -84,6 +84,7 @@ const UNSAFE: &[&str] = &[
     "vision/simd",
     "devices",
     "elements/results_meta",
+    "elements/capi",
     "elements/analytics",
     "elements/buffer",
     "pipeline/decoders",

@@ -6,7 +6,7 @@
 //! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions`, `stage` and `lifecycle` (the driver of the inference elements), `frames` with `policy`
 //! and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
-//! [`track`], [`classify`], [`overlay`], [`publish`].
+//! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
 //!
 //! An element never sees a request; it hands frames to a stage.
 
@@ -20,6 +20,7 @@ use format_type_name;
 mod analytics;
 mod backlog;
 pub mod buffer;
+pub mod capi;
 pub mod caps;
 mod classes;
 pub mod classify;

@@ -11,6 +11,7 @@ mod hostile_models;
 mod installed;
 
 mod bad_input;
+mod capi;
 mod cascade;
 mod classify;
 mod copies;
