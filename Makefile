@@ -57,6 +57,7 @@ fuzz: setup ## Arbitrary outputs, geometry and descriptions: DURATION=seconds fo
 
 bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
+	  cargo bench --quiet --locked --bench metadata || status=$$?; \
 	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
 

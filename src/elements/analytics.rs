@@ -141,6 +141,13 @@ pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
     Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
 }
 
+/// Whether the buffer's relation meta has no entry but ours; also if there is none.
+pub(super) fn is_all_ours(buffer: &gst::BufferRef, written: &Written) -> bool {
+    let Some(relations) = Relations::of(buffer) else { return true };
+    let ids = relations.ids(relations.object_type());
+    relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>() == relations.len()
+}
+
 /// Reads the relation meta of a buffer of which `written` is ours.
 pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let mut read = Read::default();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use gst::glib::translate::IntoGlib;
@@ -25,7 +25,7 @@ pub const ABI_VERSION: u32 = 1;
 
 /// Results that C has.
 pub struct RoiflowResults {
-    results: FrameResults,
+    results: Arc<FrameResults>,
     /// Those that have a pixel in the frame: their places in the results, and their texts for C.
     objects: Vec<Object>,
     context: Context,
@@ -210,7 +210,7 @@ impl RoiflowResults {
     fn of(buffer: &gst::BufferRef, size: Size) -> Option<Self> {
         let size_in_meta = || buffer.meta::<gst_video::VideoMeta>().map(|meta| Size::new(meta.width(), meta.height()));
         let size = if size == Size::default() { size_in_meta().or_else(|| meta::size_when_attached(buffer)) } else { Some(size) };
-        let results = meta::read(buffer, size.unwrap_or_default())?;
+        let results = meta::read_shared(buffer, size.unwrap_or_default())?;
         let context = Context {
             source: origin::read(buffer).map(|origin| origin.path),
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),

@@ -4,9 +4,12 @@
 //! field that the reader does not know is ignored, one that the writer did not know has its default, and an outcome of an unknown kind
 //! is left out, so copies of different versions understand each other.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::analytics::{Written, WrittenEntry};
+use super::roi::Mark;
 use crate::frame::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
 };
@@ -14,15 +17,23 @@ use crate::frame::{
 /// The results of a frame, and what of its other metas was written for them.
 #[derive(Debug, Default)]
 pub(super) struct Payload {
-    pub(super) results: FrameResults,
+    /// `None` while the element that has the buffer has them.
+    pub(super) results: Option<Arc<FrameResults>>,
+    /// The size of the frame when they were attached.
+    pub(super) size: Size,
     /// What of the analytics meta is ours.
     pub(super) written: Written,
+    /// The regions of our detections, in the order in which they lie on the buffer.
+    pub(super) marks: Vec<Mark>,
+    /// Whether there was nothing in the regions that is not in the results.
+    pub(super) is_settled: bool,
 }
 
 impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { results, written } = self;
-        let FrameResults { size, frame_number, status, detections, classifications } = results;
+        let Self { results, size, written, marks: _, is_settled: _ } = self;
+        let none = FrameResults { size: *size, ..FrameResults::default() };
+        let FrameResults { size, frame_number, status, detections, classifications } = results.as_deref().unwrap_or(&none);
         let message = Message {
             size: (size.width, size.height),
             frame_number: *frame_number,
@@ -43,7 +54,9 @@ impl Payload {
             detections: detections.into_iter().map(Into::into).collect(),
             classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
         };
-        Ok(Self { results, written: Written::of_entries(written) })
+        let (size, written) = (results.size, Written::of_entries(written));
+        let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
+        Ok(Self { results: Some(Arc::new(results)), size, written, marks, is_settled: false })
     }
 }
 
@@ -284,9 +297,9 @@ mod tests {
     #[test]
     fn decoded_results_equal_the_encoded_ones() {
         for results in [everything(), FrameResults::default()] {
-            let payload = Payload { results, written: Written::default() };
+            let payload = Payload { size: results.size, results: Some(Arc::new(results)), ..Payload::default() };
             let decoded = Payload::decode(&payload.encode()).unwrap();
-            assert_eq!((decoded.results, decoded.written), (payload.results, payload.written));
+            assert_eq!((decoded.results, decoded.written, decoded.size), (payload.results, payload.written, payload.size));
         }
         let value = |results: &FrameResults| match results.classifications[0].outcome {
             Outcome::Value(value) => value,
@@ -294,7 +307,8 @@ mod tests {
         };
         let mut results = everything();
         results.classifications[0].outcome = Outcome::Value(f32::NAN);
-        assert!(value(&Payload::decode(&Payload { results, ..Payload::default() }.encode()).unwrap().results).is_nan());
+        let payload = Payload { results: Some(Arc::new(results)), ..Payload::default() };
+        assert!(value(&Payload::decode(&payload.encode()).unwrap().results.unwrap()).is_nan());
     }
 
     #[test]
@@ -302,7 +316,7 @@ mod tests {
         let bytes = br#"{"size":[4,3],"new":1,"detections":[{"id":7,"mask":[],"classifications":[
             {"name":"pose","model":"m","outcome":{"kind":"Skeleton","bones":3}},
             {"name":"age","model":"m","outcome":{"kind":"Value","value":0,"unit":"years"}}]}]}"#;
-        let results = Payload::decode(bytes).unwrap().results;
+        let results = Payload::decode(bytes).unwrap().results.unwrap();
         assert_eq!((results.size, results.frame_number, results.detections[0].id), (Size::new(4, 3), 0, ObjectId(7)));
         let names: Vec<&str> = results.detections[0].classifications.iter().map(|said| &*said.name).collect();
         assert_eq!(names, ["age"]);

@@ -14,6 +14,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, LazyLock};
 
@@ -30,6 +31,20 @@ use crate::frame::ObjectId;
 pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
     let meta = buffer.meta::<ResultsMeta>()?;
     meta.0.held.payload()
+}
+
+/// The payload of this buffer to be changed; `None` if a copy of the buffer has it too, or another copy of the library wrote it.
+pub(super) fn get_mut(buffer: &mut gst::BufferRef) -> Option<&mut Payload> {
+    let held = buffer.meta::<ResultsMeta>().map(|meta| (meta.0.held.functions, meta.0.held.payload))?;
+    let (functions, payload) = held;
+    if !ptr::eq(functions, &raw const FUNCTIONS) {
+        return None;
+    }
+    // SAFETY: it belongs to this copy, so it came from `Held::of`. The meta's reference is borrowed, not taken: it is not released here.
+    let mut borrowed = ManuallyDrop::new(unsafe { Arc::from_raw(payload.cast::<Payload>()) });
+    let payload = ptr::from_mut(Arc::get_mut(&mut borrowed)?);
+    // SAFETY: there is one reference, that of the meta, and the meta is on a buffer that is borrowed to be written for as long as the answer.
+    Some(unsafe { &mut *payload })
 }
 
 /// Whether the buffer has a payload.

@@ -213,7 +213,7 @@ impl BaseTransformImpl for RoiOverlay {
 fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> Result<Option<(Size, Size)>, gst::ErrorMessage> {
     let State { format, colorimetry, .. } = *state;
     let size = caps::size(&state.info);
-    let Some(results) = meta::read(buffer, size) else {
+    let Some(results) = meta::read_shared(buffer, size) else {
         return Ok(None);
     };
     let lost_from = meta::size_when_attached(buffer)

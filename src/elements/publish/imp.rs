@@ -392,7 +392,7 @@ impl State {
         self.n_frames += 1;
         let attached_size = meta::size_when_attached(buffer);
         let size = self.size.or(attached_size).unwrap_or_default();
-        let results = meta::read(buffer, size).unwrap_or_else(|| no_results(size));
+        let results = meta::read_shared(buffer, size).unwrap_or_else(|| no_results(size).into());
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
