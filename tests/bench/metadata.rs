@@ -64,8 +64,8 @@ fn main() -> ExitCode {
         classify(&mut buffer, &|_| None);
     };
     print("the detector, and an element that adds nothing", &effort.compare(runs(&one_region), runs(&passes)));
-    let (n_allocations, ..) = allocator::of_this_thread(|| three_elements());
-    let (n_needed, ..) = allocator::of_this_thread(|| three_regions());
+    let (n_allocations, ..) = allocator::of_this_thread(three_elements);
+    let (n_needed, ..) = allocator::of_this_thread(three_regions);
     println!("{:<56} {n_needed:>8} {n_allocations:>10}", "Rust's allocations, three elements and a reader");
     ExitCode::SUCCESS
 }
