@@ -1,6 +1,6 @@
 //! The C API of the plugin: the results of a buffer for programs in any language. `include/roiflow.h` is its documentation.
 //!
-//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at [`guarded`] as an answer of "nothing". The
+//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at `guarded` as an answer of "nothing". The
 //! structs have the layout of the header, which `tests/stream/capi.rs` compares with a C compiler.
 
 use std::collections::HashMap;

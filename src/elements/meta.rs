@@ -1,4 +1,4 @@
-//! How results travel with a buffer: one meta of our own ([`super::results_meta`]), and with it those that GStreamer knows. The only place
+//! How results travel with a buffer: one meta of our own (`results_meta`), and with it those that GStreamer knows. The only place
 //! that knows all.
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
@@ -9,7 +9,7 @@
 //! # Which meta counts
 //!
 //! Results are an immutable value that readers share. They are all that counts while the other metas are as they were left: the frame
-//! has the size that it had then, every region is ours with its id, type, place and names of structures ([`super::roi::Mark`]), and every
+//! has the size that it had then, every region is ours with its id, type, place and names of structures (`roi::Mark`), and every
 //! analytics entry is ours. To find that out is one pass over the regions, in which nothing is allocated.
 //!
 //! Otherwise the metas are reconciled, on each read until results are attached again:
