@@ -14,6 +14,10 @@ PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
 # Pipelines, and the descriptions and models that they name.
 DATA_DIR ?= $(PREFIX)/share/roiflow
 
+# For programs that read results: include/roiflow.h, and where its library is.
+INCLUDE_DIR ?= $(PREFIX)/include
+PKGCONFIG_DIR ?= $(PREFIX)/lib/pkgconfig
+
 BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
@@ -53,14 +57,21 @@ fuzz: setup ## Arbitrary outputs, geometry and descriptions: DURATION=seconds fo
 
 bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
+	  cargo bench --quiet --locked --bench metadata || status=$$?; \
 	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
 
-install: ## Install the command, the plugin, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
+install: ## Install the command, the plugin with its C header, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
 	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }
 	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/roiflow
 	install -D -m 644 $(PLUGIN) $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+	install -D -m 644 include/roiflow.h $(DESTDIR)$(INCLUDE_DIR)/roiflow.h
+	install -d $(DESTDIR)$(PKGCONFIG_DIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@INCLUDE_DIR@|$(INCLUDE_DIR)|' -e 's|@PLUGIN_DIR@|$(PLUGIN_DIR)|' \
+	  -e "s|@VERSION@|$$(sed -n '0,/^version = /s/^version = "\(.*\)"/\1/p' Cargo.toml)|" \
+	  include/roiflow.pc.in > $(DESTDIR)$(PKGCONFIG_DIR)/roiflow.pc
+	@chmod 644 $(DESTDIR)$(PKGCONFIG_DIR)/roiflow.pc
 	install -d $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets/models
 	install -m 644 pipelines/*.toml $(DESTDIR)$(DATA_DIR)/pipelines
 	install -m 644 assets/models/* $(DESTDIR)$(DATA_DIR)/assets/models
@@ -74,6 +85,7 @@ install: ## Install the command, the plugin, the pipelines and descriptions (PRE
 uninstall: ## Remove what `make install` put in place
 	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
+	rm -f $(DESTDIR)$(INCLUDE_DIR)/roiflow.h $(DESTDIR)$(PKGCONFIG_DIR)/roiflow.pc
 	rm -rf $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets
 	@rmdir $(DESTDIR)$(DATA_DIR) 2>/dev/null || true
 

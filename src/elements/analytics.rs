@@ -60,6 +60,9 @@ static CAT: LazyLock<gst::DebugCategory> =
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Written(Vec<Entry>);
 
+/// An entry as plain numbers: those of [`Entry`], in their order. GStreamer's numbers of texts hold for the whole process.
+pub(super) type WrittenEntry = (i32, c_uint, GQuark, Vec<c_uint>, usize, Option<c_uint>);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     object: ObjectId,
@@ -90,6 +93,18 @@ impl Written {
     /// The id of the region meta of this detection: that of its entry, by which DL Streamer's elements find it; its own if it has none.
     pub(super) fn region_id(&self, object: ObjectId) -> i32 {
         self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
+    }
+
+    /// As plain numbers, for another copy of the library.
+    pub(super) fn entries(&self) -> Vec<WrittenEntry> {
+        let plain = |entry: &Entry| (entry.object.0, entry.id, entry.label, entry.said.clone(), entry.n_said, entry.track);
+        self.0.iter().map(plain).collect()
+    }
+
+    /// From the numbers that [`Written::entries`] gave.
+    pub(super) fn of_entries(entries: Vec<WrittenEntry>) -> Self {
+        let entry = |(object, id, label, said, n_said, track)| Entry { object: ObjectId(object), id, label, said, n_said, track };
+        Self(entries.into_iter().map(entry).collect())
     }
 
     /// The entries of our detections, and the detections.
@@ -124,6 +139,13 @@ pub(super) struct Foreign {
 /// Whether the buffer has detections or classifications in a relation meta.
 pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
     Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
+}
+
+/// Whether the buffer's relation meta has no entry but ours; also if there is none.
+pub(super) fn is_all_ours(buffer: &gst::BufferRef, written: &Written) -> bool {
+    let Some(relations) = Relations::of(buffer) else { return true };
+    let ids = relations.ids(relations.object_type());
+    relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>() == relations.len()
 }
 
 /// Reads the relation meta of a buffer of which `written` is ours.

@@ -129,7 +129,8 @@ fn may_attach(element: &gst::Element) -> bool {
     let Some(factory) = element.factory() else { return true };
     let name = factory.name();
     if name.starts_with("roi") {
-        return false;
+        // A detector that is not one of this copy of the library is one of another copy, and its labels are not known here.
+        return name == "roidetect";
     }
     let kinds = factory.metadata("klass").unwrap_or_default().to_lowercase();
     ["gva", "py"].iter().any(|begin| name.starts_with(begin))

@@ -98,9 +98,9 @@ impl Stream {
         let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
         trace.frame.record("frame", number);
-        let (buffer, held) = self.hold(element, buffer, queue);
+        let (mut buffer, held) = self.hold(element, buffer, queue);
         let size = caps::size(info);
-        let mut results = meta::read(&buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+        let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
             // Nobody has numbered the frame, whoever found something in it.
             results.frame_number = number;

@@ -3,11 +3,12 @@
 use gst::glib;
 use gstreamer as gst;
 
+use super::format_type_name as format;
 use crate::publish;
 
 /// See [`publish::IfExists`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiflowIfExists")]
+#[enum_type(name = "RoiflowIfExists", allow_name_conflict)]
 pub enum IfExists {
     /// It is emptied when the first result is written.
     #[default]

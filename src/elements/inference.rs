@@ -146,6 +146,7 @@ mod imp {
     #[glib::object_subclass]
     impl ObjectSubclass for Inference {
         const NAME: &'static str = "RoiInference";
+        const ALLOW_NAME_CONFLICT: bool = true;
         const ABSTRACT: bool = true;
         type Type = super::Inference;
         type ParentType = gst::Element;

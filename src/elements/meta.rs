@@ -1,20 +1,34 @@
-//! How results travel with a buffer: one meta of our own, and beside it those that GStreamer knows. The only place that knows all.
+//! How results travel with a buffer: one meta of our own (`results_meta`), and with it those that GStreamer knows. The only place
+//! that knows all.
 //!
 //! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
-//! when a buffer is copied. Beside it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, and, where the
+//! when a buffer is copied. With it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, and, where the
 //! process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` (`analytics`). The id of a region is that of its analytics
 //! entry, as DL Streamer's elements expect, or the detection's id where there is no entry; our meta keeps which entry is whose.
-//! GStreamer rescales the geometry of both where a frame is scaled, and drops the
-//! parameters of ROI metas; so the geometry is read from there if it has changed, and everything else from ours.
 //!
-//! What other elements wrote into such metas is read as results too, once: what is joined to ours, or says the same of the same
-//! place in both, is no second object.
+//! # Which meta counts
+//!
+//! Results are an immutable value that readers share. They are all that counts while the other metas are as they were left: the frame
+//! has the size that it had then, every region is ours with its id, type, place and names of structures (`roi::Mark`), and every
+//! analytics entry is ours. To find that out is one pass over the regions, in which nothing is allocated.
+//!
+//! Otherwise the metas are reconciled, on each read until results are attached again:
+//!
+//! | what | counts |
+//! |---|---|
+//! | place of a detection, if its region or entry has another one | that of the region, which GStreamer rescales with the frame; else of the entry |
+//! | place of a detection without either, in a frame of another size | ours, in proportion |
+//! | place of a detection otherwise | ours, with its fractions |
+//! | label, confidence, keypoints, parent, answers of a detection | ours |
+//! | classifications and track IDs that other elements added to a region or an entry of ours | added, if ours has none of the name |
+//! | regions and entries of other elements | added as detections, once if they say the same of the same place |
+//!
+//! An element that adds results takes ours out of the meta ([`take`]) if it is the only one that has the buffer, so nothing is copied. The
+//! regions that are as they were left get what is new, and no more is looked at.
 //!
 //! Where an element drops the ROI metas (videocrop does), our rectangles are all there is: see [`has_lost_rois`].
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -23,7 +37,9 @@ use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
 use super::analytics::{self, Foreign, Written};
-use super::roi::{self, pixel_rect};
+use super::payload::Payload;
+use super::results_meta;
+use super::roi::{self, Mark, pixel_rect};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
 
 /// As [`attach_to`], with analytics metas where GStreamer has them.
@@ -38,24 +54,27 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
 /// geometry, gets the parameters that it lacks, and has the id of the detection's analytics entry. ROI metas of detections that were in
 /// the earlier results and are not in these are removed; those of others stay.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
-    let earlier = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone()).unwrap_or_default();
+    let earlier = results_meta::get(buffer).unwrap_or_default();
     let mut written = earlier.written.clone();
     if with_analytics {
         analytics::write(buffer, &results, &mut written);
     }
-    let plans = plan(buffer, &earlier, &results);
+    let left = are_as_left(buffer, &earlier.marks).then_some(&*earlier.marks);
+    let plans = left.map_or_else(|| plan(buffer, &earlier, &results), |marks| plan_for(marks, &results));
     remove_left_out(buffer, &plans);
-    let has_roi = update_rois(buffer, &results, &written, &plans);
+    let ids = |detection: &Detection| (written.region_id(detection.id), detection.parent.map(|parent| written.region_id(parent)));
+    let (has_roi, mut marks) = update_rois(buffer, &results, &plans, left, ids);
     for (detection, _) in results.detections.iter().zip(has_roi).filter(|(_, has_roi)| !has_roi) {
-        if let Some(pixels) = pixels_in(detection, results.size) {
-            let mut roi = RoiMeta::add(buffer, &roi::type_of(detection), (pixels.x, pixels.y, pixels.width, pixels.height));
-            fill_roi(&mut roi, detection, results.size, &written);
+        if let Some(place) = pixels_in(detection, results.size) {
+            marks.push(roi::add(buffer, detection, results.size, place, ids(detection)));
         }
     }
-    put(buffer, Arc::new(Payload { results, written }));
+    let is_settled = !plans.contains(&Plan::Keep) && marks.iter().all(|mark| mark.is_settled);
+    let size = results.size;
+    results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_settled }));
 }
 
-/// The results of this buffer, in a frame of `size`, which is what the caps say now.
+/// The results of this buffer, in a frame of `size`, which is what the caps say now. A copy, for the caller to change.
 ///
 /// The geometry of a detection is our own if its ROI meta still says the same, that of the ROI meta if it says otherwise, or else of
 /// the analytics meta, and our own in proportion if there is neither and the frame was of another size. What other elements
@@ -64,21 +83,60 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
 ///
 /// `None` if there is nothing of all that.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
-    let own = buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().clone());
-    let (mut results, written) = match own.as_deref() {
-        Some(Payload { results, written }) => (results.clone(), Cow::Borrowed(written)),
-        None => (FrameResults::default(), Cow::Owned(Written::default())),
-    };
-    let read = analytics::read(buffer, &written);
-    let attached_size = results.size;
-    let (own_rois, foreign_rois) = rois_of(buffer, &results, &written);
-    for (detection, roi) in results.detections.iter_mut().zip(&own_rois) {
-        let place = roi.as_ref().map(|roi| pixel_rect(roi));
+    read_shared(buffer, size).map(Arc::unwrap_or_clone)
+}
+
+/// As [`read`]. Where no other element has changed anything, the value is the one that was attached, and nothing is copied.
+pub fn read_shared(buffer: &gst::BufferRef, size: Size) -> Option<Arc<FrameResults>> {
+    let own = results_meta::get(buffer);
+    if let Some(own) = own.as_deref().filter(|own| is_settled(buffer, own, size)) {
+        return own.results.clone();
+    }
+    reconcile(buffer, own.as_deref(), size).map(Arc::new)
+}
+
+/// As [`read`], for an element that attaches results to this buffer before it pushes it. Where nobody else has the buffer, and no other element
+/// has changed anything, nothing is copied: the results leave the buffer until others are attached. Results without objects stay.
+pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
+    let has_objects = |own: &Payload| own.results.as_ref().is_some_and(|results| !results.detections.is_empty());
+    if results_meta::get(buffer).is_some_and(|own| has_objects(&own) && is_settled(buffer, &own, size))
+        && let Some(own) = buffer.get_mut().and_then(results_meta::get_mut)
+    {
+        return own.results.take().map(Arc::unwrap_or_clone);
+    }
+    read(buffer, size)
+}
+
+/// Whether the results are all that the metas of this buffer say.
+fn is_settled(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
+    own.is_settled
+        && own.results.is_some()
+        && own.size == size
+        && are_as_left(buffer, &own.marks)
+        && analytics::is_all_ours(buffer, &own.written)
+}
+
+/// Whether the ROI metas of this buffer are these, in their order and unchanged, and no others.
+fn are_as_left(buffer: &gst::BufferRef, marks: &[Mark]) -> bool {
+    let mut marks = marks.iter();
+    buffer.iter_meta::<RoiMeta>().all(|roi| marks.next().is_some_and(|mark| mark.is_unchanged(&roi))) && marks.next().is_none()
+}
+
+/// The results of this buffer from all its metas.
+fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Option<FrameResults> {
+    let none = Payload::default();
+    let Payload { results, size: attached_size, written, marks, .. } = own.unwrap_or(&none);
+    let mut results = results.as_deref().cloned().unwrap_or_default();
+    let read = analytics::read(buffer, written);
+    let (own_rois, foreign_rois) = rois_of(buffer, marks);
+    for detection in &mut results.detections {
+        let roi = own_rois.get(&detection.id);
+        let place = roi.map(|roi| pixel_rect(roi));
         match place.or_else(|| read.ours.get(&detection.id)?.to_pixels(size)) {
-            Some(now) if size == attached_size && pixels_in(detection, size) == Some(now) => {}
+            Some(now) if size == *attached_size && pixels_in(detection, size) == Some(now) => {}
             Some(now) => detection.move_to(now.to_rect()),
-            None if size != attached_size && attached_size.width > 0 && attached_size.height > 0 => {
-                detection.move_to(detection.rect.rescaled(attached_size, size));
+            None if size != *attached_size && attached_size.width > 0 && attached_size.height > 0 => {
+                detection.move_to(detection.rect.rescaled(*attached_size, size));
             }
             None => {}
         }
@@ -97,13 +155,15 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
             add_once(&mut detection.classifications, said);
         }
     }
-    add_foreign(buffer, &mut results, &written, foreign_rois, read.foreign);
+    if !foreign_rois.is_empty() || !read.foreign.is_empty() {
+        add_foreign(buffer, &mut results, written, foreign_rois, read.foreign);
+    }
     (own.is_some() || !results.detections.is_empty()).then_some(results)
 }
 
 /// Whether [`read`] would find anything.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
-    buffer.meta::<ResultsMeta>().is_some() || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
+    results_meta::is_there(buffer) || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
 }
 
 /// Whether the buffer has results in an analytics meta.
@@ -113,7 +173,7 @@ pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
 
 /// The size of the frame when our results were attached; `None` if the buffer has none of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
-    buffer.meta::<ResultsMeta>().map(|meta| meta.0.payload().results.size)
+    results_meta::get(buffer).map(|own| own.size)
 }
 
 /// Whether detections of ours that lie in the frame have no ROI meta any more: an element between dropped them, and may have
@@ -121,11 +181,9 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
 ///
 /// `results` are those that [`read`] gave.
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
-    let Some(meta) = buffer.meta::<ResultsMeta>() else { return false };
-    let Payload { results: attached, written } = &**meta.0.payload();
-    let (own_rois, _) = rois_of(buffer, attached, written);
-    let without: HashSet<ObjectId> =
-        attached.detections.iter().zip(own_rois).filter(|(_, roi)| roi.is_none()).map(|(detection, _)| detection.id).collect();
+    let Some(own) = results_meta::get(buffer) else { return false };
+    let (own_rois, _) = rois_of(buffer, &own.marks);
+    let without: HashSet<ObjectId> = own.marks.iter().map(|mark| mark.object).filter(|id| !own_rois.contains_key(id)).collect();
     let has_pixels = |detection: &&Detection| pixels_in(detection, results.size).is_some();
     let is_lost = |id: &ObjectId| without.contains(id);
     let mut lost = results.detections.iter().filter(has_pixels).map(|detection| detection.id).filter(is_lost).peekable();
@@ -133,41 +191,37 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
         return false;
     }
     // The analytics meta tells where they are as well.
-    let placed = analytics::read(buffer, written).ours;
+    let placed = analytics::read(buffer, &own.written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
 
 /// A ROI meta of a buffer that is read.
 type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
 
-/// The ROI metas of our detections, in their order, and those of others.
-fn rois_of<'a>(buffer: &'a gst::BufferRef, results: &FrameResults, written: &Written) -> (Vec<Option<Roi<'a>>>, Vec<Roi<'a>>) {
-    let mut claims = Claims::new(results, written);
-    let (mut own, mut foreign) = (vec![None; results.detections.len()], Vec::new());
+/// The ROI metas of our detections, and those of others.
+fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId, Roi<'a>>, Vec<Roi<'a>>) {
+    let mut claims = Claims::new(marks);
+    let (mut own, mut foreign) = (HashMap::with_capacity(marks.len()), Vec::new());
     for roi in buffer.iter_meta::<RoiMeta>() {
         match claims.claim(&roi) {
-            Some(idx) => own[idx] = Some(roi),
+            Some(object) => drop(own.insert(object, roi)),
             None => foreign.push(roi),
         }
     }
     (own, foreign)
 }
 
-/// Tells which ROI meta is whose: of those that have a detection's region id and its label as their type the first.
-struct Claims<'a> {
-    results: &'a FrameResults,
-    unclaimed: HashMap<i32, usize>,
-}
+/// Tells which ROI meta is whose: of those that have a region's id and its type the first.
+struct Claims<'a>(HashMap<i32, &'a Mark>);
 
 impl<'a> Claims<'a> {
-    fn new(results: &'a FrameResults, written: &Written) -> Self {
-        let id_of = |(idx, detection): (usize, &Detection)| (written.region_id(detection.id), idx);
-        Self { results, unclaimed: results.detections.iter().enumerate().rev().map(id_of).collect() }
+    fn new(marks: &'a [Mark]) -> Self {
+        Self(marks.iter().rev().map(|mark| (mark.id(), mark)).collect())
     }
 
-    fn claim(&mut self, roi: &RoiMeta) -> Option<usize> {
-        let idx = *self.unclaimed.get(&roi.id())?;
-        (roi.roi_type() == roi::type_of(&self.results.detections[idx])).then(|| self.unclaimed.remove(&roi.id()))?
+    fn claim(&mut self, roi: &RoiMeta) -> Option<ObjectId> {
+        self.0.get(&roi.id()).filter(|mark| mark.is_of(roi))?;
+        self.0.remove(&roi.id()).map(|mark| mark.object)
     }
 }
 
@@ -228,7 +282,8 @@ fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     }
 }
 
-fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
+/// The pixels of a detection in a frame of this size; `None` if there are none.
+pub(super) fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
     if size.width == 0 || size.height == 0 { None } else { detection.rect.to_pixels(size) }
 }
 
@@ -254,15 +309,12 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     let index_of: HashMap<ObjectId, usize> = results.detections.iter().enumerate().rev().map(|(idx, found)| (found.id, idx)).collect();
     let mut has_roi = vec![false; results.detections.len()];
     let mut take = |idx: usize| (!std::mem::replace(&mut has_roi[idx], true)).then_some(Plan::Update(idx));
-    let mut claims = Claims::new(&earlier.results, &earlier.written);
+    let mut claims = Claims::new(&earlier.marks);
     let mut plans: Vec<Plan> = Vec::new();
     let mut has_foreign = false;
     for roi in buffer.iter_meta::<RoiMeta>() {
         let plan = match claims.claim(&roi) {
-            Some(earlier_idx) => {
-                let id = earlier.results.detections[earlier_idx].id;
-                index_of.get(&id).map_or(Some(Plan::Remove), |idx| take(*idx))
-            }
+            Some(object) => index_of.get(&object).map_or(Some(Plan::Remove), |idx| take(*idx)),
             None => index_of.get(&ObjectId(roi.id())).and_then(|idx| take(*idx)),
         };
         has_foreign |= plan.is_none();
@@ -285,6 +337,24 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     plans
 }
 
+/// As [`plan`], where every ROI meta is as it was left.
+fn plan_for(marks: &[Mark], results: &FrameResults) -> Vec<Plan> {
+    let detections = &results.detections;
+    let mut index_of: Option<HashMap<ObjectId, usize>> = None;
+    let mut next = 0;
+    let plan = |mark: &Mark| {
+        // In most frames they stand in the same order.
+        if detections.get(next).is_none_or(|detection| detection.id != mark.object) {
+            let index_of = index_of.get_or_insert_with(|| detections.iter().map(|detection| detection.id).zip(0..).collect());
+            let Some(idx) = index_of.get(&mark.object) else { return Plan::Remove };
+            next = *idx;
+        }
+        next += 1;
+        Plan::Update(next - 1)
+    };
+    marks.iter().map(plan).collect()
+}
+
 fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
     if !plans.contains(&Plan::Remove) {
         return;
@@ -296,182 +366,200 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
     });
 }
 
-/// Completes the ROI metas that stay, and tells which detections have one.
-fn update_rois(buffer: &mut gst::BufferRef, results: &FrameResults, written: &Written, plans: &[Plan]) -> Vec<bool> {
-    let mut has_roi = vec![false; results.detections.len()];
-    let plans = plans.iter().filter(|plan| **plan != Plan::Remove);
-    for (mut roi, plan) in buffer.iter_meta_mut::<RoiMeta>().zip(plans) {
+/// Completes the ROI metas that stay. Tells which detections have one, and marks these.
+///
+/// `left` are the marks of all of them, in their order, if they are as they were left.
+fn update_rois(
+    buffer: &mut gst::BufferRef,
+    results: &FrameResults,
+    plans: &[Plan],
+    left: Option<&[Mark]>,
+    ids: impl Fn(&Detection) -> roi::Ids,
+) -> (Vec<bool>, Vec<Mark>) {
+    let (mut has_roi, mut marks) = (vec![false; results.detections.len()], Vec::with_capacity(results.detections.len()));
+    let plans = plans.iter().enumerate().filter(|(_, plan)| **plan != Plan::Remove);
+    for (mut roi, (roi_idx, plan)) in buffer.iter_meta_mut::<RoiMeta>().zip(plans) {
         if let Plan::Update(idx) = *plan {
             has_roi[idx] = true;
-            fill_roi(&mut roi, &results.detections[idx], results.size, written);
+            let detection = &results.detections[idx];
+            marks.push(roi::update(&mut roi, detection, results.size, ids(detection), left.map(|marks| &marks[roi_idx])));
         }
     }
-    has_roi
+    (has_roi, marks)
 }
 
-/// Gives a region its ids and the parameters that it lacks.
-fn fill_roi(roi: &mut RoiMeta, detection: &Detection, size: Size, written: &Written) {
-    roi.set_id(written.region_id(detection.id));
-    if let Some(parent) = detection.parent {
-        roi.set_parent_id(written.region_id(parent));
-    }
-    roi::add_missing_params(roi, detection, size);
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Outcome, Rect};
 
-/// What our meta carries.
-#[derive(Debug, Default)]
-struct Payload {
-    results: FrameResults,
-    /// What of the analytics meta is ours.
-    written: Written,
-}
+    const SIZE: Size = Size::new(320, 240);
 
-/// Sets the payload; there is at most one meta of ours on a buffer.
-fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
-    if let Some(mut meta) = buffer.meta_mut::<ResultsMeta>() {
-        meta.0.set_payload(payload);
-        return;
-    }
-    imp::add(buffer, payload);
-}
+    /// Numbers that look random and are the same in every run.
+    struct Numbers(u64);
 
-/// Our meta, as gstreamer-rs sees it.
-#[repr(transparent)]
-struct ResultsMeta(imp::ResultsMeta);
-
-// SAFETY: the payload is an `Arc` of plain values that nobody changes, and GStreamer guards the rest by the buffer's writability.
-unsafe impl Send for ResultsMeta {}
-// SAFETY: as above.
-unsafe impl Sync for ResultsMeta {}
-
-// SAFETY: `ResultsMeta` is a transparent wrapper of the type that is registered under this API with its size.
-unsafe impl gst::MetaAPI for ResultsMeta {
-    type GstType = imp::ResultsMeta;
-
-    fn meta_api() -> gst::glib::Type {
-        imp::api_type()
-    }
-}
-
-impl fmt::Debug for ResultsMeta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ResultsMeta").field(&self.0.payload().results).finish()
-    }
-}
-
-/// The side that C sees. The shape is that of `originalbuffermeta` in gst-plugins-rs.
-mod imp {
-    use std::ptr;
-    use std::sync::{Arc, LazyLock};
-
-    use gst::glib;
-    use gst::glib::translate::*;
-    use gstreamer as gst;
-
-    use super::Payload;
-
-    /// Begins with GStreamer's header, as every meta does.
-    #[repr(C)]
-    pub struct ResultsMeta {
-        parent: gst::ffi::GstMeta,
-        payload: Arc<Payload>,
-    }
-
-    impl ResultsMeta {
-        pub(super) fn payload(&self) -> &Arc<Payload> {
-            &self.payload
-        }
-
-        pub(super) fn set_payload(&mut self, payload: Arc<Payload>) {
-            self.payload = payload;
+    impl Numbers {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % end
         }
     }
 
-    /// What [`add`] hands to [`init`]; taken out, so that it is freed exactly once whether or not `init` runs.
-    type Params = Option<Arc<Payload>>;
-
-    /// Adds our meta to a buffer that has none.
-    pub(super) fn add(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
-        let mut params: Params = Some(payload);
-        // SAFETY: a `&mut BufferRef` is a writable buffer; the info lives for ever; `params` is what `init` expects and outlives the call.
-        let meta =
-            unsafe { gst::ffi::gst_buffer_add_meta(buffer.as_mut_ptr(), info(), ptr::from_mut(&mut params).cast::<std::ffi::c_void>()) };
-        debug_assert!(!meta.is_null(), "init never refuses");
+    fn said(name: &str, n: u64) -> Classification {
+        let outcome = Outcome::Label { label_id: 1, label: Some(format!("label {n}").into()), confidence: 0.5 };
+        Classification { name: name.into(), model: "m".into(), outcome }
     }
 
-    pub fn api_type() -> glib::Type {
-        static TYPE: LazyLock<glib::Type> = LazyLock::new(|| {
-            // No tag: a converter keeps what depends on neither memory, size, orientation nor colors.
-            let mut tags: [*const std::ffi::c_char; 1] = [ptr::null()];
-            // SAFETY: the name is a C string, the list of tags ends with a null; both are copied.
-            let api = unsafe { from_glib(gst::ffi::gst_meta_api_type_register(c"RoiflowResultsMetaAPI".as_ptr(), tags.as_mut_ptr())) };
-            assert_ne!(api, glib::Type::INVALID, "two copies of roiflow in one process: load the plugin or link the library, not both");
-            api
-        });
-        *TYPE
+    fn detection(id: i32, numbers: &mut Numbers) -> Detection {
+        // Some lie outside the frame.
+        let mut side = |end| numbers.below(end) as f32 / 4.0;
+        Detection {
+            id: ObjectId(id),
+            track: None,
+            track_state: None,
+            parent: None,
+            rect: Rect { x: side(1500), y: side(900), width: 4.0 + side(300), height: 4.0 + side(300) },
+            keypoints: vec![],
+            confidence: 0.5,
+            label_id: 0,
+            label: Some(["face", "car"][numbers.below(2) as usize].into()),
+            classifications: vec![],
+        }
     }
 
-    fn info() -> *const gst::ffi::GstMetaInfo {
-        struct Info(ptr::NonNull<gst::ffi::GstMetaInfo>);
-        // SAFETY: GStreamer never changes or frees a registered info.
-        unsafe impl Send for Info {}
-        // SAFETY: as above.
-        unsafe impl Sync for Info {}
-
-        static INFO: LazyLock<Info> = LazyLock::new(|| {
-            // SAFETY: size and functions are those of `ResultsMeta`, which begins with a `GstMeta`; the name is a C string.
-            let info = unsafe {
-                gst::ffi::gst_meta_register(
-                    api_type().into_glib(),
-                    c"RoiflowResultsMeta".as_ptr(),
-                    size_of::<ResultsMeta>(),
-                    Some(init),
-                    Some(free),
-                    Some(transform),
-                )
-            };
-            Info(ptr::NonNull::new(info.cast_mut()).expect("the API type was registered by this process just now"))
-        });
-        INFO.0.as_ptr()
+    /// What an element of ours does with the results of a frame.
+    fn edit(results: &mut FrameResults, next_id: &mut i32, numbers: &mut Numbers) {
+        let n = results.detections.len() as u64;
+        for step in 0..1 + numbers.below(4) {
+            let idx = numbers.below(n.max(1)) as usize;
+            let detection_idx = (idx < results.detections.len()).then_some(idx);
+            match (numbers.below(7), detection_idx) {
+                (0, _) => {
+                    *next_id += 1;
+                    let at = numbers.below(n + 1).min(results.detections.len() as u64) as usize;
+                    results.detections.insert(at, detection(*next_id, numbers));
+                }
+                (1, Some(idx)) => drop(results.detections.remove(idx)),
+                (2, Some(idx)) => results.detections[idx].adopt_track(ObjectId(1 + idx as i32)),
+                (3, Some(idx)) => results.detections.swap(0, idx),
+                (4, Some(idx)) => results.detections[idx].rect.x += 8.0,
+                (_, Some(idx)) => {
+                    let name = ["gender", "age", "pose", "type"][numbers.below(4) as usize];
+                    results.detections[idx].classifications.push(said(name, step));
+                }
+                (_, None) => {}
+            }
+        }
     }
 
-    /// # Safety
-    /// `meta` is memory of the registered size, not yet a `ResultsMeta`; `params` is a [`Params`] or null.
-    unsafe extern "C" fn init(
-        meta: *mut gst::ffi::GstMeta,
-        params: glib::ffi::gpointer,
-        _buffer: *mut gst::ffi::GstBuffer,
-    ) -> glib::ffi::gboolean {
-        // SAFETY: the caller's promise; only `add` passes parameters.
-        let params = unsafe { params.cast::<Params>().as_mut() };
-        let payload = params.and_then(Option::take).unwrap_or_default();
-        // SAFETY: the caller's promise; the field is written without dropping what was there, which is not a value yet.
-        unsafe { ptr::write(&raw mut (*meta.cast::<ResultsMeta>()).payload, payload) };
-        glib::ffi::GTRUE
+    /// What an element of others does with the regions of a frame.
+    fn meddle(buffer: &mut gst::BufferRef, what: u64, which: usize, foreign_id: i32) {
+        let label = gst::Structure::builder("type").field("label", format!("label {which}")).field("attribute_name", "type").build();
+        match what {
+            0 => RoiMeta::add(buffer, "dog", (which as u32, 1, 20, 30)).set_id(foreign_id),
+            1 => {
+                let mut n_before = 0;
+                buffer.foreach_meta_mut(|mut meta| {
+                    let is_roi = meta.downcast_ref::<RoiMeta>().is_some();
+                    let is_it = is_roi && n_before == which;
+                    n_before += usize::from(is_roi);
+                    ControlFlow::Continue(if is_it { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
+                });
+            }
+            _ => {
+                let Some(mut roi) = buffer.iter_meta_mut::<RoiMeta>().nth(which) else { return };
+                match what {
+                    2 => roi.add_param(label),
+                    3 => roi.add_param(gst::Structure::builder("object_id").field("id", 5).build()),
+                    4 => roi.add_param(gst::Structure::builder("raw").field("type", "tensor").build()),
+                    5 => roi.set_rect((1, 2, 30, 40)),
+                    _ => roi.set_id(foreign_id),
+                }
+            }
+        }
     }
 
-    /// # Safety
-    /// `meta` was initialized by [`init`] and is not used afterwards.
-    unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
-        // SAFETY: the caller's promise; the header is GStreamer's to free.
-        unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<ResultsMeta>()).payload) };
+    type Region = (i32, i32, String, PixelRect, Vec<String>);
+
+    fn regions(buffer: &gst::BufferRef) -> Vec<Region> {
+        let params = |roi: &RoiMeta| roi.params().map(ToString::to_string).collect();
+        let region =
+            |roi: gst::MetaRef<'_, RoiMeta>| (roi.id(), roi.parent_id(), roi.roi_type().to_owned(), pixel_rect(&roi), params(&roi));
+        buffer.iter_meta::<RoiMeta>().map(region).collect()
     }
 
-    /// Copies the payload whatever is done to the buffer: the results know the frame size that they refer to.
-    ///
-    /// # Safety
-    /// `meta` was initialized by [`init`], `dest` is a writable buffer.
-    unsafe extern "C" fn transform(
-        dest: *mut gst::ffi::GstBuffer,
-        meta: *mut gst::ffi::GstMeta,
-        _buffer: *mut gst::ffi::GstBuffer,
-        _transform_type: glib::ffi::GQuark,
-        _data: glib::ffi::gpointer,
-    ) -> glib::ffi::gboolean {
-        // SAFETY: the caller's promise.
-        let payload = unsafe { (*meta.cast::<ResultsMeta>()).payload.clone() };
-        // SAFETY: the caller's promise; nobody else refers to `dest` during the call.
-        super::put(unsafe { gst::BufferRef::from_mut_ptr(dest) }, payload);
-        glib::ffi::GTRUE
+    /// Makes this copy of the library forget how it left the regions, as if another copy had written the results.
+    fn forget_marks(buffer: &mut gst::Buffer) {
+        if let Some(own) = results_meta::get(buffer) {
+            results_meta::put(buffer.make_mut(), Arc::new(Payload::decode(&own.encode()).unwrap()));
+        }
+    }
+
+    #[test]
+    fn results_that_are_not_reconciled_equal_those_that_are() {
+        gst::init().unwrap();
+        let mut n_settled = 0;
+        for seed in 0..400 {
+            let mut numbers = Numbers(seed);
+            let (mut next_id, mut foreign_id) = (100, 1);
+            let mut fast = gst::Buffer::new();
+            let mut slow = gst::Buffer::new();
+            for step in 0..12 {
+                let size = if numbers.below(8) == 0 { Size::new(640, 480) } else { SIZE };
+                if numbers.below(3) == 0 {
+                    let (what, which) = (numbers.below(7), numbers.below(4) as usize);
+                    foreign_id += 1;
+                    for buffer in [&mut fast, &mut slow] {
+                        meddle(buffer.make_mut(), what, which, foreign_id);
+                    }
+                }
+                let what = || format!("seed {seed}, step {step}");
+                forget_marks(&mut slow);
+                let expected = read(&slow, size);
+                assert_eq!(read_shared(&fast, size).as_deref(), expected.as_ref(), "{}", what());
+                n_settled += usize::from(results_meta::get(&fast).is_some_and(|own| is_settled(&fast, &own, size)));
+                // Sometimes somebody else has the buffer, too.
+                let other = (numbers.below(4) == 0).then(|| fast.clone());
+                let mut results = take(&mut fast, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
+                assert_eq!(Some(&results), expected.as_ref().or(Some(&results)), "{}", what());
+                if let Some(other) = other {
+                    assert_eq!(read(&other, size), expected, "{}", what());
+                }
+                edit(&mut results, &mut next_id, &mut numbers);
+                // An element may attach what it has not read.
+                if numbers.below(10) == 0 {
+                    results.detections.truncate(1);
+                }
+                attach(fast.make_mut(), results.clone());
+                attach(slow.make_mut(), results);
+                assert_eq!(regions(&fast), regions(&slow), "{}", what());
+            }
+        }
+        assert!(n_settled > 1000, "the short way was taken: {n_settled} times");
+    }
+
+    #[test]
+    fn readers_share_the_attached_results() {
+        gst::init().unwrap();
+        let mut buffer = gst::Buffer::new();
+        let mut numbers = Numbers(1);
+        let detections = (1..4).map(|id| detection(id, &mut numbers)).collect();
+        attach(buffer.make_mut(), FrameResults { size: SIZE, detections, ..FrameResults::default() });
+        let [one, other] = [&buffer, &buffer.copy()].map(|buffer| read_shared(buffer, SIZE).unwrap());
+        assert!(Arc::ptr_eq(&one, &other), "copies of the buffer, too");
+        drop((one, other));
+
+        let place = read_shared(&buffer, SIZE).unwrap().detections.as_ptr();
+        let copy = buffer.copy();
+        assert_ne!(take(&mut buffer, SIZE).unwrap().detections.as_ptr(), place, "the copy of the buffer has them");
+        drop(copy);
+        let taken = take(&mut buffer, SIZE).unwrap();
+        assert_eq!(taken.detections.as_ptr(), place, "they are not copied");
+        assert_eq!(size_when_attached(&buffer), Some(SIZE));
+        attach(buffer.make_mut(), taken.clone());
+        assert_eq!(read(&buffer, SIZE), Some(taken));
+
+        attach(buffer.make_mut(), FrameResults { size: SIZE, frame_number: 7, ..FrameResults::default() });
+        assert_eq!([take(&mut buffer, SIZE), read(&buffer, SIZE)].map(|results| results.unwrap().frame_number), [7, 7]);
     }
 }

@@ -3,18 +3,27 @@
 //! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
-//! Reading order: [`meta`] with `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
+//! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions`, `stage`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
 //! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
-//! [`track`], [`classify`], [`overlay`], [`publish`].
+//! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
 //!
 //! An element never sees a request; it hands frames to a stage.
+
+/// What `#[enum_type(allow_name_conflict)]` needs as `format!` where it stands: glib-macros 0.22 gives the names that it tries two types. An
+/// enumeration is registered once, so at most one name of each stays in memory.
+macro_rules! format_type_name {
+    ($($part:tt)*) => { &*std::format!($($part)*).leak() };
+}
+use format_type_name;
 
 #[allow(unsafe_code, reason = "calls a C library that is loaded at run time")]
 mod analytics;
 mod backlog;
 #[allow(unsafe_code, reason = "maps buffers")]
 pub mod buffer;
+#[allow(unsafe_code, reason = "functions that C calls")]
+pub mod capi;
 pub mod caps;
 mod classes;
 pub mod classify;
@@ -30,17 +39,19 @@ mod inference;
 mod latency;
 mod lifecycle;
 mod loading;
-#[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 pub mod meta;
 mod model;
 pub mod origin;
 pub mod overlay;
 mod pads;
+mod payload;
 mod policy;
 mod pool;
 mod properties;
 pub mod publish;
 mod regions;
+#[allow(unsafe_code, reason = "implements a meta of GStreamer")]
+mod results_meta;
 mod roi;
 mod settings;
 mod stage;
@@ -49,7 +60,7 @@ mod stream;
 pub mod track;
 pub mod video_file;
 
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use gst::glib;
 use gst::prelude::*;
@@ -72,6 +83,8 @@ const ELEMENTS: &[Entry] = &[
 /// # Errors
 /// If GStreamer refuses one of them.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    static CLAIMED: Once = Once::new();
+    CLAIMED.call_once(results_meta::claim_ids);
     for (name, element_type) in ELEMENTS {
         gst::Element::register(plugin, name, gst::Rank::NONE, element_type())?;
     }

@@ -9,11 +9,12 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::format_type_name as format;
 use super::properties::Properties;
 
 /// What to do with a frame for which there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiQueuePolicy")]
+#[enum_type(name = "RoiQueuePolicy", allow_name_conflict)]
 pub(super) enum QueuePolicy {
     #[default]
     #[enum_value(name = "Behind a live source wait while the stream keeps up, else drop-oldest; behind any other wait", nick = "auto")]
@@ -28,7 +29,7 @@ pub(super) enum QueuePolicy {
 
 /// Which frame is next, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiSchedulingPolicy")]
+#[enum_type(name = "RoiSchedulingPolicy", allow_name_conflict)]
 pub(super) enum SchedulingPolicy {
     #[default]
     #[enum_value(

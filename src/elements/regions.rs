@@ -6,12 +6,13 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use super::format_type_name as format;
 use crate::frame::{Detection, FrameResults, PixelRect, Size};
 use crate::stages;
 
 /// On what a model is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, glib::Enum)]
-#[enum_type(name = "RoiInferenceRegion")]
+#[enum_type(name = "RoiInferenceRegion", allow_name_conflict)]
 pub(super) enum InferenceRegion {
     #[enum_value(name = "On the whole frame", nick = "full-frame")]
     FullFrame,
@@ -152,7 +153,7 @@ impl ObjectFilter {
     pub(super) fn checked(&self) -> stages::Result<&Self> {
         for (side, min, max) in [("width", self.min.width, self.max.width), ("height", self.min.height, self.max.height)] {
             if max > 0 && min > max {
-                let message = format!(
+                let message = std::format!(
                     "min-object-{side}={min} is above max-object-{side}={max}: no object is of such a {side}; lower the one, or raise the other (0 is no limit)"
                 );
                 return Err(stages::Error::new(stages::ErrorKind::Config, message));

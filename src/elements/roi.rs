@@ -5,10 +5,11 @@
 //! `attribute_name` if the structure's own name can't say what is classified. Its `type` tells classifications from tensors and keypoints,
 //! which are not read.
 //!
-//! Knows one region. Which region belongs to which detection is [`super::meta`]'s.
+//! Knows one region, and whether another element has changed it ([`Mark`]). Which region belongs to which detection is [`super::meta`]'s.
 
 use std::borrow::Cow;
 
+use gst::glib;
 use gst::glib::value::ToSendValue;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
@@ -103,15 +104,112 @@ fn name_of(structure: &gst::StructureRef) -> &str {
     structure.get::<&str>("attribute_name").unwrap_or_else(|_| structure.name().as_str())
 }
 
-/// Writes what the region lacks of the detection, which was found in a frame of this size.
-pub(super) fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size: Size) {
+/// A region of ours as it was left. It is known again by that, and so is whether another element has changed it since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// The detection that the region stands for.
+    pub(super) object: ObjectId,
+    id: i32,
+    /// Its type, which GStreamer keeps for ever.
+    kind: &'static str,
+    place: PixelRect,
+    /// The names of its structures, as a hash.
+    params: u64,
+    has_track: bool,
+    /// How many classifications of the detection it has, and their names, as a hash.
+    n_said: usize,
+    said: u64,
+    /// Whether the region says nothing that the detection does not.
+    pub(super) is_settled: bool,
+}
+
+impl Mark {
+    /// The mark of a region that has never been seen: it is known by its id and its type alone.
+    pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
+        let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
+        let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
+        Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_said: 0, said: 0, is_settled: false }
+    }
+
+    /// Marks a region of which it is known whether its structures say more than the detection.
+    fn of(roi: &RoiMeta, detection: &Detection, size: Size, says_more: bool) -> Self {
+        let place = pixel_rect(roi);
+        let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());
+        let (n_said, said) = (detection.classifications.len(), names(&detection.classifications));
+        let is_settled = !says_more && detection.rect.to_pixels(size) == Some(place);
+        Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_said, said, is_settled }
+    }
+
+    /// The id of the region.
+    pub(super) fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// Whether this is the region, whatever has become of it.
+    pub(super) fn is_of(&self, roi: &RoiMeta) -> bool {
+        self.id == roi.id() && self.kind == roi.roi_type()
+    }
+
+    /// Whether this is the region, as it was left.
+    pub(super) fn is_unchanged(&self, roi: &RoiMeta) -> bool {
+        self.is_of(roi) && self.place == pixel_rect(roi) && self.params == hash(roi.params().map(|structure| structure.name().as_str()))
+    }
+
+    /// Whether the detection has all that the region said when it was left, and perhaps more.
+    fn has_all_in(&self, detection: &Detection) -> bool {
+        let said = detection.classifications.get(..self.n_said);
+        said.is_some_and(|said| names(said) == self.said) && (detection.track.is_some() || !self.has_track)
+    }
+
+    /// Whether the detection has no more than that.
+    fn is_all_of(&self, detection: &Detection) -> bool {
+        detection.classifications.len() == self.n_said && detection.track.is_some() == self.has_track
+    }
+}
+
+fn names(classifications: &[Classification]) -> u64 {
+    hash(classifications.iter().map(|said| &*said.name))
+}
+
+/// FNV-1a of texts and of where each ends.
+fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    let bytes = texts.flat_map(|text| text.bytes().chain([0xff]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The ids of a region: its own, and that of the region in which its object was found.
+pub(super) type Ids = (i32, Option<i32>);
+
+/// Makes a region for a detection, which was found in a frame of this size and has these pixels.
+pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size, place: PixelRect, ids: Ids) -> Mark {
+    let mut roi = RoiMeta::add(buffer, &type_of(detection), (place.x, place.y, place.width, place.height));
+    set_ids(&mut roi, ids);
+    roi.add_param(detection_structure(detection, size));
+    add_track(&mut roi, detection);
+    add_said(&mut roi, &detection.classifications, 0);
+    Mark::of(&roi, detection, size, false)
+}
+
+/// Gives the region of a detection its ids, and the structures that it lacks. Its place stays. `left` is its mark if nothing has changed
+/// it since.
+pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
+    set_ids(roi, ids);
+    if let Some(left) = left.filter(|left| left.is_settled && left.has_all_in(detection)) {
+        if left.is_all_of(detection) {
+            let is_settled = detection.rect.to_pixels(size) == Some(left.place);
+            return Mark { id: ids.0, is_settled, ..*left };
+        }
+        if !left.has_track {
+            add_track(roi, detection);
+        }
+        add_said(roi, &detection.classifications, left.n_said);
+        return Mark::of(roi, detection, size, false);
+    }
     if roi.param(DETECTION).is_none() {
         roi.add_param(detection_structure(detection, size));
     }
-    if let Some(track) = detection.track
-        && roi.param(OBJECT_ID).is_none()
-    {
-        roi.add_param(gst::Structure::builder(OBJECT_ID).field("id", track.0).build());
+    if roi.param(OBJECT_ID).is_none() {
+        add_track(roi, detection);
     }
     for classification in &detection.classifications {
         let name = without_nul(&classification.name);
@@ -119,6 +217,40 @@ pub(super) fn add_missing_params(roi: &mut RoiMeta, detection: &Detection, size:
             roi.add_param(classification_structure(classification));
         }
     }
+    let says_more = says_more(roi, detection);
+    Mark::of(roi, detection, size, says_more)
+}
+
+fn set_ids(roi: &mut RoiMeta, (id, parent_id): Ids) {
+    roi.set_id(id);
+    if let Some(parent_id) = parent_id {
+        roi.set_parent_id(parent_id);
+    }
+}
+
+fn add_track(roi: &mut RoiMeta, detection: &Detection) {
+    if let Some(track) = detection.track {
+        roi.add_param(gst::Structure::builder(OBJECT_ID).field("id", track.0).build());
+    }
+}
+
+/// Adds the classifications from this place in the list on. Of several with one name, a region has the first.
+fn add_said(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
+    for (idx, classification) in classifications.iter().enumerate().skip(begin) {
+        let is_same = |earlier: &Classification| without_nul(&earlier.name) == without_nul(&classification.name);
+        if !classifications[..idx].iter().any(is_same) {
+            roi.add_param(classification_structure(classification));
+        }
+    }
+}
+
+/// Whether [`read_into`] would add anything to the detection.
+fn says_more(roi: &RoiMeta, detection: &Detection) -> bool {
+    let is_new = |structure: &gst::StructureRef| {
+        let is_known = detection.classifications.iter().any(|known| without_nul(&known.name) == name_of(structure));
+        !is_known && classification(structure).is_some()
+    };
+    (detection.track.is_none() && track_of(roi).is_some()) || roi.params().any(is_new)
 }
 
 fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {

@@ -72,6 +72,8 @@ mod imp {
     #[glib::object_subclass]
     impl ObjectSubclass for VideoFile {
         const NAME: &'static str = "RoiflowVideoFile";
+        /// Another copy of the library may be in the process.
+        const ALLOW_NAME_CONFLICT: bool = true;
         type Type = super::VideoFile;
         type ParentType = gst_base::BaseSink;
     }

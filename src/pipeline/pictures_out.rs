@@ -320,7 +320,7 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
         let target = |buffer: &gst::BufferRef, size: Size| match origin::read(buffer) {
             Some(origin) if !targets.is_empty() => targets.get(origin.picture_idx as usize).cloned(),
             _ => {
-                let number = meta::read(buffer, size).map_or(frame_idx, |results| results.frame_number);
+                let number = meta::read_shared(buffer, size).map_or(frame_idx, |results| results.frame_number);
                 let stem: OsString = [&*stem, OsStr::new(&format!("-{number:06}"))].into_iter().collect();
                 Some(pictures.target(&stem, Format::Jpeg))
             }

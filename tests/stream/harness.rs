@@ -28,6 +28,11 @@ pub fn init() {
     roiflow::elements::register_static().unwrap();
 }
 
+/// The plugin that was built with this test.
+pub fn built_plugin() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libroiflow.so")
+}
+
 /// A pipeline from a line of text.
 pub fn pipeline(line: &str) -> gst::Pipeline {
     init();

@@ -68,6 +68,19 @@ fn installed_binary_does_not_look_into_the_checkout() {
 }
 
 #[test]
+fn the_installed_header_is_found_by_pkg_config() {
+    let installed = Installed::new("pkg-config");
+    let prefix = installed.folder.file("prefix");
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags-only-I", "--libs-only-L", "--modversion", "roiflow"]);
+    let asked = command.env("PKG_CONFIG_PATH", format!("{prefix}/lib/pkgconfig")).output().unwrap();
+    let said = String::from_utf8_lossy(&asked.stdout);
+    assert!(asked.status.success() && said.contains(env!("CARGO_PKG_VERSION")), "{said}");
+    let header = std::fs::read_to_string(format!("{prefix}/include/roiflow.h")).unwrap();
+    assert!(header.contains("roiflow_results_from_buffer"));
+}
+
+#[test]
 fn uninstall_leaves_nothing() {
     let installed = Installed::new("uninstall");
     let removed = make(&installed.folder, "uninstall", Path::new(env!("CARGO_BIN_EXE_roiflow")));

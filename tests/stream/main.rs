@@ -11,8 +11,10 @@ mod hostile_models;
 mod installed;
 
 mod bad_input;
+mod capi;
 mod cascade;
 mod classify;
+mod copies;
 mod detect;
 mod dlstreamer;
 mod documentation;

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Geometry, PixelRect, Point, Rect, Size};
 
+/// How many ids [`ObjectId::next`] has given; of a copy of the library that is not the first one, from a later number on.
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
 /// Names one object for the life of the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub i32);
@@ -17,8 +20,13 @@ impl ObjectId {
 
     /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
     pub fn next() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self::nth(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self::nth(NEXT_ID.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes [`ObjectId::next`] go on with ids of its own in the copy of this library of this number in the process, from 0: each has a
+    /// hundred million before it meets those of the next copy.
+    pub fn begin_at_copy(copy_idx: usize) {
+        NEXT_ID.fetch_add((copy_idx as u32) << 27, Ordering::Relaxed);
     }
 
     fn nth(n: u32) -> Self {

@@ -7,7 +7,6 @@ use super::Point;
 
 /// Where something is, or what is at each place.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub enum Geometry {
     /// The points of a pose, a face, a hand.
     Keypoints(Keypoints),

@@ -23,6 +23,8 @@ pub struct RoiClassify;
 #[glib::object_subclass]
 impl ObjectSubclass for RoiClassify {
     const NAME: &'static str = "RoiClassify";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiClassify;
     type ParentType = Inference;
 }

@@ -22,6 +22,8 @@ pub struct RoiDetect;
 #[glib::object_subclass]
 impl ObjectSubclass for RoiDetect {
     const NAME: &'static str = "RoiDetect";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiDetect;
     type ParentType = Inference;
 }

@@ -59,6 +59,8 @@ pub struct RoiOverlay {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiOverlay {
     const NAME: &'static str = "RoiOverlay";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiOverlay;
     type ParentType = gst_base::BaseTransform;
 }
@@ -211,7 +213,7 @@ impl BaseTransformImpl for RoiOverlay {
 fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> Result<Option<(Size, Size)>, gst::ErrorMessage> {
     let State { format, colorimetry, .. } = *state;
     let size = caps::size(&state.info);
-    let Some(results) = meta::read(buffer, size) else {
+    let Some(results) = meta::read_shared(buffer, size) else {
         return Ok(None);
     };
     let lost_from = meta::size_when_attached(buffer)

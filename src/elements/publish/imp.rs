@@ -81,6 +81,8 @@ pub struct RoiPublish {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiPublish {
     const NAME: &'static str = "RoiPublish";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiPublish;
     type ParentType = gst_base::BaseTransform;
 }
@@ -389,7 +391,7 @@ impl State {
         self.n_frames += 1;
         let attached_size = meta::size_when_attached(buffer);
         let size = self.size.or(attached_size).unwrap_or_default();
-        let results = meta::read(buffer, size).unwrap_or_else(|| no_results(size));
+        let results = meta::read_shared(buffer, size).unwrap_or_else(|| no_results(size).into());
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
@@ -437,7 +439,7 @@ fn no_results(size: Size) -> FrameResults {
 }
 
 /// When the frame was taken, where the source knows it from RTP and NTP.
-fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
+pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
     /// From 1900, where NTP counts from, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);
     buffer.iter_meta::<gst::ReferenceTimestampMeta>().find_map(|reference| {

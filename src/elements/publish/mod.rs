@@ -17,10 +17,13 @@ mod geometry;
 mod imp;
 pub mod json;
 
+pub(super) use imp::capture_time;
+
 use gst::glib;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
+use super::format_type_name as format;
 use crate::publish;
 
 glib::wrapper! {
@@ -49,7 +52,7 @@ impl RoiPublish {
 
 /// Where results go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiPublishMethod")]
+#[enum_type(name = "RoiPublishMethod", allow_name_conflict)]
 pub enum Method {
     /// To the file that `address` names.
     #[default]
@@ -62,7 +65,7 @@ pub enum Method {
 
 /// What happens to results that the destination does not take in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiPublishWhenFull")]
+#[enum_type(name = "RoiPublishWhenFull", allow_name_conflict)]
 pub enum WhenFull {
     /// The stream waits.
     #[default]
@@ -88,7 +91,7 @@ impl From<WhenFull> for publish::WhenFull {
 
 /// How results are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiPublishFormat")]
+#[enum_type(name = "RoiPublishFormat", allow_name_conflict)]
 pub enum Format {
     /// One JSON object a frame, each on a line of its own.
     #[default]

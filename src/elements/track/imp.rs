@@ -89,6 +89,8 @@ pub struct RoiTrack {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiTrack {
     const NAME: &'static str = "RoiTrack";
+    /// Another copy of the library may be in the process.
+    const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiTrack;
     type ParentType = gst::Element;
 
@@ -265,7 +267,7 @@ impl RoiTrack {
             );
             return Err(gst::FlowError::NotNegotiated);
         };
-        let results = meta::read(&buffer, size);
+        let results = meta::take(&mut buffer, size);
         let is_empty = results.as_ref().is_none_or(|results| results.detections.is_empty());
         let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if self.class_check.is_due() {

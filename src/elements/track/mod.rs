@@ -31,6 +31,8 @@ mod imp;
 use gst::glib;
 use gstreamer as gst;
 
+use super::format_type_name as format;
+
 glib::wrapper! {
     /// See the module.
     pub struct RoiTrack(ObjectSubclass<imp::RoiTrack>) @extends gst::Element, gst::Object;
@@ -38,7 +40,7 @@ glib::wrapper! {
 
 /// How objects are found again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
-#[enum_type(name = "RoiTrackingType")]
+#[enum_type(name = "RoiTrackingType", allow_name_conflict)]
 pub enum TrackingType {
     /// By the overlap of boxes.
     #[default]

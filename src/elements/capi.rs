@@ -1,0 +1,309 @@
+//! The C API of the plugin: the results of a buffer for programs in any language. `include/roiflow.h` is its documentation.
+//!
+//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at `guarded` as an answer of "nothing". The
+//! structs have the layout of the header, which `tests/stream/capi.rs` compares with a C compiler.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use gst::glib::translate::IntoGlib;
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_video as gst_video;
+
+use super::publish::{capture_time, json};
+use super::roi::without_nul;
+use super::{meta, origin};
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, ScoredLabel, Size};
+
+/// Grows when a function or a struct of the header changes its meaning or its layout; not when a function is added.
+pub const ABI_VERSION: u32 = 1;
+
+/// Results that C has.
+pub struct RoiflowResults {
+    results: Arc<FrameResults>,
+    /// Those that have a pixel in the frame: their places in the results, and their texts for C.
+    objects: Vec<Object>,
+    context: Context,
+    json: OnceLock<CString>,
+}
+
+/// What the JSON says beside the results.
+struct Context {
+    source: Option<String>,
+    pts_ns: Option<u64>,
+    time: SystemTime,
+}
+
+struct Object {
+    detection_idx: usize,
+    parent: i32,
+    label: Option<CString>,
+    attributes: Vec<Attribute>,
+}
+
+struct Attribute {
+    name: CString,
+    model: CString,
+    label: Option<CString>,
+    kind: RoiflowAttributeKind,
+    label_id: u32,
+    confidence: f32,
+    value: f32,
+}
+
+/// As in the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RoiflowObject {
+    pub x: f32,
+    pub y: f32,
+    pub width: f32,
+    pub height: f32,
+    pub confidence: f32,
+    pub label_id: u32,
+    pub label: *const c_char,
+    pub track_id: i32,
+    pub parent: i32,
+    pub n_attributes: usize,
+}
+
+/// As in the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum RoiflowAttributeKind {
+    Other = 0,
+    Label = 1,
+    Value = 2,
+}
+
+/// As in the header.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RoiflowAttribute {
+    pub name: *const c_char,
+    pub model: *const c_char,
+    pub label: *const c_char,
+    pub kind: i32,
+    pub label_id: u32,
+    pub confidence: f32,
+    pub value: f32,
+}
+
+/// The ABI version of this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn roiflow_abi_version() -> u32 {
+    ABI_VERSION
+}
+
+/// Reads the results of a buffer in a frame of this size; null if there are none.
+///
+/// # Safety
+/// `buffer` is null or a buffer to which the caller has a reference, and which no other thread changes during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_from_buffer(buffer: *mut gst::ffi::GstBuffer, width: u32, height: u32) -> *mut RoiflowResults {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: the caller's promise; every mini object begins with its type.
+        if buffer.is_null() || unsafe { (*buffer).mini_object.type_ } != gst::Buffer::static_type().into_glib() {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { gst::BufferRef::from_ptr(buffer) };
+        RoiflowResults::of(buffer, Size::new(width, height)).map_or(ptr::null_mut(), |results| Box::into_raw(Box::new(results)))
+    })
+}
+
+/// Frees results.
+///
+/// # Safety
+/// `results` is null, or comes from [`roiflow_results_from_buffer`] and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_free(results: *mut RoiflowResults) {
+    guarded((), || {
+        if !results.is_null() {
+            // SAFETY: the caller's promise.
+            drop(unsafe { Box::from_raw(results) });
+        }
+    });
+}
+
+/// How many objects there are.
+///
+/// # Safety
+/// `results` is null, or comes from [`roiflow_results_from_buffer`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_n_objects(results: *const RoiflowResults) -> usize {
+    // SAFETY: the caller's promise.
+    guarded(0, || unsafe { results.as_ref() }.map_or(0, |results| results.objects.len()))
+}
+
+/// Writes one of the objects; 0 if there is no such object.
+///
+/// # Safety
+/// `results` is null, or comes from [`roiflow_results_from_buffer`]; `object` is null, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_get_object(
+    results: *const RoiflowResults,
+    object_idx: usize,
+    object: *mut RoiflowObject,
+) -> c_int {
+    guarded(0, || {
+        // SAFETY: the caller's promise.
+        let found = unsafe { results.as_ref() }.and_then(|results| results.object(object_idx));
+        // SAFETY: the caller's promise.
+        unsafe { write(object, found) }
+    })
+}
+
+/// Writes one of the attributes of an object; 0 if there is none.
+///
+/// # Safety
+/// `results` is null, or comes from [`roiflow_results_from_buffer`]; `attribute` is null, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_get_attribute(
+    results: *const RoiflowResults,
+    object_idx: usize,
+    attribute_idx: usize,
+    attribute: *mut RoiflowAttribute,
+) -> c_int {
+    guarded(0, || {
+        // SAFETY: the caller's promise.
+        let found = unsafe { results.as_ref() }.and_then(|results| results.attribute(object_idx, attribute_idx));
+        // SAFETY: the caller's promise.
+        unsafe { write(attribute, found) }
+    })
+}
+
+/// All results as one line of JSON; null for null.
+///
+/// # Safety
+/// `results` is null, or comes from [`roiflow_results_from_buffer`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn roiflow_results_json(results: *const RoiflowResults) -> *const c_char {
+    // SAFETY: the caller's promise.
+    guarded(ptr::null(), || unsafe { results.as_ref() }.map_or(ptr::null(), |results| results.json().as_ptr()))
+}
+
+/// Calls `act`; a panic ends here, and `otherwise` is the answer.
+fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+        // What it carries may panic as well when it is freed.
+        std::mem::forget(panic);
+        otherwise
+    })
+}
+
+/// # Safety
+/// `target` is null, or may be written.
+unsafe fn write<T>(target: *mut T, found: Option<T>) -> c_int {
+    let Some(found) = found.filter(|_| !target.is_null()) else { return 0 };
+    // SAFETY: the caller's promise.
+    unsafe { target.write(found) };
+    1
+}
+
+impl RoiflowResults {
+    fn of(buffer: &gst::BufferRef, size: Size) -> Option<Self> {
+        let size_in_meta = || buffer.meta::<gst_video::VideoMeta>().map(|meta| Size::new(meta.width(), meta.height()));
+        let size = if size == Size::default() { size_in_meta().or_else(|| meta::size_when_attached(buffer)) } else { Some(size) };
+        let results = meta::read_shared(buffer, size.unwrap_or_default())?;
+        let context = Context {
+            source: origin::read(buffer).map(|origin| origin.path),
+            pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
+            time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+        };
+        let in_frame: Vec<(usize, &Detection)> =
+            results.detections.iter().enumerate().filter(|(_, detection)| meta::pixels_in(detection, results.size).is_some()).collect();
+        let index_of: HashMap<ObjectId, i32> = in_frame.iter().map(|(_, detection)| detection.id).zip(0..).collect();
+        let object = |(detection_idx, detection): &(usize, &Detection)| Object {
+            detection_idx: *detection_idx,
+            parent: detection.parent.and_then(|parent| index_of.get(&parent).copied()).unwrap_or(-1),
+            label: detection.label.as_deref().map(c_text),
+            attributes: detection.classifications.iter().map(Attribute::of).collect(),
+        };
+        let objects = in_frame.iter().map(object).collect();
+        Some(Self { results, objects, context, json: OnceLock::new() })
+    }
+
+    fn object(&self, object_idx: usize) -> Option<RoiflowObject> {
+        let Object { detection_idx, parent, label, attributes } = self.objects.get(object_idx)?;
+        let detection = &self.results.detections[*detection_idx];
+        Some(RoiflowObject {
+            x: detection.rect.x,
+            y: detection.rect.y,
+            width: detection.rect.width,
+            height: detection.rect.height,
+            confidence: detection.confidence,
+            label_id: detection.label_id,
+            label: pointer_to(label.as_ref()),
+            track_id: detection.track.map_or(0, |track| track.0),
+            parent: *parent,
+            n_attributes: attributes.len(),
+        })
+    }
+
+    fn attribute(&self, object_idx: usize, attribute_idx: usize) -> Option<RoiflowAttribute> {
+        let attribute = self.objects.get(object_idx)?.attributes.get(attribute_idx)?;
+        Some(RoiflowAttribute {
+            name: attribute.name.as_ptr(),
+            model: attribute.model.as_ptr(),
+            label: pointer_to(attribute.label.as_ref()),
+            kind: attribute.kind as i32,
+            label_id: attribute.label_id,
+            confidence: attribute.confidence,
+            value: attribute.value,
+        })
+    }
+
+    fn json(&self) -> &CString {
+        self.json.get_or_init(|| {
+            let Context { source, pts_ns, time } = &self.context;
+            let context = json::Context {
+                frame_number: self.results.frame_number,
+                stream_id: None,
+                source: source.as_deref(),
+                timestamp_ns: None,
+                pts_ns: *pts_ns,
+                time: *time,
+            };
+            let mut line = Vec::new();
+            match json::write_line(&mut line, &self.results, &context) {
+                Ok(()) => line.truncate(line.trim_ascii_end().len()),
+                Err(error) => tracing::error!("results could not be written as JSON: {error}"),
+            }
+            // JSON has no NUL: inside texts it is escaped.
+            CString::new(line).unwrap_or_default()
+        })
+    }
+}
+
+impl Attribute {
+    fn of(classification: &Classification) -> Self {
+        let label = |label_id: u32, label: Option<&str>, confidence: f32| (label.map(c_text), label_id, confidence);
+        let (kind, (label, label_id, confidence), value) = match &classification.outcome {
+            Outcome::Label { label_id, label: text, confidence } => {
+                (RoiflowAttributeKind::Label, label(*label_id, text.as_deref(), *confidence), 0.0)
+            }
+            Outcome::Labels(labels) if !labels.is_empty() => {
+                let ScoredLabel { label_id, label: text, confidence } = &labels[0];
+                (RoiflowAttributeKind::Label, label(*label_id, text.as_deref(), *confidence), 0.0)
+            }
+            Outcome::Value(value) => (RoiflowAttributeKind::Value, (None, 0, 0.0), *value),
+            _ => (RoiflowAttributeKind::Other, (None, 0, 0.0), 0.0),
+        };
+        let (name, model) = (c_text(&classification.name), c_text(&classification.model));
+        Self { name, model, label, kind, label_id, confidence, value }
+    }
+}
+
+fn c_text(text: &str) -> CString {
+    CString::new(without_nul(text).as_bytes()).unwrap_or_default()
+}
+
+fn pointer_to(text: Option<&CString>) -> *const c_char {
+    text.map_or(ptr::null(), |text| text.as_ptr())
+}

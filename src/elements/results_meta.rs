@@ -1,0 +1,314 @@
+//! The GStreamer meta on which results travel. All copies of the library in a process share it.
+//!
+//! A program that links the library may also load the plugin, and the plugin is a second copy: its code, its statics and its Rust types
+//! are its own. GStreamer has one table of meta types for the whole process. So the first copy registers the type, and the others
+//! find it there.
+//!
+//! What the copies share has C's layout, and its number is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the form of the
+//! bytes ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy keeps, releases and reads it through the functions
+//! that lie beside it, and reads it as bytes. No Rust type and no memory of one copy is used by another, so the copies may be of
+//! different versions, compilers and allocators.
+//!
+//! If the layout has to change, its number changes. Copies with different numbers then have a meta each, and read of each
+//! other what the region metas say, as they read those of any other detector.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, LazyLock};
+
+use gst::glib;
+use gst::glib::gobject_ffi;
+use gst::glib::translate::*;
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::payload::Payload;
+use crate::frame::ObjectId;
+
+/// The payload of this buffer; `None` without one, or if another copy wrote it in a form that can't be read here.
+pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
+    let meta = buffer.meta::<ResultsMeta>()?;
+    meta.0.held.payload()
+}
+
+/// The payload of this buffer to be changed; `None` if a copy of the buffer has it too, or another copy of the library wrote it.
+pub(super) fn get_mut(buffer: &mut gst::BufferRef) -> Option<&mut Payload> {
+    let held = buffer.meta::<ResultsMeta>().map(|meta| (meta.0.held.functions, meta.0.held.payload))?;
+    let (functions, payload) = held;
+    if !ptr::eq(functions, &raw const FUNCTIONS) {
+        return None;
+    }
+    // SAFETY: it belongs to this copy, so it came from `Held::of`. The meta's reference is borrowed, not taken: it is not released here.
+    let mut borrowed = ManuallyDrop::new(unsafe { Arc::from_raw(payload.cast::<Payload>()) });
+    let payload = ptr::from_mut(Arc::get_mut(&mut borrowed)?);
+    // SAFETY: there is one reference, that of the meta, and the meta is on a buffer that is borrowed to be written for as long as the answer.
+    Some(unsafe { &mut *payload })
+}
+
+/// Whether the buffer has a payload.
+pub(super) fn is_there(buffer: &gst::BufferRef) -> bool {
+    buffer.meta::<ResultsMeta>().is_some()
+}
+
+/// Sets the payload of this buffer, in place of the one that it has.
+pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
+    put_held(buffer, Held::of(payload));
+}
+
+/// Gives this copy of the library ids of objects that no other copy in the process gives. Called once, before the first frame.
+pub(super) fn claim_ids() {
+    let api = registered().api().into_glib();
+    let registry = registry();
+    // Held by one copy at a time.
+    let _guard = registry.object_lock();
+    // SAFETY: the type is registered, the name is a C string that lives for ever, and the data is a number, never followed as a pointer.
+    let n_before = unsafe {
+        let quark = glib::ffi::g_quark_from_static_string(c"roiflow-copies".as_ptr());
+        let n_before = gobject_ffi::g_type_get_qdata(api, quark) as usize;
+        gobject_ffi::g_type_set_qdata(api, quark, (n_before + 1) as glib::ffi::gpointer);
+        n_before
+    };
+    ObjectId::begin_at_copy(n_before);
+}
+
+/// An object that all copies share. Also while GStreamer initializes itself, which is when it may look at plugins.
+fn registry() -> gst::Registry {
+    // SAFETY: GStreamer has its registry from the beginning on, and the pointer is valid.
+    unsafe { from_glib_none(gst::ffi::gst_registry_get()) }
+}
+
+fn put_held(buffer: &mut gst::BufferRef, mut held: Held) {
+    if let Some(mut meta) = buffer.meta_mut::<ResultsMeta>() {
+        meta.0.held = held;
+        return;
+    }
+    // SAFETY: a `&mut BufferRef` is a writable buffer; the info lives for ever; the parameter is what `init` expects and outlives the call.
+    let meta =
+        unsafe { gst::ffi::gst_buffer_add_meta(buffer.as_mut_ptr(), registered().0.as_ptr(), ptr::from_mut(&mut held).cast::<c_void>()) };
+    debug_assert!(!meta.is_null(), "init never refuses");
+}
+
+/// The meta, as gstreamer-rs sees it.
+#[repr(transparent)]
+struct ResultsMeta(Raw);
+
+/// The meta, as C sees it. Begins with GStreamer's header, as every meta does.
+#[repr(C)]
+pub(super) struct Raw {
+    parent: gst::ffi::GstMeta,
+    held: Held,
+}
+
+/// A payload, and the functions of the copy that it belongs to. Both are null where a meta was added without one.
+#[repr(C)]
+struct Held {
+    functions: *const Functions,
+    payload: *const c_void,
+}
+
+/// What a copy of the library lets others do with a payload. They live as long as the process.
+#[repr(C)]
+struct Functions {
+    /// Adds a reference to the payload.
+    retain: unsafe extern "C" fn(payload: *const c_void),
+    /// Takes one away.
+    release: unsafe extern "C" fn(payload: *const c_void),
+    /// Calls `sink` once with the payload as bytes, which are valid during the call.
+    encode: unsafe extern "C" fn(payload: *const c_void, sink: Sink, context: *mut c_void),
+}
+
+type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize);
+
+/// Those of this copy. Their address tells its payloads from those of others.
+static FUNCTIONS: Functions = Functions { retain, release, encode };
+
+/// # Safety
+/// `payload` is a payload of this copy.
+unsafe extern "C" fn retain(payload: *const c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { Arc::increment_strong_count(payload.cast::<Payload>()) }
+}
+
+/// # Safety
+/// `payload` is a payload of this copy, and the caller has a reference to it.
+unsafe extern "C" fn release(payload: *const c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { Arc::decrement_strong_count(payload.cast::<Payload>()) }
+}
+
+/// # Safety
+/// `payload` is a payload of this copy, and `sink` may be called with `context`.
+unsafe extern "C" fn encode(payload: *const c_void, sink: Sink, context: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { &*payload.cast::<Payload>() }.encode();
+    // SAFETY: the caller's promise; the bytes live during the call.
+    unsafe { sink(context, bytes.as_ptr(), bytes.len()) }
+}
+
+impl Held {
+    fn of(payload: Arc<Payload>) -> Self {
+        Self { functions: &raw const FUNCTIONS, payload: Arc::into_raw(payload).cast() }
+    }
+
+    /// The functions, where there is a payload.
+    fn functions(&self) -> Option<&Functions> {
+        // SAFETY: null, or the functions of a copy, which live as long as the process.
+        unsafe { self.functions.as_ref() }
+    }
+
+    fn payload(&self) -> Option<Arc<Payload>> {
+        let functions = self.functions()?;
+        if ptr::eq(functions, &raw const FUNCTIONS) {
+            // SAFETY: it belongs to this copy, so it came from `Held::of`, and `self` has a reference to it.
+            return Some(unsafe {
+                Arc::increment_strong_count(self.payload.cast::<Payload>());
+                Arc::from_raw(self.payload.cast())
+            });
+        }
+        let mut bytes: Vec<u8> = Vec::new();
+        // SAFETY: `self` has a reference to the payload, these are its copy's functions, and the context is what `collect` expects.
+        unsafe { (functions.encode)(self.payload, collect, ptr::from_mut(&mut bytes).cast()) };
+        match Payload::decode(&bytes) {
+            Ok(payload) => Some(Arc::new(payload)),
+            Err(error) => {
+                static SAID: std::sync::Once = std::sync::Once::new();
+                SAID.call_once(|| {
+                    tracing::warn!(
+                        "results of another version of roiflow in this process can't be read, but for their regions: {error}; \
+                         use the plugin and the library of one version"
+                    );
+                });
+                None
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `context` is a `Vec<u8>` that nobody else uses; there are `len` bytes.
+unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { (*context.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        if let Some(functions) = self.functions() {
+            // SAFETY: `self` has a reference to the payload, and these are its copy's functions.
+            unsafe { (functions.retain)(self.payload) };
+        }
+        Self { functions: self.functions, payload: self.payload }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(functions) = self.functions() {
+            // SAFETY: as above, and the reference is not used afterwards.
+            unsafe { (functions.release)(self.payload) };
+        }
+    }
+}
+
+// SAFETY: a payload is never changed, its references are counted atomically, and GStreamer guards the rest by the buffer's writability.
+unsafe impl Send for ResultsMeta {}
+// SAFETY: as above.
+unsafe impl Sync for ResultsMeta {}
+
+// SAFETY: `ResultsMeta` is a transparent wrapper of the type that is registered under this API with its size.
+unsafe impl MetaAPI for ResultsMeta {
+    type GstType = Raw;
+
+    fn meta_api() -> glib::Type {
+        registered().api()
+    }
+}
+
+impl fmt::Debug for ResultsMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ResultsMeta").field(&self.0.held.payload()).finish()
+    }
+}
+
+/// The registered type.
+struct Registered(NonNull<gst::ffi::GstMetaInfo>);
+
+// SAFETY: GStreamer never changes or frees a registered info.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    fn api(&self) -> glib::Type {
+        // SAFETY: the info lives for ever, and its API is a registered type.
+        unsafe { from_glib((*self.0.as_ptr()).api) }
+    }
+}
+
+/// The meta's type, registered by this copy of the library or by another one. The number in the name is that of the layout.
+fn registered() -> &'static Registered {
+    static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
+        const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";
+        let registry = registry();
+        // Held by one copy at a time.
+        let _guard = registry.object_lock();
+        // SAFETY: names are C strings, the list of tags ends with a null, and both are copied; size and functions are those of `Raw`, which
+        // begins with a `GstMeta`.
+        let info = unsafe {
+            let known = gst::ffi::gst_meta_get_info(NAME.as_ptr());
+            if known.is_null() {
+                // No tag: a converter keeps what depends on neither memory, size, orientation nor colors.
+                let mut tags: [*const std::ffi::c_char; 1] = [ptr::null()];
+                let api = gst::ffi::gst_meta_api_type_register(c"RoiflowResultsMeta1API".as_ptr(), tags.as_mut_ptr());
+                gst::ffi::gst_meta_register(api, NAME.as_ptr(), size_of::<Raw>(), Some(init), Some(free), Some(transform))
+            } else {
+                known
+            }
+        };
+        Registered(NonNull::new(info.cast_mut()).expect("no other type has these names"))
+    });
+    &REGISTERED
+}
+
+/// # Safety
+/// `meta` is memory of the registered size, not yet a [`Raw`]; `held` is a [`Held`] of any copy, which is taken, or null.
+unsafe extern "C" fn init(
+    meta: *mut gst::ffi::GstMeta,
+    held: glib::ffi::gpointer,
+    _buffer: *mut gst::ffi::GstBuffer,
+) -> glib::ffi::gboolean {
+    // SAFETY: the caller's promise; only `put_held` passes parameters.
+    let held = unsafe { held.cast::<Held>().as_mut() };
+    let none = || Held { functions: ptr::null(), payload: ptr::null() };
+    let held = held.map_or_else(none, |held| std::mem::replace(held, none()));
+    // SAFETY: the caller's promise; the field is written without dropping what was there, which is not a value yet.
+    unsafe { ptr::write(&raw mut (*meta.cast::<Raw>()).held, held) };
+    glib::ffi::GTRUE
+}
+
+/// # Safety
+/// `meta` was initialized by [`init`] and is not used afterwards.
+unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
+    // SAFETY: the caller's promise; the header is GStreamer's to free.
+    unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
+}
+
+/// Copies the payload whatever is done to the buffer: the results know the frame size that they refer to.
+///
+/// # Safety
+/// `meta` was initialized by [`init`], `dest` is a writable buffer.
+unsafe extern "C" fn transform(
+    dest: *mut gst::ffi::GstBuffer,
+    meta: *mut gst::ffi::GstMeta,
+    _buffer: *mut gst::ffi::GstBuffer,
+    _transform_type: glib::ffi::GQuark,
+    _data: glib::ffi::gpointer,
+) -> glib::ffi::gboolean {
+    // SAFETY: the caller's promise.
+    let held = unsafe { (*meta.cast::<Raw>()).held.clone() };
+    // SAFETY: the caller's promise; nobody else refers to `dest` during the call.
+    put_held(unsafe { gst::BufferRef::from_mut_ptr(dest) }, held);
+    glib::ffi::GTRUE
+}

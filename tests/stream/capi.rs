@@ -1,0 +1,258 @@
+//! The C API: what it tells of a buffer, what it makes of nothing, and the programs in C and Python that use it.
+
+use std::ffi::{CStr, c_char};
+use std::mem::{offset_of, size_of};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::ptr;
+
+use gstreamer as gst;
+use roiflow::elements::capi::*;
+use roiflow::elements::meta;
+use roiflow::frame::{Classification, Detection, ObjectId, Outcome, Rect, ScoredLabel, Size};
+
+use crate::harness::{Folder, built_plugin, face, init, results, tiny};
+
+const SIZE: Size = Size::new(320, 240);
+const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
+
+/// Results of the C API, freed at the end.
+struct Results(*mut RoiflowResults);
+
+impl Results {
+    fn of(buffer: &gst::BufferRef, size: Size) -> Self {
+        // SAFETY: a buffer that nothing else uses.
+        Self(unsafe { roiflow_results_from_buffer(buffer.as_ptr().cast_mut(), size.width, size.height) })
+    }
+
+    fn n_objects(&self) -> usize {
+        // SAFETY: not freed yet; so it is in all that follow.
+        unsafe { roiflow_results_n_objects(self.0) }
+    }
+
+    fn object(&self, object_idx: usize) -> Option<RoiflowObject> {
+        let mut object = std::mem::MaybeUninit::uninit();
+        // SAFETY: written if the answer is 1.
+        unsafe { (roiflow_results_get_object(self.0, object_idx, object.as_mut_ptr()) == 1).then(|| object.assume_init()) }
+    }
+
+    fn attribute(&self, object_idx: usize, attribute_idx: usize) -> Option<RoiflowAttribute> {
+        let mut attribute = std::mem::MaybeUninit::uninit();
+        // SAFETY: as above.
+        unsafe {
+            (roiflow_results_get_attribute(self.0, object_idx, attribute_idx, attribute.as_mut_ptr()) == 1).then(|| attribute.assume_init())
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        // SAFETY: as above.
+        serde_json::from_str(text(unsafe { roiflow_results_json(self.0) }).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        // SAFETY: freed once.
+        unsafe { roiflow_results_free(self.0) }
+    }
+}
+
+fn text<'a>(text: *const c_char) -> Option<&'a str> {
+    // SAFETY: null, or a text of results that the caller has.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap())
+}
+
+fn buffer(detections: Vec<Detection>) -> gst::Buffer {
+    init();
+    let mut buffer = gst::Buffer::new();
+    let writable = buffer.get_mut().unwrap();
+    writable.set_pts(gst::ClockTime::from_nseconds(7));
+    meta::attach(writable, results(SIZE, 3, detections));
+    buffer
+}
+
+#[test]
+fn objects_attributes_and_json_are_those_of_the_buffer() {
+    let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+    let hat = ScoredLabel { label_id: 4, label: Some("hat".into()), confidence: 0.5 };
+    let outside = face(5, Rect { x: 900.0, ..BOX });
+    let mut person = Detection { label: Some("per\0son".into()), track: Some(ObjectId(12)), ..face(6, BOX) };
+    person.classifications.push(said("clothes", Outcome::Labels(vec![hat])));
+    person.classifications.push(said("identity", Outcome::Tensor { shape: vec![2], data: [0.5, 1.0].into() }));
+    let child = Detection { parent: Some(person.id), label: None, classifications: vec![], ..face(7, BOX) };
+    let buffer = buffer(vec![outside, person, child]);
+    let read = Results::of(&buffer, SIZE);
+    // Results do not depend on the buffer.
+    drop(buffer);
+
+    assert_eq!(read.n_objects(), 2, "what is outside of the frame is left out");
+    let [person, child] = [0, 1].map(|object_idx| read.object(object_idx).unwrap());
+    assert_eq!([person.x, person.y, person.width, person.height, person.confidence], [40.25, 60.5, 80.5, 100.25, 0.75]);
+    assert_eq!((text(person.label), person.label_id, person.track_id, person.parent), (Some("person"), 1, 12, -1));
+    assert_eq!((text(child.label), child.track_id, child.parent, child.n_attributes), (None, 0, 0, 0));
+    let attributes: Vec<_> = (0..person.n_attributes)
+        .map(|attribute_idx| {
+            let said = read.attribute(0, attribute_idx).unwrap();
+            (text(said.name).unwrap(), said.kind, text(said.label), said.label_id, said.confidence, said.value)
+        })
+        .collect();
+    let expected = [
+        ("gender", 1, Some("female"), 0, 0.5, 0.0),
+        ("age", 2, None, 0, 0.0, 31.4),
+        ("clothes", 1, Some("hat"), 4, 0.5, 0.0),
+        ("identity", 0, None, 0, 0.0, 0.0),
+    ];
+    assert_eq!(attributes, expected);
+    assert_eq!(text(read.attribute(0, 0).unwrap().model), Some("age-gender"));
+    assert!(read.object(2).is_none() && read.attribute(0, 4).is_none() && read.attribute(2, 0).is_none());
+
+    let json = read.json();
+    assert_eq!((&json["frame"], &json["pts"], &json["stream"]), (&3.into(), &7.into(), &serde_json::Value::Null));
+    let objects = json["objects"].as_array().unwrap();
+    assert_eq!((objects.len(), &objects[0]["id"], &objects[1]["parent_id"]), (2, &12.into(), &1.into()));
+    assert_eq!(objects[0]["identity"]["data"], serde_json::json!([0.5, 1.0]));
+    // SAFETY: not freed yet.
+    assert_eq!(unsafe { [roiflow_results_json(read.0), roiflow_results_json(read.0)] }.map(text)[0].unwrap().lines().count(), 1);
+}
+
+#[test]
+fn results_are_those_of_a_frame_of_the_given_size() {
+    let mut buffer = buffer(vec![face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 })]);
+    let x_in = |buffer: &gst::Buffer, size| {
+        let read = Results::of(buffer, size);
+        (read.object(0).unwrap().x, read.json()["resolution"]["width"].clone())
+    };
+    assert_eq!(x_in(&buffer, Size::default()), (40.0, 320.into()), "when they were attached");
+    // As behind an element that scales the frame, and the regions with it.
+    let writable = buffer.get_mut().unwrap();
+    let format = gstreamer_video::VideoFormat::Gray8;
+    gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap_err();
+    writable.append_memory(gst::Memory::from_slice(vec![0; 640 * 480]));
+    gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap();
+    assert_eq!(x_in(&buffer, Size::default()).1, 640, "as its video meta says");
+    assert_eq!(x_in(&buffer, Size::new(160, 120)).1, 160);
+}
+
+#[test]
+fn nothing_is_answered_with_nothing() {
+    init();
+    assert_eq!(roiflow_abi_version(), ABI_VERSION);
+    let caps = gst::Caps::new_any();
+    let plain = gst::Buffer::new();
+    let mut object = std::mem::MaybeUninit::uninit();
+    // SAFETY: null is allowed everywhere, and what is no buffer is a mini object.
+    unsafe {
+        assert!(roiflow_results_from_buffer(ptr::null_mut(), 4, 3).is_null());
+        assert!(roiflow_results_from_buffer(caps.as_ptr().cast_mut().cast(), 4, 3).is_null(), "caps are no buffer");
+        assert!(roiflow_results_from_buffer(plain.as_ptr().cast_mut(), 4, 3).is_null(), "it has no results");
+        assert_eq!(roiflow_results_n_objects(ptr::null()), 0);
+        assert_eq!(roiflow_results_get_object(ptr::null(), 0, object.as_mut_ptr()), 0);
+        assert_eq!(roiflow_results_get_attribute(ptr::null(), 0, 0, ptr::null_mut()), 0);
+        assert!(roiflow_results_json(ptr::null()).is_null());
+        roiflow_results_free(ptr::null_mut());
+    }
+    let read = Results::of(&buffer(vec![face(7, BOX)]), SIZE);
+    // SAFETY: the results are not freed yet; there is nowhere to write.
+    unsafe {
+        assert_eq!(roiflow_results_get_object(read.0, 0, ptr::null_mut()), 0);
+        assert_eq!(roiflow_results_get_attribute(read.0, 0, 0, ptr::null_mut()), 0);
+    }
+}
+
+/// Compiles a C program against the header and the libraries that `pkg-config` names.
+fn compile(source: &Path, program: &str, pkg_config_path: &str, packages: &[&str]) {
+    let flags = Command::new("pkg-config").args(["--cflags", "--libs"]).args(packages).env("PKG_CONFIG_PATH", pkg_config_path).output();
+    let flags = flags.unwrap();
+    assert!(flags.status.success(), "{}", shown(&flags));
+    let flags = String::from_utf8(flags.stdout).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o", program]).arg(source).args(flags.split_whitespace());
+    let compiled = compiler.arg(format!("-I{}/include", env!("CARGO_MANIFEST_DIR"))).output().unwrap();
+    assert!(compiled.status.success(), "{}", shown(&compiled));
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn structs_have_the_layout_of_the_header() {
+    let folder = Folder::new("layout");
+    let mut source = "#include <roiflow.h>\n#define IS(what, expected) _Static_assert((what) == (expected), #what)\n".to_owned();
+    macro_rules! check {
+        ($($kind:ident { $($field:ident),* })*) => {$(
+            source += &format!("IS(sizeof({}), {});\n", stringify!($kind), size_of::<$kind>());
+            $(source += &format!("IS(offsetof({0}, {1}), {2});\n", stringify!($kind), stringify!($field), offset_of!($kind, $field));)*
+        )*};
+    }
+    check! {
+        RoiflowObject { x, y, width, height, confidence, label_id, label, track_id, parent, n_attributes }
+        RoiflowAttribute { name, model, label, kind, label_id, confidence, value }
+    }
+    let kinds = [
+        ("OTHER", RoiflowAttributeKind::Other as i32),
+        ("LABEL", RoiflowAttributeKind::Label as i32),
+        ("VALUE", RoiflowAttributeKind::Value as i32),
+    ];
+    kinds.iter().for_each(|(kind, value)| source += &format!("IS(ROIFLOW_ATTRIBUTE_{kind}, {value});\n"));
+    source += &format!("IS(ROIFLOW_ABI_VERSION, {ABI_VERSION});\nint main(void) {{ return 0; }}\n");
+    folder.write("layout.c", source);
+    compile(&folder.0.join("layout.c"), &folder.file("layout"), "", &["gstreamer-1.0"]);
+}
+
+/// The graph that both example programs play.
+fn graph() -> String {
+    format!(
+        "videotestsrc num-buffers=2 pattern=red ! video/x-raw,format=RGB,width=320,height=240 ! roidetect model={} device=CPU ! \
+         roitrack min-hits=1 ! roiclassify model={} device=CPU ! fakesink name=sink",
+        tiny("rectangle.onnx"),
+        tiny("color.onnx"),
+    )
+}
+
+/// Runs an example where the plugin is installed, and checks what it prints of each frame.
+fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
+    let played = program.arg(graph()).env("GST_PLUGIN_PATH", plugins).env("GST_REGISTRY", folder.file("registry")).output().unwrap();
+    assert!(played.status.success(), "{}", shown(&played));
+    let printed = String::from_utf8(played.stdout).unwrap();
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.len(), 4, "{printed}");
+    for (frame, n) in lines.chunks(2).zip(0..) {
+        let [object, json] = frame else { unreachable!("pairs of an even number") };
+        assert_eq!(*object, "rectangle 1.00 at 0,0 320x240 id=1 color=red (1.00)");
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!((&json["frame"], &json["objects"][0]["color"]["label"]), (&n.into(), &"red".into()));
+    }
+}
+
+#[test]
+fn the_c_example_prints_the_results_of_an_installed_plugin() {
+    let folder = Folder::new("c");
+    // Names with spaces are more than pkg-config's output can carry through a shell.
+    let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
+    let _removed_at_the_end = Folder(place.clone());
+    let place = place.to_str().unwrap();
+    let mut make = Command::new("make");
+    make.current_dir(env!("CARGO_MANIFEST_DIR")).arg("install");
+    make.args([format!("PREFIX={place}"), format!("PLUGIN_DIR={place}/plugins"), format!("PLUGIN={}", built_plugin().display())]);
+    let installed = make.arg(format!("BINARY={}", built_plugin().display())).output().unwrap();
+    assert!(installed.status.success(), "{}", shown(&installed));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c/results.c");
+    compile(&source, &folder.file("results"), &format!("{place}/lib/pkgconfig"), &["roiflow"]);
+    check_example(Command::new(folder.file("results")), &format!("{place}/plugins"), &folder);
+}
+
+#[test]
+fn the_python_example_prints_the_results_of_a_plugin() {
+    let has_gi = Command::new("/usr/bin/python3").args(["-c", "import gi; gi.require_version('Gst', '1.0')"]).output();
+    if !has_gi.is_ok_and(|has_gi| has_gi.status.success()) {
+        eprintln!("skipped: no Python bindings of GStreamer; install python3-gi and gir1.2-gstreamer-1.0");
+        return;
+    }
+    let folder = Folder::new("python");
+    std::fs::create_dir(folder.0.join("plugins")).unwrap();
+    std::os::unix::fs::symlink(built_plugin(), folder.0.join("plugins/libgstroiflow.so")).unwrap();
+    let mut program = Command::new("/usr/bin/python3");
+    program.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python/results.py"));
+    check_example(program, &folder.file("plugins"), &folder);
+}
