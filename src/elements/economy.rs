@@ -39,7 +39,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
         builder.minimum(minimum).maximum(maximum).default_value(default).mutable_ready().build()
     };
     Properties::<EconomySettings>::new()
-        .with(
+        .field(
             number(
                 "reclassify-interval",
                 "Interval of reclassification",
@@ -48,10 +48,9 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
                 1_000_000,
                 default.interval,
             ),
-            |settings| settings.reuse.interval,
-            |settings, interval| settings.reuse.interval = interval,
+            |settings| &mut settings.reuse.interval,
         )
-        .with(
+        .field(
             share(
                 "reclassify-growth",
                 "Growth for reclassification",
@@ -59,10 +58,9 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
                 1000.0,
                 default.growth,
             ),
-            |settings| settings.reuse.growth,
-            |settings, growth| settings.reuse.growth = growth,
+            |settings| &mut settings.reuse.growth,
         )
-        .with(
+        .field(
             share(
                 "reclassify-movement",
                 "Movement for reclassification",
@@ -70,10 +68,9 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
                 1000.0,
                 default.movement,
             ),
-            |settings| settings.reuse.movement,
-            |settings, movement| settings.reuse.movement = movement,
+            |settings| &mut settings.reuse.movement,
         )
-        .with(
+        .field(
             number(
                 "consensus",
                 "Consensus",
@@ -82,18 +79,16 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
                 100,
                 default.consensus,
             ),
-            |settings| settings.reuse.consensus,
-            |settings, consensus| settings.reuse.consensus = consensus,
+            |settings| &mut settings.reuse.consensus,
         )
-        .with(
+        .field(
             glib::ParamSpecBoolean::builder("classifier-async-mode")
                 .nick("Asynchronous mode")
                 .blurb("Frames do not wait for the answers on objects with an id over time: what is known of an object goes with them, and the answers with later ones")
                 .default_value(false)
                 .mutable_ready()
                 .build(),
-            |settings| settings.is_async,
-            |settings, is_async| settings.is_async = is_async,
+            |settings| &mut settings.is_async,
         )
 });
 

@@ -93,7 +93,7 @@ impl Stream {
         let trace = FrameTrace::begin(element);
         let policy = self.policy();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
-        // Who asks for a policy, or for less latency than a wait may take, gets that.
+        // A policy that was set, or a limit of the latency below what a wait may take, excludes waiting.
         let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
         let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
@@ -102,7 +102,7 @@ impl Stream {
         let size = caps::size(info);
         let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
-            // Nobody has numbered the frame, whoever found something in it.
+            // The frame has no number yet, even if other elements found something in it.
             results.frame_number = number;
         }
         if stage.reads_results() {
@@ -148,7 +148,7 @@ impl Stream {
     }
 
     /// The number of the frame that was to be inferred last, if the picture is still what it was there. If not, this frame is to be
-    /// inferred: whoever keeps it from that calls [`Stream::forget_motion`].
+    /// inferred: code that keeps it from that calls [`Stream::forget_motion`].
     fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
@@ -169,7 +169,7 @@ impl Stream {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
         // A little before its time, for threads wake up late.
         let wait = max_latency - max_latency / 20;
-        // Some begin whatever runs took lately: only they can tell that runs are fast again.
+        // Some begin however long runs took lately: only they show that runs are fast again.
         let run = self.lock().latency.run_time().min(max_latency * 3 / 4);
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
@@ -203,7 +203,7 @@ impl Stream {
             return (buffer, Some(held));
         };
         if let Full::Together(most) = full
-            && self.lock().pool.says_of_others()
+            && self.lock().pool.reports_others()
         {
             tell(format!("upstream's pool is small: frames are copied while inference elements hold {most} of its buffers"));
         }
@@ -284,7 +284,7 @@ impl Stream {
         };
         let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
-        // From here on only the mapping holds it, beside the queue: who attaches the results finds it writable.
+        // From here on only the mapping and the queue hold it, so it is writable when the results are attached.
         drop(buffer);
         if !of_runs.is_disabled() {
             self.queue.update(ticket, |item| {
@@ -393,7 +393,7 @@ impl Stream {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                // Counted at once: who stops the stream meanwhile counts what is in the queue, and does not wait for this thread.
+                // Counted at once: a stop counts what is in the queue meanwhile, and does not wait for this thread.
                 if let Some(Item::Frame(frame)) = self.queue.discard(ticket, || self.counts.drop(reason)) {
                     frame.trace.end("dropped", Some(reason));
                 }

@@ -1,4 +1,4 @@
-//! The driver that all inference elements share: it executes what the state machine of the stream ([`crate::stages::flow`]) says, on the element's pads.
+//! The driver that all inference elements share: it executes what the state machine of the stream ([`crate::stages::flow`]) asks for, on the element's pads.
 //!
 //! # Files
 //!
@@ -21,7 +21,7 @@
 //! # Threads
 //!
 //! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the run, and goes
-//!   on; it blocks only while the queue is full, or, where a policy says what else to do then, while too many frames that
+//!   on; it blocks only while the queue is full, or, under a policy that skips frames, while too many frames that
 //!   pass without inference wait for their turn. That is the backpressure. Behind a live source it blocks only while the stream
 //!   keeps up ([`super::backlog`]).
 //! - *Workers* of the stage end runs and put the result into its slot of the queue. They never block, push, or touch a pad.
@@ -105,7 +105,9 @@ impl Driver {
     /// The element is about to stop: releases the threads that wait for the stage, or for a slot.
     pub(super) fn stop_waiting(&self) {
         let _stopped = self.stream.handle(Trigger::Deactivate);
-        self.stream.lock().model.loading = None;
+        let loading = self.stream.lock().model.loading.take();
+        // Outside the lock: the last share of a stage waits for its runs.
+        drop(loading);
     }
 
     /// Ends the stream; the stage stays for the next one.
@@ -186,7 +188,7 @@ impl Driver {
                 self.handle(Trigger::FlushStop, element, srcpad);
                 drop(control);
                 let pushed = srcpad.push_event(event);
-                // Also if the pad is not linked: the task has to tell upstream so.
+                // Also if the pad is not linked: upstream has to hear so.
                 self.open(element, srcpad) && pushed
             }
             gst::EventView::Caps(caps) => {
@@ -345,7 +347,7 @@ impl Driver {
         let serialized = query.is_serialized();
         match query.view_mut() {
             gst::QueryViewMut::AcceptCaps(accept) => {
-                // Caps that are not ours are refused by the caps event, with a sentence that says what to do.
+                // Caps that are not ours are refused by the caps event, with an error that helps.
                 accept.set_result(true);
                 true
             }
@@ -362,7 +364,7 @@ impl Driver {
                 gst::debug!(
                     self.cat,
                     obj = element,
-                    "allocation: downstream answered {answered}, {} frames more for the window",
+                    "allocation: downstream answered {answered}, {} frames more for the queue",
                     self.capacity()
                 );
                 true
@@ -377,7 +379,7 @@ impl Driver {
         }
     }
 
-    /// Asks for as many buffers more as the window can hold.
+    /// Asks for as many buffers more as the queue can hold.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
         let pools: Vec<_> =
@@ -405,7 +407,7 @@ impl Driver {
             return false;
         }
         let (live, min, max) = upstream.result();
-        // Where nothing is live nobody goes by the answer: it is what is known.
+        // Where nothing is live the answer is not used.
         if live && self.stream.warm_stage(element, live).is_none() {
             return false;
         }
@@ -581,7 +583,7 @@ impl Driver {
             frames.n_failed_in_a_row
         };
         let frame_number = frame.results.frame_number;
-        // 1, 2, 4, 8, ...: the first is said at once, and a stream of failures does not flood the bus.
+        // 1, 2, 4, 8, ...: the first is reported at once, and a stream of failures does not flood the bus.
         if n_failed.is_power_of_two() {
             gst::element_warning!(
                 element,

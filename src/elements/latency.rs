@@ -29,7 +29,7 @@ impl Latency {
         self.run_time
     }
 
-    /// Whether a warm-up would tell nothing new.
+    /// Whether a warm-up would bring no news.
     pub(super) fn is_known(&self) -> bool {
         matches!(self.state, State::Reported(_))
     }

@@ -1,4 +1,4 @@
-//! The state changes of an inference element: its stage is made from READY on, beside whatever else the pipeline starts, and is
+//! The state changes of an inference element: its stage is made from READY on, while the pipeline starts its other elements, and is
 //! released on the way to NULL.
 //!
 //! No state change waits for it: a source starts and a decoder is found meanwhile. The first thread that needs the stage waits ([`super::model`]).
@@ -40,7 +40,7 @@ impl<S> Default for KeptStage<S> {
 }
 
 impl<S: Settings> KeptStage<S> {
-    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings; what it says goes onto
+    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings; its error goes onto
     /// the bus.
     ///
     /// It begins on the way to READY, on a thread of its own: all elements of a pipeline come there before the first goes on, so their
@@ -101,7 +101,7 @@ impl<S: Settings> KeptStage<S> {
     ) -> Result<(), gst::StateChangeError> {
         let kept = self.0.lock().unwrap().take();
         let kept = match kept {
-            // What went wrong and was said may have been put right.
+            // The cause of a failure that was reported may be mended.
             Some(kept) if kept.made_of == settings && !kept.loading.is_reported() => kept,
             other => {
                 driver.release();
@@ -110,7 +110,7 @@ impl<S: Settings> KeptStage<S> {
             }
         };
         let loading = kept.loading.clone();
-        if loading.tell_failure(element) {
+        if loading.report_failure(element) {
             return Err(gst::StateChangeError);
         }
         *self.0.lock().unwrap() = Some(kept);

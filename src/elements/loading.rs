@@ -1,7 +1,7 @@
 //! A stage that is being made, or was: on threads of its own, so that a flush or a stop can release the threads that wait for it, however
 //! long a model is compiled or an engine hangs. The same holds for its warm-up.
 //!
-//! Why there is no stage goes onto the bus as soon as it is known and an element is to be told, and once.
+//! Why there is no stage is reported on the bus of an element, once, as soon as both are known.
 //!
 //! Uses `stage` and `settings`. Knows no stream.
 
@@ -26,27 +26,27 @@ pub(super) struct Loading {
 #[derive(Default)]
 struct State {
     outcome: Option<stages::Result<Arc<dyn Stage>>>,
-    /// Whose bus hears why there is none. It is said once.
-    tell: Option<gst::glib::WeakRef<gst::Element>>,
-    is_told: bool,
-    /// The thread that says so just now.
-    telling: Option<ThreadId>,
+    /// On whose bus it is reported, once, why there is no stage.
+    element: Option<gst::glib::WeakRef<gst::Element>>,
+    is_reported: bool,
+    /// The thread that reports it now.
+    reporting: Option<ThreadId>,
     warm_up: WarmUp,
-    /// Those that make the stage or warm it up, and which they are, so far as they have begun.
+    /// Threads that make the stage or warm it up, and those of them that have begun.
     n_threads: usize,
     threads: Vec<ThreadId>,
 }
 
 #[derive(Default)]
 enum WarmUp {
-    /// Nobody asked, or it came to nothing for no fault of the model's.
+    /// Not begun.
     #[default]
     Open,
     Running,
     Over(stages::Result<Option<Duration>>),
 }
 
-/// How long who goes to NULL waits for threads that make a stage or warm it up.
+/// How long a change to NULL waits for threads that make a stage or warm it up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Loading {
@@ -57,12 +57,12 @@ impl Loading {
         loading
     }
 
-    /// Whether the bus has been told why there is no stage.
+    /// Whether it was reported why there is no stage.
     pub(super) fn is_reported(&self) -> bool {
-        self.state.lock().unwrap().is_told
+        self.state.lock().unwrap().is_reported
     }
 
-    /// Does something on a thread of its own, and tells of it.
+    /// Works on a separate thread, and calls `finish` with what came of it.
     fn spawn<T: 'static>(
         self: &Arc<Self>,
         name: &str,
@@ -91,13 +91,13 @@ impl Loading {
         }
     }
 
-    /// Waits until its threads are at their end, which is soon unless an engine hangs; not on one of them, nor on the one that says what is wrong.
+    /// Waits until its threads have ended, which is soon unless an engine hangs; not on one of them, nor on the one that reports.
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
-        // Nobody is to hear of it any more.
-        state.tell = None;
-        if state.telling == Some(here) || state.threads.contains(&here) {
+        // Nothing is reported any more.
+        state.element = None;
+        if state.reporting == Some(here) || state.threads.contains(&here) {
             return;
         }
         let (state, waited) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.n_threads > 0).unwrap();
@@ -109,8 +109,8 @@ impl Loading {
         }
     }
 
-    /// Runs the stage, which is made, until it is warm; tells how long a frame takes then, or `None` if that failed and the model is not to
-    /// blame ([`Stage::try_warm_up`]). `None` in place of all of it if the caller need not wait any more.
+    /// Runs the stage, which is made, until it is warm; how long a frame takes then, or `None` if that failed and the model is not to
+    /// blame ([`Stage::try_warm_up`]). `None` in place of all of it if `is_given_up`.
     pub(super) fn warm_up(
         self: &Arc<Self>,
         stage: &Arc<dyn Stage>,
@@ -136,24 +136,25 @@ impl Loading {
         }
     }
 
-    /// Waits for the stage. `None` if there will be none, for a reason that was told, or the caller need not wait any more.
+    /// Waits for the stage. `None` if there will be none, for a reason that was reported, or `is_given_up`.
     pub(super) fn wait(&self, is_given_up: impl Fn() -> bool) -> Option<Arc<dyn Stage>> {
         let here = thread::current().id();
-        // The reason comes to the bus before what follows of it. Who hears it there may ask, and is the thread that says it.
-        let waits = |state: &mut State| (state.outcome.is_none() || state.telling.is_some_and(|telling| telling != here)) && !is_given_up();
+        // The reason is on the bus before its consequences. A handler of that message may wait here, on the thread that reports.
+        let waits =
+            |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_given_up();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
     }
 
-    /// Lets those who wait look again whether they have been given up.
+    /// Wakes up the threads that wait, to look again at `is_given_up`.
     pub(super) fn wake(&self) {
         let _state = self.state.lock().unwrap();
         self.changed.notify_all();
     }
 
-    /// Tells this element's bus why there is no stage, now or when that is known; whether it is known.
-    pub(super) fn tell_failure(&self, element: &gst::Element) -> bool {
-        self.tell(|state| state.tell = Some(element.downgrade()))
+    /// Reports on this element's bus why there is no stage, now or when that is known; whether it is known.
+    pub(super) fn report_failure(&self, element: &gst::Element) -> bool {
+        self.report(|state| state.element = Some(element.downgrade()))
     }
 
     /// The stage was made, and does not run.
@@ -163,28 +164,28 @@ impl Loading {
 
     fn finish(&self, outcome: stages::Result<Arc<dyn Stage>>) {
         let mut before = None;
-        self.tell(|state| before = state.outcome.replace(outcome));
+        self.report(|state| before = state.outcome.replace(outcome));
         self.wake();
         // The last share of a stage waits for its runs.
         drop(before);
     }
 
-    /// After a change, says why there is no stage, if somebody is to be told and was not; whether there is none.
-    fn tell(&self, change: impl FnOnce(&mut State)) -> bool {
+    /// After a change, reports why there is no stage, unless it was reported; whether there is none.
+    fn report(&self, change: impl FnOnce(&mut State)) -> bool {
         let (element, error) = {
             let mut state = self.state.lock().unwrap();
             change(&mut state);
             let Some(Err(error)) = &state.outcome else { return false };
             let error = error.clone();
-            let Some(element) = state.tell.as_ref().and_then(gst::glib::WeakRef::upgrade) else { return true };
-            if std::mem::replace(&mut state.is_told, true) {
+            let Some(element) = state.element.as_ref().and_then(gst::glib::WeakRef::upgrade) else { return true };
+            if std::mem::replace(&mut state.is_reported, true) {
                 return true;
             }
-            state.telling = Some(thread::current().id());
+            state.reporting = Some(thread::current().id());
             (element, error)
         };
         post_load_error(&element, &error);
-        self.state.lock().unwrap().telling = None;
+        self.state.lock().unwrap().reporting = None;
         self.changed.notify_all();
         true
     }

@@ -138,14 +138,13 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).maximum(3_600_000).mutable_playing().build()
     };
     Properties::<Policy>::new()
-        .with(
+        .field(
             glib::ParamSpecEnum::builder_with_default("queue-policy", default.queue)
                 .nick("Queue policy")
                 .blurb("What to do with a frame for which there is no place, because inference is slower than the source. A frame that passes without inference keeps its place and is marked skipped; drop-frames=true drops it")
                 .mutable_playing()
                 .build(),
-            |policy| policy.queue,
-            |policy, queue| policy.queue = queue,
+            |policy| &mut policy.queue,
         )
         .with(
             milliseconds(
@@ -156,17 +155,16 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             |policy| as_milliseconds(policy.max_latency),
             |policy, milliseconds| policy.max_latency = from_milliseconds(milliseconds),
         )
-        .with(
+        .field(
             boolean(
                 "drop-frames",
                 "Drop frames",
                 "Drop the frames that queue-policy, max-latency or qos keep from inference, instead of passing them on marked skipped",
                 default.drop_frames,
             ),
-            |policy| policy.drop_frames,
-            |policy, flag| policy.drop_frames = flag,
+            |policy| &mut policy.drop_frames,
         )
-        .with(
+        .field(
             glib::ParamSpecUInt::builder("inference-interval")
                 .nick("Inference interval")
                 .blurb("Infer one frame of so many; the others pass, marked skipped")
@@ -175,28 +173,25 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
                 .default_value(default.inference_interval)
                 .mutable_playing()
                 .build(),
-            |policy| policy.inference_interval,
-            |policy, interval| policy.inference_interval = interval,
+            |policy| &mut policy.inference_interval,
         )
-        .with(
+        .field(
             boolean(
                 "carry-results",
                 "Carry results",
                 "Frames that pass without inference carry what was found in the last inferred one, under the same ids; they stay marked skipped",
                 default.carry_results,
             ),
-            |policy| policy.carry_results,
-            |policy, flag| policy.carry_results = flag,
+            |policy| &mut policy.carry_results,
         )
-        .with(
+        .field(
             boolean(
                 "qos",
                 "Quality of service",
                 "Frames that the sink would show too late, as it says by QoS events, pass without inference",
                 default.qos,
             ),
-            |policy| policy.qos,
-            |policy, flag| policy.qos = flag,
+            |policy| &mut policy.qos,
         )
         .with(
             glib::ParamSpecInt::builder("max-failures")
@@ -218,15 +213,14 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             |policy| as_milliseconds(policy.stats_interval),
             |policy, milliseconds| policy.stats_interval = from_milliseconds(milliseconds),
         )
-        .with(
+        .field(
             boolean(
                 "analytics-meta",
                 "Analytics meta",
                 "Write a GstAnalyticsRelationMeta too, for GStreamer's own analytics elements, where GStreamer is 1.24 or newer",
                 default.analytics_meta,
             ),
-            |policy| policy.analytics_meta,
-            |policy, flag| policy.analytics_meta = flag,
+            |policy| &mut policy.analytics_meta,
         )
 });
 

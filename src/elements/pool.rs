@@ -1,9 +1,9 @@
-//! The pool to which upstream's buffers go back: a frame that is held in a window is a buffer that upstream can't fill.
+//! The pool to which upstream's buffers go back: a frame in flight is a buffer that upstream can't fill.
 //!
-//! The allocation query asks for as many buffers more as the window holds. Where the pool has fewer, the window shrinks; where it would
+//! The allocation query asks for as many buffers more as the in-flight queue holds. Where the pool has fewer, the queue shrinks; where it would
 //! be too small for the requests then, frames are copied. Several elements may hold buffers of one pool, and one buffer, behind a `tee`, may be
-//! held by several. Where upstream waits for a place it waits for its buffers as well; but a camera that finds none loses frames which nobody
-//! counts, so there frames are copied while all elements together hold all buffers but one. What others hold, such as a `queue` or a sink that
+//! held by several. Where upstream waits for a slot it waits for its buffers as well; but a camera that finds none loses frames that are not
+//! counted, so there frames are copied while all elements together hold all buffers but one. What others hold, such as a `queue` or a sink that
 //! keeps its last frame, is not known here.
 //!
 //! Uses `stage`, for the number of frames that can run. Knows no stream and no pads.
@@ -56,9 +56,9 @@ impl Slots {
 #[derive(Default)]
 pub(super) struct Pool {
     share: Share,
-    /// Whether it was said that it is small, and that frames are copied because others hold some.
-    has_said: bool,
-    has_said_of_others: bool,
+    /// Whether it was reported that the pool is small, and that frames are copied because other elements hold some of its buffers.
+    is_reported: bool,
+    are_others_reported: bool,
 }
 
 /// What this element may hold of a pool.
@@ -118,7 +118,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// It is on its way downstream: out, until somebody else holds it, and not here.
+    /// It is on its way downstream: out, until another element holds it, and not here.
     pub(super) fn leave(&mut self) {
         if let Some(here) = self.here.take() {
             here.fetch_sub(1, Ordering::AcqRel);
@@ -153,28 +153,7 @@ impl Share {
         self.held.fetch_add(1, Ordering::AcqRel);
         Held { here: Some(self.held.clone()), out: self.out.clone(), buffer: buffer.as_ptr() as usize }
     }
-}
 
-impl Pool {
-    /// What may be held of the pool of a buffer, whose address this is. If it is another pool than before the slots are adapted to it; what is to
-    /// be said of that comes with it.
-    pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
-        let mut said = None;
-        if self.share.address != address {
-            self.share = Share { address, out: out_of(address), ..Share::default() };
-            said = self.share.fit(buffer::pool_size(buffer).filter(|&n| n > 0), slots).filter(|_| !self.has_said);
-            self.has_said |= said.is_some();
-        }
-        (self.share.clone(), said)
-    }
-
-    /// Whether it is to be said that frames are copied because others hold buffers: once.
-    pub(super) fn says_of_others(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_said_of_others, true)
-    }
-}
-
-impl Share {
     /// Adapts the slots to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
     fn fit(&mut self, max_buffers: Option<usize>, slots: &mut Slots) -> Option<String> {
         let Slots { n_at_once, wanted, .. } = *slots;
@@ -192,6 +171,25 @@ impl Share {
             self.max_held = Some(most);
             Some(format!("{has}: frames are copied while {most} are here, so that {n_at_once} can run at once"))
         }
+    }
+}
+
+impl Pool {
+    /// What may be held of the pool of a buffer, whose address this is. If it is another pool than before the slots are adapted to it; the
+    /// text to report comes with it.
+    pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
+        let mut report = None;
+        if self.share.address != address {
+            self.share = Share { address, out: out_of(address), ..Share::default() };
+            report = self.share.fit(buffer::pool_size(buffer).filter(|&n| n > 0), slots).filter(|_| !self.is_reported);
+            self.is_reported |= report.is_some();
+        }
+        (self.share.clone(), report)
+    }
+
+    /// Whether it is to be reported that frames are copied because others hold buffers: once.
+    pub(super) fn reports_others(&mut self) -> bool {
+        !std::mem::replace(&mut self.are_others_reported, true)
     }
 }
 

@@ -24,14 +24,25 @@ impl<S: 'static> Properties<S> {
     }
 
     /// With one more property, of this specification, whose values are of the type `T`.
-    pub(super) fn with<T>(mut self, spec: glib::ParamSpec, get: fn(&S) -> T, set: fn(&mut S, T)) -> Self
+    pub(super) fn with<T>(self, spec: glib::ParamSpec, get: fn(&S) -> T, set: fn(&mut S, T)) -> Self
     where
         T: for<'value> glib::value::FromValue<'value> + Into<glib::Value> + 'static,
     {
-        let get = Box::new(move |settings: &S| get(settings).into());
-        let set = Box::new(move |settings: &mut S, value: &glib::Value| {
-            set(settings, value.get().expect("GObject has checked the type"));
-        });
+        self.push(spec, Box::new(move |settings| get(settings).into()), Box::new(move |settings, value| set(settings, typed(value))))
+    }
+
+    /// With one more property, of this specification, whose values lie in a field as they are.
+    pub(super) fn field<T>(self, spec: glib::ParamSpec, field: fn(&mut S) -> &mut T) -> Self
+    where
+        S: Clone,
+        T: for<'value> glib::value::FromValue<'value> + Into<glib::Value> + Clone + 'static,
+    {
+        let get = Box::new(move |settings: &S| field(&mut settings.clone()).clone().into());
+        let set = Box::new(move |settings: &mut S, value: &glib::Value| *field(settings) = typed(value));
+        self.push(spec, get, set)
+    }
+
+    fn push(mut self, spec: glib::ParamSpec, get: Get<S>, set: Set<S>) -> Self {
         self.0.push(Property { spec, get, set });
         self
     }
@@ -54,4 +65,8 @@ impl<S: 'static> Properties<S> {
     fn find(&self, name: &str) -> Option<&Property<S>> {
         self.0.iter().find(|property| property.spec.name() == name)
     }
+}
+
+fn typed<T: for<'value> glib::value::FromValue<'value>>(value: &glib::Value) -> T {
+    value.get().expect("GObject has checked the type")
 }

@@ -9,17 +9,17 @@ use crate::stages::{self, Permit, Scheduling, StageStats};
 
 /// What an inference element does with a frame.
 pub(super) trait Stage: Send + Sync {
-    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was let go of. Runs begin
+    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was released. Runs begin
     /// only while `permit` allows it.
     fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
 
-    /// Runs on a black frame, unless somebody who shares the model has; tells how long a frame takes once it is warm.
+    /// Runs on a black frame, unless another element that shares the model has; how long a frame takes once it is warm.
     fn warm_up(&self) -> stages::Result<Duration>;
 
-    /// Whether a run, of whoever shares the model, has given a result.
+    /// Whether a run of any element that shares the model has given a result.
     fn has_run(&self) -> bool;
 
-    /// As [`Stage::warm_up`]; `None` where that failed and the model is not to blame: it has run for somebody, or a flush came between.
+    /// As [`Stage::warm_up`]; `None` where that failed and the model is not to blame: it has run before, or a flush came between.
     fn try_warm_up(&self) -> stages::Result<Option<Duration>> {
         match self.warm_up() {
             Ok(run_time) => Ok(Some(run_time)),
@@ -55,7 +55,7 @@ pub(super) trait Stage: Send + Sync {
         None
     }
 
-    /// How many frames can run at once, where nobody else does on a model that is shared.
+    /// How many frames can run at once, while no other element runs on a shared model.
     fn n_frames_at_once(&self) -> usize;
 
     /// How many fewer would do now, for those that run wait for threads that others need too.

@@ -524,3 +524,107 @@ impl<E: Copy + PartialEq> Flow<E> {
         self.epoch.n_closings += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Handles triggers in turn, and gives all actions.
+    fn after(flow: &mut Flow<u8>, triggers: &[Trigger<u8>]) -> Vec<Action> {
+        triggers.iter().flat_map(|trigger| flow.handle(*trigger).actions()).copied().collect()
+    }
+
+    fn stopped_task(flow: &Flow<u8>) -> Trigger<u8> {
+        Trigger::TaskStopped { epoch: flow.epoch(), has_events: false }
+    }
+
+    /// A stream whose task runs.
+    fn streaming() -> Flow<u8> {
+        let mut flow = Flow::default();
+        let _actions = after(&mut flow, &[Trigger::Start, Trigger::Activate, Trigger::Open]);
+        let opened = stopped_task(&flow);
+        assert_eq!(after(&mut flow, &[opened]), [Action::OpenQueue, Action::StartTask]);
+        flow
+    }
+
+    fn pushed(turn: Turn, result: Return<u8>) -> Trigger<u8> {
+        Trigger::FramePushed { turn, result, is_linked: result != Return::NotLinked }
+    }
+
+    #[test]
+    fn a_flush_closes_and_its_end_opens() {
+        let mut flow = streaming();
+        assert!(flow.handle(Trigger::FlushStart).asks_for(Action::CloseQueue));
+        assert_eq!((flow.upstream(), flow.is_flushing()), (Return::Flushing, true));
+        assert!(flow.handle(Trigger::FlushStop).asks_for(Action::ForgetSegment));
+        assert!(flow.handle(Trigger::Open).asks_for(Action::StopTask));
+        let of_flush = stopped_task(&flow);
+        let _closed = flow.handle(Trigger::FlushStart);
+        assert!(flow.handle(of_flush).is_skipped(), "another flush has begun");
+        assert_eq!(flow.state(), State::Flushing);
+    }
+
+    #[test]
+    fn what_a_push_of_an_older_epoch_returned_is_skipped() {
+        let mut flow = streaming();
+        let turn = flow.turn();
+        let _actions = after(&mut flow, &[Trigger::FlushStart, Trigger::FlushStop, Trigger::Open]);
+        let opened = stopped_task(&flow);
+        let _opened = flow.handle(opened);
+        for result in [Return::Eos, Return::Flushing, Return::NotLinked, Return::Error(1)] {
+            assert!(flow.handle(pushed(turn, result)).is_skipped(), "{result:?}");
+        }
+        assert!(flow.handle(Trigger::Break { turn }).is_skipped());
+        assert_eq!(flow.upstream(), Return::Ok);
+    }
+
+    #[test]
+    fn an_error_is_reported_once_and_only_behind_eos() {
+        let mut flow = streaming();
+        let failed = flow.turn();
+        assert!(!flow.handle(pushed(failed, Return::Error(1))).asks_for(Action::ReportError), "upstream hears it");
+        assert_eq!(flow.upstream(), Return::Error(1));
+        assert_eq!(after(&mut flow, &[Trigger::Eos]), [Action::ReportError, Action::RefuseEvent]);
+
+        let mut flow = streaming();
+        let turn = flow.turn();
+        assert_eq!(after(&mut flow, &[Trigger::Eos, pushed(turn, Return::Error(1))]).last(), Some(&Action::ReportError));
+
+        let mut flow = streaming();
+        let turn = flow.turn();
+        let actions = after(&mut flow, &[Trigger::Break { turn }, pushed(turn, Return::Error(1)), Trigger::Eos]);
+        assert_eq!(actions, [Action::ReportError, Action::CloseQueue, Action::PauseTask, Action::RefuseEvent]);
+    }
+
+    #[test]
+    fn a_link_repeats_eos_and_opens_an_unlinked_stream() {
+        let mut flow = streaming();
+        let turn = flow.turn();
+        let eos = Trigger::EventPushed { turn, is_eos: true, is_refused_and_kept: false };
+        let _pushed = after(&mut flow, &[Trigger::Eos, eos]);
+        assert!(flow.handle(Trigger::BeginTurn).is_skipped());
+        assert_eq!(after(&mut flow, &[Trigger::Relink, Trigger::BeginTurn, Trigger::BeginTurn]), [Action::WakeQueue, Action::RepeatEos]);
+
+        for result in [Return::NotLinked, Return::Flushing] {
+            let mut flow = streaming();
+            let turn = flow.turn();
+            assert!(flow.handle(pushed(turn, result)).asks_for(Action::CloseQueue));
+            assert_eq!(after(&mut flow, &[Trigger::Relink]), [Action::Reopen]);
+
+            let mut flow = streaming();
+            let turn = flow.turn();
+            assert_eq!(after(&mut flow, &[Trigger::Relink, pushed(turn, result)]), [], "linked while {result:?} was on its way");
+        }
+    }
+
+    #[test]
+    fn a_stopped_element_is_opened_by_its_activation_alone() {
+        let mut flow = streaming();
+        let _actions = after(&mut flow, &[Trigger::Deactivate, Trigger::FlushStart, Trigger::FlushStop, Trigger::Relink]);
+        assert!(flow.handle(Trigger::Open).is_skipped());
+        assert_eq!(flow.state(), State::Stopped);
+        let _actions = after(&mut flow, &[Trigger::Activate, Trigger::Open]);
+        let opened = stopped_task(&flow);
+        assert!(flow.handle(opened).asks_for(Action::StartTask));
+    }
+}
