@@ -143,3 +143,20 @@ fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_
         rig.check_counts();
     }
 }
+
+#[test]
+fn a_link_opens_a_stream_that_a_stopped_peer_has_closed() {
+    let rig = Rig::begun(&detect("rectangle", "nireq=1"));
+    let src = rig.element.static_pad("src").unwrap();
+    // The peer of before was stopped, and the new one is linked already, but RECONFIGURE is still on its way.
+    rig.answer(|_| Err(gst::FlowError::Flushing));
+    assert_eq!(rig.refusal(), gst::FlowError::Flushing);
+    rig.answer(|_| Ok(gst::FlowSuccess::Ok));
+    assert!(src.send_event(gst::event::Reconfigure::new()));
+    rig.frame(7).unwrap();
+    rig.expect(&["frame 7 of 64x48"]);
+    rig.event(gst::event::Eos::new());
+    rig.expect(&["eos"]);
+    assert!(!rig.has_error());
+    rig.check_counts();
+}

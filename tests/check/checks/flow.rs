@@ -938,16 +938,12 @@ impl World {
         world
     }
 
-    /// All states that come next, each with the step that leads to it.
-    fn successors(&self) -> Vec<(String, Self)> {
-        let mut successors = Vec::new();
+    /// All states that come next, each with the thread whose step leads to it; none for a run that ends.
+    fn successors(&self) -> Vec<(Option<Who>, Self)> {
         let tasks = (0..self.tasks.len()).filter(|task| self.tasks[*task].is_some()).map(Who::Task);
-        for who in [Who::Upstream, Who::Flusher, Who::Changer, Who::Linker].into_iter().chain(tasks) {
-            let label = || format!("{who:?} {:?}", self.clone().steps(who).last());
-            successors.extend(self.run(who).into_iter().map(|world| (label(), world)));
-        }
-        successors.extend((0..self.runs.len()).map(|run| (format!("run {run} ends"), self.end_run(run))));
-        successors
+        let threads = [Who::Upstream, Who::Flusher, Who::Changer, Who::Linker].into_iter().chain(tasks);
+        let steps = threads.flat_map(|who| self.run(who).into_iter().map(move |world| (Some(who), world)));
+        steps.chain((0..self.runs.len()).map(|run| (None, self.end_run(run)))).collect()
     }
 
     /// What must hold where no thread can go on.
@@ -1052,8 +1048,8 @@ fn report(scenario: &Scenario, origins: &[(usize, usize)], mut idx: usize, viola
     let mut world = World::new(scenario);
     let mut steps = Vec::new();
     for successor_idx in path.into_iter().rev() {
-        let (label, next) = world.successors().swap_remove(successor_idx);
-        steps.push(label);
+        let (who, next) = world.successors().swap_remove(successor_idx);
+        steps.push(who.map_or("a run ends".to_owned(), |who| format!("{who:?} {:?}", world.steps(who).last())));
         world = next;
     }
     panic!("{violation}, but not after:\n  {}\nin {last:#?}", steps.join("\n  "));
