@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crossbeam_channel::{Receiver, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, bounded, select};
 use gst::prelude::*;
 use gst_video::VideoFrameExt;
 use gstreamer as gst;
@@ -38,11 +38,10 @@ use crate::frame::{Frame, FrameResults, Size};
 /// # }
 /// ```
 pub struct Stream {
-    /// `None` while it is dropped.
-    samples: Option<Receiver<gst::Sample>>,
+    sink: gst_app::AppSink,
     events: Events,
-    /// Something comes when a sender is dropped and no other is left.
-    abandoned: Receiver<()>,
+    /// Something comes when there is a frame, and when the last sender is dropped.
+    wake: Receiver<()>,
     entrance: Arc<Entrance>,
     senders: Mutex<Weak<Token>>,
     phase: Phase,
@@ -56,14 +55,10 @@ pub struct Stream {
 #[derive(Debug)]
 enum Phase {
     Running,
-    /// Frames may be left, and then the outcome.
     Ended(Result<()>),
     /// The outcome was returned.
     Done,
 }
-
-/// Frames between the pipeline and the application.
-const MAX_WAITING_FRAMES: usize = 4;
 
 /// The end of a stream into which frames go. Cheap to clone.
 ///
@@ -77,7 +72,7 @@ struct Entrance {
     source: gst_app::AppSrc,
     /// `Sender::end` was called, or the stream ended for want of a sender.
     is_closed: AtomicBool,
-    abandoned: crossbeam_channel::Sender<()>,
+    wake: crossbeam_channel::Sender<()>,
 }
 
 /// Exists while there is a sender.
@@ -86,8 +81,8 @@ struct Token(Arc<Entrance>);
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // A stream that is gone needs no wake-up.
-        let _sent = self.0.abandoned.send(());
+        // Full: it wakes up in any case. Disconnected: it is gone.
+        let _sent = self.0.wake.try_send(());
     }
 }
 
@@ -118,19 +113,18 @@ impl Stream {
         };
         let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not the application's"))?;
         let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not the application's"))?;
-        let (to_application, samples) = bounded(MAX_WAITING_FRAMES);
-        let new_sample = move |sink: &gst_app::AppSink| {
-            let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
-            // Blocks while the application takes none, until the stream is dropped.
-            to_application.send(sample).map(|()| gst::FlowSuccess::Ok).map_err(|_| gst::FlowError::Eos)
+        let (wake_stream, wake) = bounded(1);
+        let of_sink = wake_stream.clone();
+        let new_sample = move |_: &gst_app::AppSink| {
+            let _sent = of_sink.try_send(());
+            Ok(gst::FlowSuccess::Ok)
         };
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
-        let (to_stream, abandoned) = unbounded();
-        let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), abandoned: to_stream });
+        let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
         let (handle, mut events) = PipelineHandle::new()?;
         handle.start(session);
         // An element that refuses to start is an error of this call.
-        while let Some(started) = events.next() {
+        for started in events.by_ref() {
             match started.event {
                 Event::Started => break,
                 Event::Ended(ended) => {
@@ -140,17 +134,8 @@ impl Stream {
                 Event::Progress(_) | Event::Warning(_) => {}
             }
         }
-        let senders = Mutex::default();
-        Ok(Self {
-            samples: Some(samples),
-            events,
-            abandoned,
-            entrance,
-            senders,
-            phase: Phase::Running,
-            is_abandoned: false,
-            _handle: handle,
-        })
+        let (senders, phase) = (Mutex::default(), Phase::Running);
+        Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
     /// Where frames go in; may be used on another thread, and blocks while the pipeline is full. Keep it until [`Sender::end`].
@@ -176,11 +161,10 @@ impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
     /// The next frame. After the last one of a stream whose senders are all gone without [`Sender::end`], an error: no more frames can
-    /// come, and the application has not ended the stream.
+    /// come, and the application has not ended the stream. When an element fails, frames that were not taken yet are dropped.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let samples = self.samples.as_ref()?;
-            if let Ok(sample) = samples.try_recv() {
+            if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::ZERO) {
                 return Some(result_frame(sample));
             }
             match std::mem::replace(&mut self.phase, Phase::Done) {
@@ -194,26 +178,15 @@ impl Iterator for Stream {
                 Phase::Done => return None,
             }
             self.end_if_abandoned();
-            let samples = self.samples.as_ref()?;
             select! {
-                recv(samples) -> sample => if let Ok(sample) = sample {
-                    return Some(result_frame(sample));
-                },
+                recv(self.wake) -> _ => {}
                 recv(self.events.receiver()) -> event => match event.map(|event| event.event) {
                     Ok(Event::Ended(ended)) => self.phase = Phase::Ended(ended.map(drop)),
                     Ok(Event::Started | Event::Progress(_) | Event::Warning(_)) => {}
                     Err(_) => self.phase = Phase::Ended(Err(Error::failed("a bug: the stream ended without an event"))),
                 },
-                recv(self.abandoned) -> _ => {}
             }
         }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // A frame that waits for the application would hold up the stop.
-        self.samples = None;
     }
 }
 
