@@ -101,7 +101,7 @@ impl Stream {
     /// Builds and starts a description with the application at both ends.
     ///
     /// # Errors
-    /// As [`Plan::resolve`] and [`build::build`], and what elements say when they start.
+    /// As [`Plan::resolve`] and [`PipelineHandle::add`], and what elements report when they start.
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
