@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -14,7 +12,6 @@ use super::signals;
 use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
-use crate::pipeline::streams::StreamEvent;
 use crate::pipeline::{
     self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming,
     outputs, pictures_out, streams,
@@ -197,7 +194,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
 
     stages::keep_compiled_models_in(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
-    let _until_the_end: Vec<_> = devices.into_iter().map(stages::prepare_device).collect();
+    let _until_the_end: Vec<_> = devices.iter().map(|device| stages::prepare_device(device.as_deref())).collect();
     let interrupt = Interrupt::default();
     signals::handle(&interrupt, trace.as_ref(), terminal)?;
     let begin = Instant::now();
@@ -280,25 +277,22 @@ fn play(
             Err(error) => fail(name, error),
         }
     }
-    let is_traced = AtomicBool::new(false);
-    let bar = Mutex::new((Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]));
+    let mut is_traced = false;
+    let (bar, mut all) = (Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]);
     let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
-        StreamEvent::Running(Event::Progress(progress)) => {
-            let (bar, all) = &mut *bar.lock().unwrap();
-            all[plan_idx] = Some(progress);
-            if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !is_traced.swap(true, Ordering::AcqRel)) {
+        Event::Progress(progress) => {
+            all[plan_idx] = Some(*progress);
+            if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !std::mem::replace(&mut is_traced, true)) {
                 trace.open();
             }
             bar.show(Progress::of_all(all.iter().flatten()));
         }
-        StreamEvent::Running(Event::Warning(warning)) if is_many => {
-            terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx]));
-        }
-        StreamEvent::Running(Event::Warning(warning)) => terminal.warn(warning),
-        StreamEvent::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
-        StreamEvent::Ended(_) => {}
+        Event::Warning(warning) if is_many => terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx])),
+        Event::Warning(warning) => terminal.warn(warning),
+        Event::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
+        Event::Started | Event::Ended(_) => {}
     });
-    bar.into_inner().unwrap().0.finish();
+    bar.finish();
     let mut ended = ended.into_iter();
     let of_plan = |plan: &Result<Plan, pipeline::Error>| match plan {
         Ok(_) => ended.next().unwrap_or_else(|| Err(pipeline::Error::failed("it was not played"))),

@@ -10,7 +10,6 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::SOURCE;
 use super::watch::{factory_name, klass};
 use super::{Error, Input, Plan, container, reasons};
 
@@ -65,7 +64,10 @@ impl Decoded {
                     let seen = of_signal.clone();
                     seen.lock().unwrap_or_else(PoisonError::into_inner).demuxer = Some(element.downgrade());
                     element.connect_pad_added(move |_, pad| watch_demuxed(pad, &seen));
-                } else if klass.contains("Decoder") && (klass.contains("Video") || klass.contains("Image")) && is_in_source(element) {
+                } else if klass.contains("Decoder")
+                    && (klass.contains("Video") || klass.contains("Image"))
+                    && reasons::is_in_source(element.upcast_ref())
+                {
                     watch_decoder(element, &of_signal);
                 }
             });
@@ -258,10 +260,6 @@ fn watch_decoder(decoder: &gst::Element, seen: &Arc<Mutex<Seen>>) {
 
 fn duration(demuxer: &gst::Element) -> Option<gst::ClockTime> {
     demuxer.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
-}
-
-fn is_in_source(element: &gst::Element) -> bool {
-    element.path_string().contains(SOURCE)
 }
 
 fn seconds(time: gst::ClockTime) -> f64 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
-use super::{Error, Input, Pictures, Result, Spec, outputs, pictures_out};
+use super::{Error, Input, Pictures, Result, Spec, outputs, pictures_out, properties};
 use crate::publish::IfExists;
 use crate::redaction;
 use crate::stages::did_you_mean;
@@ -96,15 +96,14 @@ impl Plan {
             .map_err(|error| error.context(format!("`{}`", spec.path.display())))
     }
 
-    /// The devices that models run on, so far as that is known before the elements are there; `None` is what elements take by themselves.
-    pub fn devices(&self) -> BTreeSet<Option<&str>> {
-        if self.line.contains(" device=") {
-            return BTreeSet::new();
-        }
+    /// The devices that models run on; `None` is the one that elements take by themselves.
+    pub fn devices(&self) -> BTreeSet<Option<String>> {
         let infers = |element: &&NamedElement| ["roidetect", "roiclassify"].contains(&&*element.factory);
         let device = |element: &NamedElement| {
-            let is_it = |assignment: &&Assignment| assignment.element == element.name && assignment.property == "device";
-            self.assignments.iter().find(is_it).map(|assignment| &*assignment.value)
+            let is_it = |name: &str, property: &str| name == element.name && property == "device";
+            let assigned = self.assignments.iter().find(|assignment| is_it(&assignment.element, &assignment.property));
+            let written = || self.literals.iter().find(|literal| is_it(&literal.element, &literal.property));
+            assigned.map(|assignment| assignment.value.clone()).or_else(|| Some(properties::unescaped(&written()?.text)))
         };
         self.elements.iter().filter(infers).map(device).collect()
     }

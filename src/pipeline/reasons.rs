@@ -4,11 +4,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::SOURCE;
-use super::{Error, Plan, streams, watch};
+use super::{Error, Input, Plan, streams, watch};
 
 /// How long it may take to find out why a server could not be reached.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -18,18 +19,45 @@ pub(super) fn name(plan: &Plan) -> String {
     streams::redacted(&plan.input.name())
 }
 
-/// Whether an error comes from the elements that read and decode the input.
-pub(super) fn is_from_source(error: &gst::message::Error) -> bool {
-    error.src().is_some_and(|source| source.path_string().contains(SOURCE))
+/// Whether a message comes from the elements that read and decode the input.
+pub(super) fn is_from_source(plan: &Plan, object: Option<&gst::Object>) -> bool {
+    !matches!(plan.input, Input::Application) && object.is_some_and(is_in_source)
 }
 
-/// An error message of an element, as a sentence. `has_played` says that frames of the input have come before.
-pub(super) fn told(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error {
+/// Whether this is the element that reads and decodes the input, or a part of it.
+pub(super) fn is_in_source(object: &gst::Object) -> bool {
+    std::iter::successors(Some(object.clone()), |object| object.parent()).any(|object| object.name() == SOURCE)
+}
+
+/// Why a stream failed.
+pub(super) enum Reason {
+    Known(Error),
+    /// An error message of an element. `has_played`: frames of the input have come before.
+    OfElement {
+        message: gst::Message,
+        has_played: bool,
+    },
+}
+
+impl Reason {
+    /// The reason as a sentence. May ask a server why it does not answer, for some seconds.
+    pub(super) fn explain(self, plan: &Plan) -> Error {
+        match self {
+            Self::Known(error) => error,
+            Self::OfElement { message, has_played } => match message.view() {
+                gst::MessageView::Error(error) => explain(plan, error, has_played),
+                _ => Error::failed("a bug: the message is not an error"),
+            },
+        }
+    }
+}
+
+fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error {
     let (reason, details) = (error.error(), error.debug().unwrap_or_default());
     tracing::debug!("{}", plan.input.secrets().scrub(&details));
     let text = reason.message().trim_end_matches('.').to_owned();
     let is_no_media = matches!(reason.kind::<gst::StreamError>(), Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType));
-    if !is_from_source(error) && !is_no_media {
+    if !is_from_source(plan, error.src()) && !is_no_media {
         let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
         return Error::failed(format!("{element}: {text}"));
     }
@@ -38,15 +66,16 @@ pub(super) fn told(plan: &Plan, error: &gst::message::Error, has_played: bool) -
     if let Some(answer) = answer(error) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
-    // Network elements fail without a word of their own where no connection came about.
+    // Network elements fail without a reason where no connection was made.
     let origin = error.src().and_then(|source| source.downcast_ref::<gst::Element>()).filter(|element| is_network(element));
     if let Some(origin) = origin {
         let broke_off = || if has_played { "the connection broke off".to_owned() } else { text.clone() };
         let cause = unreachable(origin).unwrap_or_else(broke_off);
         return Error::failed(format!("{what} `{name}`: {cause}"));
     }
-    // GStreamer's own words for a stream of audio alone say nothing of video.
-    let no_video = details.contains("not-linked") || details.contains("no suitable");
+    // GStreamer's text for a stream of audio alone does not mention video.
+    let flow = error.details().and_then(|details| details.get::<i32>("flow-return").ok());
+    let no_video = flow == Some(gst::FlowError::NotLinked.into_glib()) || reason.kind() == Some(gst::CoreError::MissingPlugin);
     let hint = if no_video { "; expected a file or stream with video in it" } else { "" };
     Error::failed(format!("{what} `{name}`: {text}{hint}"))
 }

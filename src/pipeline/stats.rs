@@ -135,13 +135,14 @@ impl StageTimes {
 }
 
 /// Probes on a pipeline.
+#[derive(Debug)]
 pub(super) struct Meter {
     seen: Arc<Mutex<Seen>>,
     inference: Vec<gst::Element>,
     publish: Option<gst::Element>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Seen {
     /// Frames between the two probes, by time stamp.
     inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
@@ -247,7 +248,7 @@ impl Seen {
 }
 
 /// An even sample of durations: each, then every second one, and so on, of those that came.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Latencies {
     kept: Vec<Duration>,
     n_seen: u64,

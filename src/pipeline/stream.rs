@@ -1,8 +1,9 @@
 //! A description run by an application: push frames in, iterate over frames with their results.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crossbeam_channel::{Receiver, bounded, select};
 use gst::prelude::*;
 use gst_video::VideoFrameExt;
 use gstreamer as gst;
@@ -10,7 +11,8 @@ use gstreamer_app as gst_app;
 use gstreamer_video as gst_video;
 
 use super::plan::{SINK, SOURCE};
-use super::{Error, Input, Outputs, Plan, Result, Spec, build};
+use super::session::NewSession;
+use super::{Error, Event, Events, Input, Outputs, PipelineHandle, Plan, Result, Spec};
 use crate::elements::{caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
 
@@ -36,19 +38,33 @@ use crate::frame::{Frame, FrameResults, Size};
 /// # }
 /// ```
 pub struct Stream {
-    pipeline: gst::Pipeline,
-    entrance: Arc<Entrance>,
     sink: gst_app::AppSink,
-    ended: bool,
+    events: Events,
+    /// Something comes when there is a frame, and when the last sender is dropped.
+    wake: Receiver<()>,
+    entrance: Arc<Entrance>,
+    senders: Mutex<Weak<Token>>,
+    phase: Phase,
     /// Ended because no sender was left.
     is_abandoned: bool,
+    /// Stops the pipeline when the stream is dropped.
+    _handle: PipelineHandle,
+}
+
+/// Where a stream is, as its application sees it.
+#[derive(Debug)]
+enum Phase {
+    Running,
+    Ended(Result<()>),
+    /// The outcome was returned.
+    Done,
 }
 
 /// The end of a stream into which frames go. Cheap to clone.
 ///
 /// Call [`Sender::end`] after the last frame. A stream that waits for frames while there is no sender left ends with an error.
 #[derive(Debug, Clone)]
-pub struct Sender(Arc<Entrance>);
+pub struct Sender(Arc<Token>);
 
 /// Shared by a stream and its senders.
 #[derive(Debug)]
@@ -56,6 +72,18 @@ struct Entrance {
     source: gst_app::AppSrc,
     /// `Sender::end` was called, or the stream ended for want of a sender.
     is_closed: AtomicBool,
+    wake: crossbeam_channel::Sender<()>,
+}
+
+/// Exists while there is a sender.
+#[derive(Debug)]
+struct Token(Arc<Entrance>);
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        // Full: it wakes up in any case. Disconnected: it is gone.
+        let _sent = self.0.wake.try_send(());
+    }
 }
 
 /// A frame that went through the pipeline.
@@ -73,40 +101,58 @@ impl Stream {
     /// Builds and starts a description with the application at both ends.
     ///
     /// # Errors
-    /// As [`Plan::resolve`] and [`build::build`], and what elements say when they start.
+    /// As [`Plan::resolve`] and [`PipelineHandle::add`], and what elements report when they start.
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
-        let pipeline = build::build(&plan)?;
+        let session = NewSession::build(&plan)?;
         let end = |name: &str| {
-            pipeline.by_name(name).ok_or_else(|| {
+            session.pipeline().by_name(name).ok_or_else(|| {
                 Error::usage(format!("the graph of `{}` has no place for `{name}`: it needs {{source}} and {{video}}", plan.name))
             })
         };
         let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not the application's"))?;
         let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not the application's"))?;
-        let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false) });
-        let stream = Self { pipeline, entrance, sink, ended: false, is_abandoned: false };
-        if stream.pipeline.set_state(gst::State::Playing).is_err() {
-            return Err(stream.told().unwrap_or_else(|| Error::failed("the pipeline did not start")));
+        let (wake_stream, wake) = bounded(1);
+        let of_sink = wake_stream.clone();
+        let new_sample = move |_: &gst_app::AppSink| {
+            let _sent = of_sink.try_send(());
+            Ok(gst::FlowSuccess::Ok)
+        };
+        sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
+        let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
+        let (handle, mut events) = PipelineHandle::new()?;
+        handle.start(session);
+        // An element that refuses to start is an error of this call.
+        for started in events.by_ref() {
+            match started.event {
+                Event::Started => break,
+                Event::Ended(ended) => {
+                    ended?;
+                    return Err(Error::failed("the pipeline ended before it had started"));
+                }
+                Event::Progress(_) | Event::Warning(_) => {}
+            }
         }
-        Ok(stream)
+        let (senders, phase) = (Mutex::default(), Phase::Running);
+        Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
     /// Where frames go in; may be used on another thread, and blocks while the pipeline is full. Keep it until [`Sender::end`].
     pub fn sender(&self) -> Sender {
-        Sender(self.entrance.clone())
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = senders.upgrade().unwrap_or_else(|| Arc::new(Token(self.entrance.clone())));
+        *senders = Arc::downgrade(&token);
+        Sender(token)
     }
 
-    /// The error on the bus, if there is one.
-    fn told(&self) -> Option<Error> {
-        let message = self.pipeline.bus()?.pop_filtered(&[gst::MessageType::Error])?;
-        match message.view() {
-            gst::MessageView::Error(error) => {
-                let element = error.src().map(|source| source.name().to_string()).unwrap_or_default();
-                Some(Error::failed(format!("{element}: {}", error.error().message())))
-            }
-            _ => None,
+    /// Ends the stream if it waits for frames and has no sender. None can be created while this call borrows the stream.
+    fn end_if_abandoned(&mut self) {
+        let has_sender = self.senders.get_mut().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
+        if !has_sender && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
+            self.is_abandoned = true;
+            // Refused only by a pipeline that has ended.
+            let _ended = self.entrance.source.end_of_stream();
         }
     }
 }
@@ -115,46 +161,38 @@ impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
     /// The next frame. After the last one of a stream whose senders are all gone without [`Sender::end`], an error: no more frames can
-    /// come, and nobody said that there are none.
+    /// come, and the application has not ended the stream. When an element fails, frames that were not taken yet are dropped.
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.ended {
-            // Nobody can make another sender while this call borrows the stream.
-            if Arc::strong_count(&self.entrance) == 1 && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
-                self.is_abandoned = true;
-                // Refused only by a pipeline that has ended.
-                let _ended = self.entrance.source.end_of_stream();
-            }
-            // An error elsewhere does not end the sink; so look at the bus from time to time.
-            if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::from_mseconds(50)) {
+        loop {
+            if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::ZERO) {
                 return Some(result_frame(sample));
             }
-            if let Some(error) = self.told() {
-                self.ended = true;
-                self.is_abandoned = false;
-                return Some(Err(error));
+            match std::mem::replace(&mut self.phase, Phase::Done) {
+                Phase::Running => self.phase = Phase::Running,
+                Phase::Ended(Ok(())) if self.is_abandoned => {
+                    return Some(Err(Error::failed(
+                        "the stream failed: expected Sender::end after the last frame, got no sender any more. Keep a sender until its `end`",
+                    )));
+                }
+                Phase::Ended(ended) => return ended.err().map(Err),
+                Phase::Done => return None,
             }
-            self.ended = self.sink.is_eos();
-        }
-        if std::mem::take(&mut self.is_abandoned) {
-            return Some(Err(Error::failed(
-                "the stream failed: expected Sender::end after the last frame, got no sender any more. Keep a sender until its `end`",
-            )));
-        }
-        None
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if let Err(error) = self.pipeline.set_state(gst::State::Null) {
-            tracing::warn!("the pipeline did not stop: {error}");
+            self.end_if_abandoned();
+            select! {
+                recv(self.wake) -> _ => {}
+                recv(self.events.receiver()) -> event => match event.map(|event| event.event) {
+                    Ok(Event::Ended(ended)) => self.phase = Phase::Ended(ended.map(drop)),
+                    Ok(Event::Started | Event::Progress(_) | Event::Warning(_)) => {}
+                    Err(_) => self.phase = Phase::Ended(Err(Error::failed("a bug: the stream ended without an event"))),
+                },
+            }
         }
     }
 }
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({})", self.pipeline.name())
+        f.debug_struct("Stream").field("phase", &self.phase).finish_non_exhaustive()
     }
 }
 
@@ -166,7 +204,7 @@ impl Sender {
     pub fn push(&self, frame: &Frame, pts: Option<std::time::Duration>) -> Result<()> {
         let size = frame.size();
         let caps = raw_caps(frame.format().name(), size.width, size.height, 0);
-        let source = &self.0.source;
+        let source = &self.0.0.source;
         if source.caps().as_ref() != Some(&caps) {
             source.set_caps(Some(&caps));
         }
@@ -180,8 +218,8 @@ impl Sender {
     /// # Errors
     /// If the pipeline has ended.
     pub fn end(&self) -> Result<()> {
-        self.0.is_closed.store(true, Ordering::Release);
-        self.0.source.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))
+        self.0.0.is_closed.store(true, Ordering::Release);
+        self.0.0.source.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))
     }
 }
 

@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::handle::{Event, PipelineHandle, StreamEvent, StreamId};
 use super::input::file_of_uri;
-use super::{Ending, Error, Event, Interrupt, Outputs, Plan, Result, run};
+use super::{Ending, Error, Interrupt, Outputs, Plan, Result};
 use crate::redaction::{self, HIDDEN};
 
 /// Stands for the stream's name in the paths of outputs.
@@ -99,39 +100,26 @@ impl Outputs {
     }
 }
 
-/// Reported by one of several streams, when it happens.
-#[derive(Debug)]
-pub enum StreamEvent<'a> {
-    /// The stream runs.
-    Running(Event<'a>),
-    /// The stream ended; others may go on.
-    Ended(&'a Result<Ending>),
-}
-
 /// Plays all plans at the same time, each to its own end, and returns their results in the order of the plans. `report` is called with
-/// the index of the plan, from several threads.
-pub fn run_all(plans: &[Plan], interrupt: &Interrupt, report: impl Fn(usize, StreamEvent<'_>) + Sync) -> Vec<Result<Ending>> {
-    let play = |plan_idx: usize| {
-        let ended = run(&plans[plan_idx], interrupt, |event| report(plan_idx, StreamEvent::Running(event)));
-        report(plan_idx, StreamEvent::Ended(&ended));
-        ended
+/// the index of the plan, on this thread.
+pub fn run_all(plans: &[Plan], interrupt: &Interrupt, mut report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
+    let (handle, mut events) = match PipelineHandle::new() {
+        Ok(new) => new,
+        Err(error) => return plans.iter().map(|_| Err(error.clone())).collect(),
     };
-    if plans.len() == 1 {
-        return vec![play(0)];
+    let streams: Vec<Result<StreamId>> = plans.iter().map(|plan| handle.add(plan)).collect();
+    interrupt.attach(&handle);
+    for (plan_idx, failed) in streams.iter().enumerate().filter_map(|(plan_idx, added)| Some((plan_idx, added.as_ref().err()?))) {
+        report(plan_idx, &Event::Ended(Err(failed.clone())));
     }
-    let play = &play;
-    std::thread::scope(|scope| {
-        let playing: Vec<_> = (0..plans.len())
-            .map(|plan_idx| {
-                std::thread::Builder::new().name(format!("roiflow-stream-{plan_idx}")).spawn_scoped(scope, move || play(plan_idx))
-            })
-            .collect();
-        let ended = playing.into_iter().map(|playing| match playing {
-            Ok(playing) => playing.join().unwrap_or_else(|_| Err(Error::failed("a bug: the thread of the stream panicked"))),
-            Err(error) => Err(Error::failed(format!("cannot start a thread: {error}"))),
-        });
-        ended.collect()
-    })
+    let mut n_running = streams.iter().flatten().count();
+    while n_running > 0 {
+        let Some(StreamEvent { stream, event }) = events.next() else { break };
+        n_running -= usize::from(matches!(event, Event::Ended(_)));
+        streams.iter().position(|added| added.as_ref() == Ok(&stream)).into_iter().for_each(|plan_idx| report(plan_idx, &event));
+    }
+    interrupt.detach(&handle);
+    streams.into_iter().map(|added| added.and_then(|stream| handle.wait(stream))).collect()
 }
 
 #[cfg(test)]

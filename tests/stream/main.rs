@@ -4,6 +4,7 @@
 mod cli;
 #[cfg(feature = "cli")]
 mod credentials;
+mod handle;
 mod harness;
 #[cfg(feature = "cli")]
 mod hostile_models;

@@ -65,14 +65,16 @@ fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
     let devices = |spec: &Spec, set: &[(&str, &str)]| {
         let set: Vec<_> = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let plan = Plan::resolve(spec, &set, Input::Test(1), Outputs::default()).unwrap();
-        plan.devices().into_iter().map(|device| device.map(str::to_owned)).collect::<Vec<_>>()
+        plan.devices().into_iter().collect::<Vec<_>>()
     };
     assert_eq!(devices(&spec, &[]), [Some("AUTO".to_owned())]);
     assert_eq!(devices(&spec, &[("device", "NULL")]), [Some("NULL".to_owned())]);
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! videoconvert ! {video}".to_owned();
     assert_eq!(devices(&spec, &[]), [None], "what the element takes by itself");
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx device=CPU ! {video}".to_owned();
-    assert_eq!(devices(&spec, &[]), [] as [Option<String>; 0], "elements alone read what stands in the graph");
+    assert_eq!(devices(&spec, &[]), [Some("CPU".to_owned())], "the graph itself says it");
+    spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! roiclassify model=b.onnx device=\"NULL.x\" ! {video}".to_owned();
+    assert_eq!(devices(&spec, &[]), [None, Some("NULL.x".to_owned())]);
 }
 
 #[test]

@@ -297,7 +297,7 @@ fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
     pipeline.set_state(gst::State::Null).unwrap();
     assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
     let [n_frames, n_lines, _, n_lost] = stats(&pipeline);
-    assert!(n_lost >= 256 && (n_lines + n_lost).abs_diff(n_frames) <= 4, "{n_lines} + {n_lost} of {n_frames}");
+    assert!(n_lost > 0 && (n_lines + n_lost).abs_diff(n_frames) <= 4, "{n_lines} + {n_lost} of {n_frames}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub enum IfExists {
     Fail,
 }
 
-/// See the [module](self).
+/// A file, FIFO, device or standard output that bytes are written to. It is opened by the first write or flush.
 #[derive(Debug)]
 pub struct OutputFile {
     /// `None` is standard output.

@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_does_not_wait_and_later_ones_come_together() {
+    fn the_first_message_does_not_wait_for_a_batch() {
         let rig = Rig::new(patient());
         rig.publisher.connect();
         rig.expect([("connect", Answer::Accept), ("flush", Answer::Accept)]);
@@ -737,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_lost_after_the_last_attempt_and_later_ones_are_tried() {
+    fn messages_are_lost_after_the_last_attempt() {
         let rig = Rig::new(patient());
         rig.publish("a").unwrap();
         rig.expect([("connect", Answer::Accept), ("a", Answer::Fail)]);
@@ -764,7 +764,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_acknowledged_is_lost_when_it_is_closed() {
+    fn unacknowledged_messages_are_lost_on_close() {
         let rig = Rig::new(patient());
         rig.publish("a").unwrap();
         rig.expect([("connect", Answer::Keep), ("a", Answer::Keep), ("flush", Answer::Keep)]);
@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_does_not_return_does_not_hold_up_the_close() {
+    fn a_close_does_not_wait_for_a_call_that_hangs() {
         let rig = Rig::new(patient());
         rig.publish("a").unwrap();
         assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");

@@ -1,0 +1,300 @@
+//! Streams of a program: added, watched, drained, stopped and removed while others run.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::session::NewSession;
+use super::stats::{Meter, Stats};
+use super::supervisor::{Inbox, Input, Request};
+use super::{Ending, Error, Plan, Progress, Result};
+
+/// Events of progress that are sent although earlier events were not received.
+const MAX_UNREAD_PROGRESS: usize = 64;
+
+/// Runs one or many streams. Cheap to clone; the streams are stopped when the last clone is dropped.
+///
+/// One thread of the process supervises all streams of all handles. No method but [`PipelineHandle::wait`] and [`PipelineHandle::remove`]
+/// waits for a stream.
+///
+/// ```no_run
+/// # use std::path::Path;
+/// # use roiflow::pipeline::{Event, Input, Outputs, PipelineHandle, Plan, Spec};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let spec = Spec::read(Path::new("pipelines/faces.toml"))?;
+/// let plan = |input: &str, json: &str| {
+///     Plan::resolve(&spec, &[], Input::parse(input)?, Outputs { json: Some(json.into()), ..Outputs::default() })
+/// };
+/// let (handle, events) = PipelineHandle::new()?;
+/// let door = handle.add(&plan("rtsp://camera-1/live", "door.jsonl")?)?;
+/// // Later, while the first one runs:
+/// let yard = handle.add(&plan("rtsp://camera-2/live", "yard.jsonl")?)?;
+/// // Everything in flight is written, and the other stream goes on.
+/// let ending = handle.remove(door)?;
+/// println!("{} frames of the door", ending.stats.n_frames);
+/// for event in events {
+///     match event.event {
+///         Event::Warning(warning) => eprintln!("warning: {warning}"),
+///         Event::Ended(_) if event.stream == yard => break,
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct PipelineHandle(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    board: Arc<Board>,
+    inbox: Arc<Inbox>,
+}
+
+/// Names a stream; no other stream of the process has the same ID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+/// What a stream is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Its source is opened and its models are loaded. Left with the first frame or an error.
+    Starting,
+    /// Frames pass.
+    Running,
+    /// It takes no more frames; those in flight come out, and outputs are completed.
+    Draining,
+    /// Its pipeline is stopped.
+    Stopping,
+    /// It has ended; [`PipelineHandle::wait`] returns how.
+    Ended,
+}
+
+/// What a stream is doing, and where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Where it is; refreshed ten times a second.
+    pub progress: Progress,
+}
+
+/// Reported by a stream when it happens, in this order. `Started` comes at most once, and `Ended` last.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Its elements have started. Errors of its models and its source may follow.
+    Started,
+    /// Where it is; ten times a second. Left out while events are not received.
+    Progress(Progress),
+    /// An element warns; each text once.
+    Warning(String),
+    /// It ended. Nothing follows.
+    Ended(Result<Ending>),
+}
+
+/// An event, and the stream that reported it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StreamEvent {
+    /// The stream.
+    pub stream: StreamId,
+    /// The event.
+    pub event: Event,
+}
+
+/// The events of all streams of a handle. The iterator blocks until there is one, and ends when the handle is dropped and all its streams have
+/// ended. Events wait in memory until they are received: drop it if they are not needed.
+#[derive(Debug)]
+pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
+
+impl Events {
+    /// The next event if there is one within `timeout`.
+    pub fn next_timeout(&self, timeout: Duration) -> Option<StreamEvent> {
+        self.0.recv_timeout(timeout).ok()
+    }
+
+    pub(super) fn receiver(&self) -> &crossbeam_channel::Receiver<StreamEvent> {
+        &self.0
+    }
+}
+
+impl Iterator for Events {
+    type Item = StreamEvent;
+
+    fn next(&mut self) -> Option<StreamEvent> {
+        self.0.recv().ok()
+    }
+}
+
+impl PipelineHandle {
+    /// A handle without streams.
+    ///
+    /// # Errors
+    /// If the thread that supervises streams cannot be started.
+    pub fn new() -> Result<(Self, Events)> {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let board = Arc::new(Board { entries: Mutex::default(), changed: Condvar::new(), events: sender });
+        Ok((Self(Arc::new(Inner { board, inbox: Inbox::shared()? })), Events(receiver)))
+    }
+
+    /// Builds a pipeline of the plan and starts it, beside the streams that run.
+    ///
+    /// # Errors
+    /// As [`build`](super::build::build), and if an output of the plan is one of its inputs. Errors of the running stream are in
+    /// [`Event::Ended`].
+    pub fn add(&self, plan: &Plan) -> Result<StreamId> {
+        Ok(self.start(NewSession::build(plan)?))
+    }
+
+    pub(super) fn start(&self, session: NewSession) -> StreamId {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let stream = StreamId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let phase = Phase::Starting;
+        let status = Status { phase, progress: Progress::default() };
+        let entry = Entry { status, outcome: Outcome::Pending(session.meter()) };
+        self.0.board.lock().insert(stream, entry);
+        let session = session.supervised(stream, self.0.board.clone(), self.0.inbox.clone());
+        self.0.inbox.send(Input::Add(Box::new(session)));
+        stream
+    }
+
+    /// The streams that were added and not removed, in the order in which they were added.
+    pub fn streams(&self) -> Vec<StreamId> {
+        self.0.board.lock().keys().copied().collect()
+    }
+
+    /// What a stream is doing; `None` if the handle does not have it.
+    pub fn status(&self, stream: StreamId) -> Option<Status> {
+        self.0.board.lock().get(&stream).map(|entry| entry.status)
+    }
+
+    /// What was measured so far, of a stream that has ended in all; `None` if the handle does not have it, or it failed.
+    pub fn stats(&self, stream: StreamId) -> Option<Stats> {
+        let meter = match &self.0.board.lock().get(&stream)?.outcome {
+            Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
+            Outcome::Pending(meter) => meter.clone(),
+        };
+        Some(meter.stats(false))
+    }
+
+    /// Asks a stream to end properly: it takes no more frames, those in flight come out, and outputs are completed. If that takes longer
+    /// than five seconds, the stream is stopped.
+    pub fn drain(&self, stream: StreamId) {
+        self.0.inbox.send(Input::Request(stream, Request::Drain));
+    }
+
+    /// Asks all streams to end properly.
+    pub fn drain_all(&self) {
+        self.streams().into_iter().for_each(|stream| self.drain(stream));
+    }
+
+    /// Asks a stream to end now: frames in flight are lost, and files may be incomplete.
+    pub fn stop(&self, stream: StreamId) {
+        self.0.inbox.send(Input::Request(stream, Request::Stop));
+    }
+
+    /// Blocks until a stream has ended, and returns how.
+    ///
+    /// # Errors
+    /// The error of the stream; or that the handle does not have it.
+    pub fn wait(&self, stream: StreamId) -> Result<Ending> {
+        let mut entries = self.0.board.lock();
+        loop {
+            match entries.get(&stream) {
+                None => return Err(Error::usage("the stream was removed, or belongs to another handle; expected one of `streams`")),
+                Some(Entry { outcome: Outcome::Ended(ended), .. }) => return ended.clone(),
+                Some(_) => entries = self.0.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Drains a stream, blocks until it has ended, and forgets it.
+    ///
+    /// # Errors
+    /// As [`PipelineHandle::wait`].
+    pub fn remove(&self, stream: StreamId) -> Result<Ending> {
+        self.drain(stream);
+        let ended = self.wait(stream);
+        self.0.board.lock().remove(&stream);
+        ended
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let streams: Vec<StreamId> = self.board.lock().keys().copied().collect();
+        streams.iter().for_each(|stream| self.inbox.send(Input::Request(*stream, Request::Stop)));
+        // Each stop takes a bounded time.
+        let mut entries = self.board.lock();
+        while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending(_))) {
+            entries = self.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the streams of a handle tell it.
+#[derive(Debug)]
+pub(super) struct Board {
+    entries: Mutex<BTreeMap<StreamId, Entry>>,
+    /// Notified when a stream ends or is removed.
+    changed: Condvar,
+    events: crossbeam_channel::Sender<StreamEvent>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    status: Status,
+    outcome: Outcome,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    /// The stream has not ended; its measurements so far.
+    Pending(Arc<Meter>),
+    Ended(Result<Ending>),
+}
+
+impl Board {
+    pub(super) fn set_phase(&self, stream: StreamId, phase: Phase) {
+        if let Some(entry) = self.lock().get_mut(&stream) {
+            entry.status.phase = phase;
+        }
+    }
+
+    /// Sends an event of a stream that has not ended.
+    pub(super) fn report(&self, stream: StreamId, event: Event) {
+        if let Event::Progress(progress) = &event {
+            if let Some(entry) = self.lock().get_mut(&stream) {
+                entry.status.progress = *progress;
+                if entry.status.phase == Phase::Starting && progress.n_frames > 0 {
+                    entry.status.phase = Phase::Running;
+                }
+            }
+            if self.events.len() >= MAX_UNREAD_PROGRESS {
+                return;
+            }
+        }
+        // The application may have dropped the receiver.
+        let _sent = self.events.send(StreamEvent { stream, event });
+    }
+
+    /// The stream ended like this.
+    pub(super) fn end(&self, stream: StreamId, ended: Result<Ending>) {
+        let pending = self.lock().get_mut(&stream).map(|entry| {
+            entry.status.phase = Phase::Ended;
+            std::mem::replace(&mut entry.outcome, Outcome::Ended(ended.clone()))
+        });
+        // Frees elements.
+        drop(pending);
+        let _sent = self.events.send(StreamEvent { stream, event: Event::Ended(ended) });
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<StreamId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,744 @@
+//! One stream on the bus loop: what its messages, requests and timers do to it, the proper end, and the reason of the end.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_app as gst_app;
+
+use super::decoded::Decoded;
+use super::handle::{Board, Event, Phase, StreamId};
+use super::plan::{ENTRY, SOURCE};
+use super::reasons::Reason;
+use super::stats::Meter;
+use super::supervisor::{self, Inbox, Request};
+use super::watch::Watch;
+use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, limits, outputs, pictures_out, reasons};
+use crate::elements::publish::{self, RoiPublish};
+use crate::elements::video_file::{self, VideoFile};
+use crate::redaction::Secrets;
+
+/// How often progress is reported, and sources are looked after.
+const TICK: Duration = Duration::from_millis(100);
+/// How long results may wait for a reader after a request to end.
+const WRITE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a stream may take to drain. Its stop may take some seconds more, and all has ten.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same if no frame has come: a model is being compiled, or a source opened, and nothing is lost.
+const PATIENCE_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
+/// How long a source that failed may deliver nothing more until the stream is ended for it.
+const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(2);
+/// How long a pipeline may take to stop until it is abandoned. An inference element takes up to five seconds.
+const STOP_PATIENCE: Duration = Duration::from_secs(6);
+/// How much longer that may take after an error, to find out why a server could not be reached.
+const REASON_PATIENCE: Duration = Duration::from_secs(4);
+
+/// A stream that is built, and then supervised.
+pub(super) struct Session {
+    stream: StreamId,
+    board: Arc<Board>,
+    inbox: Arc<Inbox>,
+    parts: Arc<Parts>,
+    state: State,
+    /// When [`Session::tick`] is due.
+    timer: Instant,
+    /// What the ending is so far.
+    ending: Ending,
+    /// A loop that goes on.
+    repeats: bool,
+    gate: Option<Gate>,
+}
+
+/// A stream that is built and not started.
+pub(super) struct NewSession(Parts);
+
+/// What does not change while a stream runs; shared with the threads that do for it what may block.
+struct Parts {
+    plan: Plan,
+    secrets: Secrets,
+    pipeline: gst::Pipeline,
+    meter: Arc<Meter>,
+    supervision: Supervision,
+    images: images::Feed,
+    /// No change of state comes after the stop. Locked while the state is changed.
+    is_stopped: Mutex<bool>,
+}
+
+enum State {
+    /// Frames may come.
+    Playing,
+    /// An element refused to start. It says why on the bus, in general.
+    Refused,
+    /// No more frames come in; see [`Closing`].
+    Closing(Closing),
+    /// A thread stops the pipeline. If that does not return in time, the stream ended like this.
+    Stopping(Result<Ending>),
+}
+
+/// What is looked at while a stream runs.
+struct Supervision {
+    watch: Option<Watch>,
+    decoded: Decoded,
+    limit: Option<limits::Gate>,
+}
+
+impl Supervision {
+    fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
+        Self { watch: Watch::new(pipeline, plan), decoded: Decoded::new(pipeline, plan), limit: limits::Gate::new(pipeline, plan) }
+    }
+
+    fn is_at_limit(&self) -> bool {
+        self.limit.as_ref().is_some_and(limits::Gate::is_reached)
+    }
+
+    /// Whether data of the input has come.
+    fn has_played(&self) -> bool {
+        self.decoded.n_frames() > 0 || self.watch.as_ref().is_some_and(Watch::has_arrived)
+    }
+
+    /// Whether results may come of what arrived before this error of the source.
+    fn has_something(&self, error: &gst::message::Error) -> bool {
+        let is_reading = error.error().is::<gst::ResourceError>();
+        self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
+    }
+
+    /// What is wrong with an end of the stream that came from the input.
+    fn broken_end(&self) -> Option<Error> {
+        if self.is_at_limit() {
+            return None;
+        }
+        let declares = self.decoded.declares_duration();
+        let lost = self.watch.as_ref().and_then(|watch| watch.broken_end(self.decoded.reached(), declares));
+        lost.or_else(|| self.decoded.missing())
+    }
+}
+
+/// Why a stream is ending.
+enum Cause {
+    Interrupt,
+    Limit,
+    /// The source failed.
+    Lost(Reason),
+    /// Results can't be written.
+    Unwritable(Error),
+}
+
+/// A stream that is ending: everything in flight comes out, and files are completed.
+struct Closing {
+    cause: Cause,
+    since: Instant,
+    /// How many frames had been decoded when that number last changed, and when.
+    progress: (u64, Instant),
+    /// The end of the stream was pushed behind the source.
+    is_pushed: bool,
+}
+
+impl Closing {
+    fn new(cause: Cause) -> Self {
+        let now = Instant::now();
+        Self { cause, since: now, progress: (0, now), is_pushed: false }
+    }
+
+    /// Whether a source that failed delivers neither frames nor the end of the stream.
+    fn is_stuck(&mut self, n_frames: u64) -> bool {
+        if self.progress.0 != n_frames {
+            self.progress = (n_frames, Instant::now());
+        }
+        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
+    }
+
+    /// Results could not be written while the stream was ending. The first failure is the reason.
+    fn give_up_writing(&mut self, error: Error) {
+        if matches!(self.cause, Cause::Interrupt | Cause::Limit) {
+            self.cause = Cause::Unwritable(error);
+        }
+    }
+
+    /// Whether it ends because the reader of standard output closed it, which is not reported.
+    fn is_of_closed_reader(&self) -> bool {
+        matches!(&self.cause, Cause::Unwritable(error) if error.kind() == ErrorKind::Closed)
+    }
+}
+
+/// How the frames of a stream came to their end.
+enum Outcome {
+    /// The end of the stream has passed all elements, by itself or because it was closed.
+    Ended(Option<Cause>),
+    /// It was closed and did not end in time.
+    Forced(Cause),
+    /// It was stopped on request.
+    Stopped,
+    Failed(Reason),
+}
+
+impl NewSession {
+    /// Builds the pipeline of a plan; nothing runs.
+    ///
+    /// # Errors
+    /// See [`super::PipelineHandle::add`].
+    pub(super) fn build(plan: &Plan) -> Result<Self> {
+        let secrets = plan.input.secrets();
+        let build = || {
+            let pipeline = build::build(plan)?;
+            outputs::check_built(&pipeline, plan)?;
+            let meter = Arc::new(Meter::new(&pipeline, plan));
+            let supervision = Supervision::new(&pipeline, plan);
+            pictures_out::write_from(&pipeline, plan)?;
+            let images = images::Feed::default();
+            let is_stopped = Mutex::new(false);
+            let mut parts = Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped };
+            display::open(&parts.pipeline)?;
+            parts.images = feed_images(&parts.pipeline, plan)?;
+            Ok(Self(parts))
+        };
+        // GStreamer's texts quote the address of the input.
+        build().map_err(|error: Error| error.scrubbed(&secrets))
+    }
+
+    pub(super) fn pipeline(&self) -> &gst::Pipeline {
+        &self.0.pipeline
+    }
+
+    pub(super) fn meter(&self) -> Arc<Meter> {
+        self.0.meter.clone()
+    }
+
+    /// Sends the messages of the pipeline to the loop from now on.
+    pub(super) fn supervised(self, stream: StreamId, board: Arc<Board>, inbox: Arc<Inbox>) -> Session {
+        let parts = Arc::new(self.0);
+        let to_loop = inbox.clone();
+        let bus = parts.pipeline.bus().expect("a pipeline has a bus");
+        bus.set_sync_handler(move |_, message| {
+            use gst::MessageView::{Application, Eos, Error, Latency, SegmentDone, Warning};
+            if matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Application(_) | SegmentDone(_) | Latency(_)) {
+                to_loop.send(supervisor::Input::Request(stream, Request::Message(message.clone())));
+            }
+            gst::BusSyncReply::Drop
+        });
+        let repeats = parts.plan.outputs.repeat && matches!(parts.plan.input, Input::File(_));
+        let gate = repeats.then(|| Gate::closed(&parts.pipeline)).flatten();
+        let (state, timer, ending) = (State::Playing, Instant::now() + TICK, Ending::default());
+        Session { stream, board, inbox, parts, state, timer, ending, repeats, gate }
+    }
+}
+
+impl Session {
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Reports the ending, once the pipeline is gone.
+    pub(super) fn end(self, ended: Result<Ending>) {
+        let Self { stream, board, parts, .. } = self;
+        drop(parts);
+        board.end(stream, ended);
+    }
+
+    /// When [`Session::tick`] is due.
+    pub(super) fn timer(&self) -> Instant {
+        self.timer
+    }
+
+    /// Starts the pipeline, on a thread of its own because a source may block.
+    pub(super) fn start(&mut self) {
+        self.spawn("roiflow-start", |parts, send| {
+            parts.supervision.decoded.is_truncated().into_iter().for_each(|damage| send(Request::Warning(damage)));
+            Some(Request::Started(parts.play()))
+        });
+        // Posted before there was a handler.
+        while let Some(message) = self.parts.pipeline.bus().and_then(|bus| bus.pop()) {
+            self.on_message(&message);
+        }
+    }
+
+    /// `Break` with the ending if the stream has ended.
+    pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
+        match request {
+            Request::Stopped(ended) => return ControlFlow::Break(ended),
+            Request::Message(message) => self.on_message(&message),
+            _ if matches!(self.state, State::Stopping(_)) => {}
+            Request::Warning(warning) => self.warn(warning),
+            Request::Started(true) => self.board.report(self.stream, Event::Started),
+            Request::Started(false) => {
+                if matches!(self.state, State::Playing) {
+                    self.state = State::Refused;
+                    self.timer = Instant::now() + TICK;
+                }
+            }
+            Request::Failed(error) => self.finish(Outcome::Failed(Reason::Known(error))),
+            Request::Drain => self.drain(),
+            Request::Stop => {
+                (self.ending.interrupted, self.ending.forced) = (true, true);
+                self.finish(Outcome::Stopped);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Does what is due at this time. `Break` with the ending if the stream has ended.
+    pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Result<Ending>> {
+        self.timer = now + TICK;
+        match &mut self.state {
+            State::Stopping(ended) => {
+                let ended = std::mem::replace(ended, Err(Error::closed()));
+                tracing::warn!("a pipeline did not stop in time and is abandoned");
+                return ControlFlow::Break(ended);
+            }
+            State::Refused => {
+                let error = Error::failed("the pipeline did not start, and no element said why; try --log debug");
+                self.finish(Outcome::Failed(Reason::Known(error)));
+                return ControlFlow::Continue(());
+            }
+            State::Playing => {
+                self.check_limit();
+                self.check_source();
+            }
+            State::Closing(_) => {}
+        }
+        if let Some(damage) = self.parts.supervision.decoded.news() {
+            self.warn(damage);
+        }
+        self.report_progress();
+        self.check_closing();
+        ControlFlow::Continue(())
+    }
+
+    fn check_limit(&mut self) {
+        if let (State::Playing, Some(limit)) = (&self.state, &self.parts.supervision.limit)
+            && limit.is_reached()
+        {
+            limit.end();
+            self.close(Cause::Limit);
+        }
+    }
+
+    fn check_source(&mut self) {
+        let Supervision { watch, decoded, .. } = &self.parts.supervision;
+        if let (State::Playing, Some(error)) = (&self.state, watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()))) {
+            self.close(Cause::Lost(Reason::Known(error)));
+            self.go_on_without_source();
+            // Not on this thread: a source that hangs may hold it.
+            self.parts.pipeline.call_async(|pipeline| {
+                pipeline.send_event(gst::event::Eos::new());
+            });
+        }
+    }
+
+    /// Looks whether a stream that is ending gets on.
+    fn check_closing(&mut self) {
+        let is_lost = matches!(&self.state, State::Closing(Closing { cause: Cause::Lost(_), .. }));
+        if is_lost && self.parts.pipeline.current_state() != gst::State::Playing {
+            // Again, because a change of state that was under way may have met the failing source and had no effect.
+            self.go_on_without_source();
+        }
+        let Self { parts, state: State::Closing(closing), .. } = self else { return };
+        if closing.is_stuck(parts.supervision.decoded.n_frames()) {
+            closing.is_pushed = true;
+            parts.entry_pad().iter().for_each(limits::push_end);
+        }
+        let patience = if parts.meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
+        // The end at a limit is an ordinary one, and takes as long as the frames in flight.
+        let is_hurried = self.ending.interrupted || !matches!(closing.cause, Cause::Limit);
+        if is_hurried && closing.since.elapsed() > patience {
+            let n_lost = parts.meter.n_in_flight();
+            let lost = if n_lost > 0 { format!("; {n_lost} frames in flight are lost") } else { String::new() };
+            self.warn(format!("the stream did not end within {} s and was stopped{lost}", patience.as_secs()));
+            self.ending.forced = true;
+            if let Some(cause) = self.take_cause() {
+                self.finish(Outcome::Forced(cause));
+            }
+        }
+    }
+
+    /// Ends the stream properly.
+    fn drain(&mut self) {
+        if std::mem::replace(&mut self.ending.interrupted, true) {
+            return;
+        }
+        self.repeats = false;
+        self.parts.write_until(Instant::now() + WRITE_PATIENCE);
+        match &mut self.state {
+            State::Closing(closing) => closing.since = Instant::now(),
+            _ => {
+                self.close(Cause::Interrupt);
+                self.parts.end();
+            }
+        }
+    }
+
+    fn close(&mut self, cause: Cause) {
+        self.repeats = false;
+        self.state = State::Closing(Closing::new(cause));
+        self.board.set_phase(self.stream, Phase::Draining);
+    }
+
+    /// Why the stream is ending, if it is.
+    fn take_cause(&mut self) -> Option<Cause> {
+        match std::mem::replace(&mut self.state, State::Playing) {
+            State::Closing(closing) => Some(closing.cause),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: &gst::Message) {
+        if matches!(self.state, State::Stopping(_)) {
+            return;
+        }
+        match message.view() {
+            gst::MessageView::Eos(_) => {
+                self.report_progress();
+                let cause = self.take_cause();
+                self.finish(Outcome::Ended(cause));
+            }
+            gst::MessageView::Error(error) => self.on_error(message, error),
+            gst::MessageView::Warning(warning) => self.on_warning(warning),
+            gst::MessageView::Application(application) => match application.structure().map(|structure| structure.name().as_str()) {
+                Some(limits::REACHED) => self.check_limit(),
+                Some(FIRST_FRAME) => {
+                    if let Some(gate) = self.gate.take() {
+                        // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
+                        self.spawn("roiflow-seek", move |parts, _| {
+                            let sought = parts.seek_to_start(gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT);
+                            gate.open();
+                            sought.err().map(Request::Failed)
+                        });
+                    }
+                }
+                _ => {}
+            },
+            gst::MessageView::SegmentDone(_) if self.repeats => {
+                self.spawn("roiflow-seek", |parts, _| parts.seek_to_start(gst::SeekFlags::SEGMENT).err().map(Request::Failed));
+            }
+            gst::MessageView::Latency(_) => self.parts.pipeline.call_async(|pipeline| {
+                let _recalculated = pipeline.recalculate_latency();
+            }),
+            _ => {}
+        }
+    }
+
+    fn on_error(&mut self, message: &gst::Message, error: &gst::message::Error) {
+        let is_from_source = reasons::is_from_source(&self.parts.plan, error.src());
+        // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
+        if matches!(self.state, State::Closing(_)) && is_from_source {
+            return;
+        }
+        if write_failure(error.details(), error.src()) == Some(true) {
+            return self.finish(Outcome::Failed(Reason::Known(Error::closed())));
+        }
+        // An error that follows results that can't be written is not the reason of the end.
+        let first = match self.take_cause() {
+            Some(Cause::Lost(first)) => Some(first),
+            Some(Cause::Unwritable(first)) => Some(Reason::Known(first)),
+            Some(Cause::Interrupt | Cause::Limit) | None => None,
+        };
+        let supervision = &self.parts.supervision;
+        let is_lost = first.is_none() && is_from_source && supervision.has_something(error);
+        let reason = first.unwrap_or_else(|| Reason::OfElement { message: message.clone(), has_played: supervision.has_played() });
+        if is_lost {
+            // The source pushes the end of the stream behind its error, so that what it delivered is completed.
+            self.close(Cause::Lost(reason));
+            self.go_on_without_source();
+        } else {
+            self.finish(Outcome::Failed(reason));
+        }
+    }
+
+    fn on_warning(&mut self, warning: &gst::message::Warning) {
+        if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
+            // Nothing of what follows could be written either. Ended properly, so that the other files are complete.
+            let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
+            match &mut self.state {
+                State::Closing(closing) => closing.give_up_writing(failure),
+                _ => {
+                    self.close(Cause::Unwritable(failure));
+                    self.parts.write_until(Instant::now() + WRITE_PATIENCE);
+                    self.parts.end();
+                }
+            }
+            if is_closed {
+                return;
+            }
+        }
+        let name = reasons::name(&self.parts.plan);
+        // The source has no pad that fits, now or later.
+        if warning.error().kind::<gst::ParseError>() == Some(gst::ParseError::DelayedLink) {
+            let error = format!("cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it");
+            return self.finish(Outcome::Failed(Reason::Known(Error::failed(error))));
+        }
+        // A warning about a picture names it.
+        let is_from_source = reasons::is_from_source(&self.parts.plan, warning.src()) && !matches!(self.parts.plan.input, Input::Images(_));
+        let text = warning.error().message().to_owned();
+        let is_of_closed_reader = matches!(&self.state, State::Closing(closing) if closing.is_of_closed_reader());
+        if !is_of_closed_reader {
+            self.warn(if is_from_source { format!("`{name}`: {text}") } else { text });
+        }
+    }
+
+    /// Reports a warning, once.
+    fn warn(&mut self, warning: String) {
+        let warning = self.parts.secrets.scrub(&warning).into_owned();
+        if !self.ending.warnings.contains(&warning) {
+            self.ending.warnings.push(warning.clone());
+            self.board.report(self.stream, Event::Warning(warning));
+        }
+    }
+
+    fn report_progress(&self) {
+        let time = |time: gst::ClockTime| Duration::from_nanos(time.nseconds());
+        let Parts { pipeline, meter, .. } = &*self.parts;
+        let progress = Progress {
+            n_frames: meter.n_frames(),
+            position: pipeline.query_position::<gst::ClockTime>().map(time),
+            duration: pipeline.query_duration::<gst::ClockTime>().map(time),
+        };
+        self.board.report(self.stream, Event::Progress(progress));
+    }
+
+    /// Stops the pipeline, on a thread of its own because that may block.
+    fn finish(&mut self, outcome: Outcome) {
+        let ending = std::mem::take(&mut self.ending);
+        let has_reason = matches!(outcome, Outcome::Failed(_) | Outcome::Ended(Some(Cause::Lost(_))) | Outcome::Forced(Cause::Lost(_)));
+        let fallback = if has_reason {
+            Err(Error::failed("the stream failed, and its pipeline did not stop in time; try --log debug"))
+        } else {
+            Ok(Ending { forced: true, stats: self.parts.meter.stats(false), ..ending.clone() })
+        };
+        self.timer = Instant::now() + STOP_PATIENCE + if has_reason { REASON_PATIENCE } else { Duration::ZERO };
+        self.state = State::Stopping(fallback);
+        self.board.set_phase(self.stream, Phase::Stopping);
+        self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(parts.finish(outcome, ending))));
+    }
+
+    /// A source that failed refuses to play, and sinks that have not seen a frame yet would wait for it. Without it, they go on.
+    fn go_on_without_source(&self) {
+        let source = self.parts.pipeline.by_name(SOURCE);
+        if let Some(source) = &source {
+            source.set_locked_state(true);
+        }
+        self.spawn("roiflow-go-on", move |parts, _| {
+            if !parts.play() {
+                tracing::debug!("the pipeline does not go on without its source");
+            }
+            // A source that failed while it was opened never reports that it is open, and the pipeline waits for that.
+            if let Some(source) = source {
+                let _posted = source.post_message(gst::message::AsyncDone::builder().src(&source).build());
+            }
+            None
+        });
+    }
+
+    /// Runs something that may block on a thread of its own. It may send requests, and returns the last one.
+    fn spawn(&self, name: &str, act: impl FnOnce(&Parts, &dyn Fn(Request)) -> Option<Request> + Send + 'static) {
+        let (parts, inbox, stream) = (self.parts.clone(), self.inbox.clone(), self.stream);
+        let send = move |request| inbox.send(supervisor::Input::Request(stream, request));
+        let body = {
+            let send = send.clone();
+            move || {
+                let last = act(&parts, &send);
+                // The pipeline is gone when the end of the stream is reported.
+                drop(parts);
+                last.into_iter().for_each(send);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(body) {
+            send(Request::Failed(Error::failed(format!("cannot start the thread {name}: {error}"))));
+        }
+    }
+}
+
+impl Parts {
+    /// Stops the pipeline, and returns how the stream ended.
+    fn finish(&self, outcome: Outcome, mut ending: Ending) -> Result<Ending> {
+        let played = match outcome {
+            Outcome::Ended(None) => self.supervision.broken_end().map_or_else(
+                || {
+                    self.open_results();
+                    Ok(None)
+                },
+                Err,
+            ),
+            Outcome::Ended(Some(Cause::Limit)) => {
+                self.open_results();
+                Ok(None)
+            }
+            Outcome::Stopped | Outcome::Ended(Some(Cause::Interrupt)) | Outcome::Forced(Cause::Interrupt | Cause::Limit) => Ok(None),
+            Outcome::Ended(Some(Cause::Unwritable(error))) | Outcome::Forced(Cause::Unwritable(error))
+                if error.kind() != ErrorKind::Closed =>
+            {
+                Ok(Some(error))
+            }
+            Outcome::Ended(Some(Cause::Unwritable(error))) | Outcome::Forced(Cause::Unwritable(error)) => Err(error),
+            Outcome::Failed(reason) | Outcome::Ended(Some(Cause::Lost(reason))) | Outcome::Forced(Cause::Lost(reason)) => {
+                Err(reason.explain(&self.plan))
+            }
+        };
+        ending.stats = self.meter.stats(played.is_ok());
+        self.stop();
+        // A stop writes what waits, or loses it.
+        ending.stats.n_lines_lost = self.meter.n_lines_lost();
+        ending.n_skipped_pictures = self.images.n_skipped();
+        let failure = match (self.images.nothing_read(), played) {
+            (Some(error), _) | (None, Err(error)) => Some(error),
+            (None, Ok(_)) if ending.stats.n_lines_lost > 0 => {
+                let path = self.plan.outputs.json.clone().unwrap_or_default();
+                let n_lost = ending.stats.n_lines_lost;
+                Some(Error::failed(format!("{n_lost} lines of results could not be written to `{}`", path.display())))
+            }
+            (None, Ok(failure)) => failure,
+        };
+        failure.map_or(Ok(ending), |failure| Err(failure.scrubbed(&self.secrets)))
+    }
+
+    /// An input without frames has a file without results. A pipe may have no reader.
+    fn open_results(&self) {
+        self.write_until(Instant::now() + WRITE_PATIENCE);
+        let elements = self.pipeline.iterate_recurse().into_iter().flatten();
+        elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
+    }
+
+    /// The elements that write results give up waiting for readers at this time.
+    fn write_until(&self, deadline: Instant) {
+        for element in self.pipeline.iterate_recurse().into_iter().flatten() {
+            if let Some(publish) = element.downcast_ref::<RoiPublish>() {
+                publish.write_until(deadline);
+            }
+            if let Some(file) = element.downcast_ref::<VideoFile>() {
+                file.write_until(deadline);
+            }
+        }
+    }
+
+    /// False if an element refuses, or the pipeline was stopped.
+    fn play(&self) -> bool {
+        let is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        !*is_stopped && self.pipeline.set_state(gst::State::Playing).is_ok()
+    }
+
+    fn stop(&self) {
+        // A sink that waits for its reader would hold up the stop.
+        self.write_until(Instant::now());
+        let mut is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_stopped = true;
+        if let Some(source) = self.pipeline.by_name(SOURCE) {
+            source.set_locked_state(false);
+        }
+        if let Err(error) = self.pipeline.set_state(gst::State::Null) {
+            tracing::warn!("the pipeline did not stop: {error}");
+        }
+    }
+
+    /// Ends the stream behind its source, so that everything in flight comes out and files are completed.
+    fn end(&self) {
+        match (&self.plan.input, self.entry_pad()) {
+            // A file's source may be pulled from, and then hears of no event; its next frame is where the stream ends.
+            (Input::File(_), Some(pad)) => {
+                pad.add_probe(gst::PadProbeType::BUFFER, |pad, _info| {
+                    pad.push_event(gst::event::Eos::new());
+                    gst::PadProbeReturn::Drop
+                });
+            }
+            _ => {
+                // To each source, and not to the pipeline: that would hold its lock while a source waits for the first frame to be shown,
+                // which waits for the lock. On threads of their own, because a source that hangs does not return.
+                for source in self.pipeline.iterate_sources().into_iter().flatten() {
+                    let send = move || {
+                        let _sent = source.send_event(gst::event::Eos::new());
+                    };
+                    if let Err(error) = std::thread::Builder::new().name("roiflow-end".to_owned()).spawn(send) {
+                        tracing::warn!("cannot start the thread that ends the stream: {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where decoded frames come in.
+    fn entry_pad(&self) -> Option<gst::Pad> {
+        self.pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
+    }
+
+    /// Seeks where the decoder's frames come in: a muxer further down would take the seek for its own.
+    fn seek_to_start(&self, flags: gst::SeekFlags) -> Result<()> {
+        let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
+        let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);
+        let sought = self.entry_pad().is_some_and(|pad| pad.send_event(seek));
+        if sought { Ok(()) } else { Err(Error::failed("--loop: this input can't be played from its start again")) }
+    }
+}
+
+impl Drop for Parts {
+    /// No effect if the stream has run: it is stopped then.
+    fn drop(&mut self) {
+        if self.pipeline.current_state() != gst::State::Null {
+            self.stop();
+        }
+    }
+}
+
+fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
+    let Input::Images(paths) = &plan.input else { return Ok(images::Feed::default()) };
+    if let Some(filter) = pipeline.by_name("roiflow-size") {
+        let (width, height) = images::size(paths)?;
+        let square = gst::Fraction::new(1, 1);
+        let caps = gst::Caps::builder("video/x-raw")
+            .field("width", width as i32)
+            .field("height", height as i32)
+            .field("pixel-aspect-ratio", square)
+            .build();
+        filter.set_property("caps", caps);
+    }
+    let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
+    let source = source.ok_or_else(|| Error::usage("the graph has no place for pictures: begin it with `{source}`"))?;
+    images::feed(&source, paths.clone(), plan.outputs.repeat)
+}
+
+/// Whether a message says that results could not be written; true in it if the reader of standard output closed it.
+fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
+    let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
+    let is_closed = details.get::<bool>("closed").unwrap_or(false);
+    let to_stdout = |source: &gst::Object| {
+        let path = ["address", "location"].into_iter().find(|name| source.find_property(name).is_some());
+        let path = path.and_then(|name| source.property::<Option<String>>(name));
+        let is_method =
+            source.downcast_ref::<RoiPublish>().is_some_and(|_| source.property::<publish::Method>("method") == publish::Method::Stdout);
+        is_method || path.is_some_and(|path| crate::publish::is_stdout(path.as_ref()))
+    };
+    Some(is_closed && source.is_some_and(to_stdout))
+}
+
+/// The name of the application message that says that the first frame of a loop is there.
+const FIRST_FRAME: &str = "roiflow-first-frame";
+
+/// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
+/// seek would be seen twice.
+struct Gate {
+    pad: gst::Pad,
+    probe: gst::PadProbeId,
+}
+
+impl Gate {
+    /// Posts an application message when the first frame is there. `None` if the source does not decode.
+    fn closed(pipeline: &gst::Pipeline) -> Option<Self> {
+        let entry = pipeline.by_name(ENTRY)?;
+        let pad = entry.static_pad("src")?;
+        let is_posted = AtomicBool::new(false);
+        let probe = pad.add_probe(gst::PadProbeType::BLOCK | gst::PadProbeType::BUFFER, move |_, _| {
+            if !is_posted.swap(true, Ordering::AcqRel) {
+                let structure = gst::Structure::new_empty(FIRST_FRAME);
+                let _posted = entry.post_message(gst::message::Application::builder(structure).src(&entry).build());
+            }
+            gst::PadProbeReturn::Ok
+        })?;
+        Some(Self { pad, probe })
+    }
+
+    fn open(self) {
+        self.pad.remove_probe(self.probe);
+    }
+}
