@@ -314,7 +314,9 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: Classified| sender.send(classified.classifications).unwrap();
-    Classifier::new(&aligned).unwrap().submit(black(64, 64), 0, [region], Box::new(done));
+    // Dropped, it would drop what waits.
+    let classifier = Classifier::new(&aligned).unwrap();
+    classifier.submit(black(64, 64), 0, [region], Box::new(done));
     let [(_, said)] = &receive(&receiver)[..] else { panic!("one region") };
     let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };
     let Point { x, y } = polygons[0][0];
