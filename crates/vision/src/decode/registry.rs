@@ -21,10 +21,13 @@ pub enum Gives {
 }
 
 /// Makes a decoder from its section of a description.
-type Make = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
+type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
+
+/// Likewise, of those that are built in.
+type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The decoders that are built in, in the order in which messages name them.
-const BUILT_IN: [(&str, Gives, Make); 22] = [
+const BUILT_IN: [(&str, Gives, MakeBuiltIn); 22] = [
     ("yolov5", Gives::Objects, |section| BoxDecoder::boxed(yolov5::YoloV5, section)),
     ("yolov8", Gives::Objects, |section| BoxDecoder::boxed(yolov8::YoloV8, section)),
     ("yolov10", Gives::Objects, |section| BoxDecoder::boxed(yolov10::YoloV10, section)),
@@ -53,7 +56,7 @@ const BUILT_IN: [(&str, Gives, Make); 22] = [
 struct Entry {
     name: Arc<str>,
     gives: Gives,
-    make: Arc<dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync>,
+    make: Arc<Make>,
 }
 
 /// The decoders that descriptions can name. Cheap to clone; the default has those that are built in.
@@ -83,7 +86,7 @@ impl DecoderRegistry {
     /// The decoders that are built in.
     pub fn built_in() -> &'static Self {
         static BUILT_IN_REGISTRY: LazyLock<DecoderRegistry> = LazyLock::new(|| {
-            let entry = |(name, gives, make): (&str, Gives, Make)| Entry { name: name.into(), gives, make: Arc::new(make) };
+            let entry = |(name, gives, make): (&str, Gives, MakeBuiltIn)| Entry { name: name.into(), gives, make: Arc::new(make) };
             DecoderRegistry(Arc::new(BUILT_IN.into_iter().map(entry).collect()))
         });
         &BUILT_IN_REGISTRY

@@ -64,25 +64,19 @@ impl Results {
         }
     }
 
-    /// Adds the keypoints of the box of a row, in input pixels and in the model's order. They may lie outside the input; if one is not
-    /// finite, the box has none.
+    /// Adds the keypoints of the box of a row, in input pixels and in the model's order. They may lie outside the input.
     pub fn add_keypoints(&mut self, row: u32, points: impl IntoIterator<Item = Point>) {
-        let begin = self.points.len();
+        let begin = self.points.len() as u32;
         self.points.extend(points);
-        if self.points[begin..].iter().all(|point| point.x.is_finite() && point.y.is_finite()) {
-            self.points_of_rows.push((row, begin as u32, self.points.len() as u32));
-        } else {
-            self.points.truncate(begin);
-        }
+        self.points_of_rows.push((row, begin, self.points.len() as u32));
     }
 
-    /// The keypoints of a box; empty if it has none.
+    /// The keypoints of a box; empty if it has none, or one is not finite.
     pub fn keypoints(&self, found: &RawDetection) -> &[Point] {
-        let place = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row);
-        place.map_or(&[], |place| {
-            let (_, begin, end) = self.points_of_rows[place];
-            &self.points[begin as usize..end as usize]
-        })
+        let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return &[] };
+        let (_, begin, end) = self.points_of_rows[place];
+        let points = &self.points[begin as usize..end as usize];
+        if points.iter().all(|point| point.x.is_finite() && point.y.is_finite()) { points } else { &[] }
     }
 
     /// Brings keypoints into the order of rows, in which decoders usually add them.
