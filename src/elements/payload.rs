@@ -52,7 +52,7 @@ impl Payload {
             frame_number,
             status: status.into(),
             detections: detections.into_iter().map(Into::into).collect(),
-            classifications: classifications.into_iter().filter_map(ClassificationForm::into_classification).collect(),
+            classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
         };
         let (size, written) = (results.size, Written::of_entries(written));
         let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
@@ -65,14 +65,14 @@ impl Payload {
 struct Message {
     size: (u32, u32),
     frame_number: u64,
-    status: StatusForm,
-    detections: Vec<DetectionForm>,
-    classifications: Vec<ClassificationForm>,
+    status: Status,
+    detections: Vec<Object>,
+    classifications: Vec<Said>,
     written: Vec<WrittenEntry>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
-enum StatusForm {
+enum Status {
     #[default]
     Inferred,
     Skipped(String),
@@ -81,39 +81,39 @@ enum StatusForm {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct DetectionForm {
+struct Object {
     id: i32,
     track: Option<i32>,
-    track_state: Option<TrackForm>,
+    track_state: Option<State>,
     parent: Option<i32>,
     rect: [Bits; 4],
     keypoints: Vec<[Bits; 2]>,
     confidence: Bits,
     label_id: u32,
     label: Option<String>,
-    classifications: Vec<ClassificationForm>,
+    classifications: Vec<Said>,
 }
 
 #[derive(Serialize, Deserialize)]
-enum TrackForm {
+enum State {
     Tentative,
     Confirmed,
     Held,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ClassificationForm {
+struct Said {
     name: String,
     model: String,
-    outcome: OutcomeForm,
+    outcome: Form,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind")]
-enum OutcomeForm {
-    Label(ScoredForm),
+enum Form {
+    Label(Scored),
     Labels {
-        labels: Vec<ScoredForm>,
+        labels: Vec<Scored>,
     },
     Value {
         value: Bits,
@@ -127,7 +127,7 @@ enum OutcomeForm {
 }
 
 #[derive(Serialize, Deserialize)]
-struct ScoredForm {
+struct Scored {
     label_id: u32,
     label: Option<String>,
     confidence: Bits,
@@ -149,7 +149,7 @@ impl From<Bits> for f32 {
     }
 }
 
-impl From<&InferenceStatus> for StatusForm {
+impl From<&InferenceStatus> for Status {
     fn from(status: &InferenceStatus) -> Self {
         match status {
             InferenceStatus::Inferred => Self::Inferred,
@@ -159,26 +159,26 @@ impl From<&InferenceStatus> for StatusForm {
     }
 }
 
-impl From<StatusForm> for InferenceStatus {
-    fn from(status: StatusForm) -> Self {
+impl From<Status> for InferenceStatus {
+    fn from(status: Status) -> Self {
         match status {
-            StatusForm::Inferred => Self::Inferred,
-            StatusForm::Skipped(reason) => Self::Skipped(reason.into()),
-            StatusForm::Failed(reason) => Self::Failed(reason.into()),
+            Status::Inferred => Self::Inferred,
+            Status::Skipped(reason) => Self::Skipped(reason.into()),
+            Status::Failed(reason) => Self::Failed(reason.into()),
         }
     }
 }
 
-impl From<&Detection> for DetectionForm {
+impl From<&Detection> for Object {
     fn from(detection: &Detection) -> Self {
         let Detection { id, track, track_state, parent, rect, keypoints, confidence, label_id, label, classifications } = detection;
         Self {
             id: id.0,
             track: track.map(|track| track.0),
             track_state: track_state.map(|state| match state {
-                TrackState::Tentative => TrackForm::Tentative,
-                TrackState::Confirmed => TrackForm::Confirmed,
-                TrackState::Held => TrackForm::Held,
+                TrackState::Tentative => State::Tentative,
+                TrackState::Confirmed => State::Confirmed,
+                TrackState::Held => State::Held,
             }),
             parent: parent.map(|parent| parent.0),
             rect: [rect.x, rect.y, rect.width, rect.height].map(Bits::from),
@@ -191,17 +191,17 @@ impl From<&Detection> for DetectionForm {
     }
 }
 
-impl From<DetectionForm> for Detection {
-    fn from(object: DetectionForm) -> Self {
-        let DetectionForm { id, track, track_state, parent, rect, keypoints, confidence, label_id, label, classifications } = object;
+impl From<Object> for Detection {
+    fn from(object: Object) -> Self {
+        let Object { id, track, track_state, parent, rect, keypoints, confidence, label_id, label, classifications } = object;
         let [x, y, width, height] = rect.map(f32::from);
         Self {
             id: ObjectId(id),
             track: track.map(ObjectId),
             track_state: track_state.map(|state| match state {
-                TrackForm::Tentative => TrackState::Tentative,
-                TrackForm::Confirmed => TrackState::Confirmed,
-                TrackForm::Held => TrackState::Held,
+                State::Tentative => TrackState::Tentative,
+                State::Confirmed => TrackState::Confirmed,
+                State::Held => TrackState::Held,
             }),
             parent: parent.map(ObjectId),
             rect: Rect { x, y, width, height },
@@ -209,53 +209,53 @@ impl From<DetectionForm> for Detection {
             confidence: confidence.into(),
             label_id,
             label: label.map(Into::into),
-            classifications: classifications.into_iter().filter_map(ClassificationForm::into_classification).collect(),
+            classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
         }
     }
 }
 
-impl From<&Classification> for ClassificationForm {
+impl From<&Classification> for Said {
     fn from(classification: &Classification) -> Self {
-        let scored = |label_id: u32, label: Option<&str>, confidence: f32| ScoredForm {
+        let scored = |label_id: u32, label: Option<&str>, confidence: f32| Scored {
             label_id,
             label: label.map(str::to_owned),
             confidence: confidence.into(),
         };
         let Classification { name, model, outcome } = classification;
         let outcome = match outcome {
-            Outcome::Label { label_id, label, confidence } => OutcomeForm::Label(scored(*label_id, label.as_deref(), *confidence)),
+            Outcome::Label { label_id, label, confidence } => Form::Label(scored(*label_id, label.as_deref(), *confidence)),
             Outcome::Labels(labels) => {
                 let labels = labels.iter().map(|label| scored(label.label_id, label.label.as_deref(), label.confidence));
-                OutcomeForm::Labels { labels: labels.collect() }
+                Form::Labels { labels: labels.collect() }
             }
-            Outcome::Value(value) => OutcomeForm::Value { value: (*value).into() },
+            Outcome::Value(value) => Form::Value { value: (*value).into() },
             Outcome::Tensor { shape, data } => {
-                OutcomeForm::Tensor { shape: shape.clone(), data: data.iter().map(|value| (*value).into()).collect() }
+                Form::Tensor { shape: shape.clone(), data: data.iter().map(|value| (*value).into()).collect() }
             }
         };
         Self { name: name.to_string(), model: model.to_string(), outcome }
     }
 }
 
-impl ClassificationForm {
+impl Said {
     /// `None` for an outcome of an unknown kind.
     fn into_classification(self) -> Option<Classification> {
         let Self { name, model, outcome } = self;
         let outcome = match outcome {
-            OutcomeForm::Label(ScoredForm { label_id, label, confidence }) => {
+            Form::Label(Scored { label_id, label, confidence }) => {
                 Outcome::Label { label_id, label: label.map(Into::into), confidence: confidence.into() }
             }
-            OutcomeForm::Labels { labels } => {
-                let label = |ScoredForm { label_id, label, confidence }| ScoredLabel {
+            Form::Labels { labels } => {
+                let label = |Scored { label_id, label, confidence }| ScoredLabel {
                     label_id,
                     label: label.map(Into::into),
                     confidence: f32::from(confidence),
                 };
                 Outcome::Labels(labels.into_iter().map(label).collect())
             }
-            OutcomeForm::Value { value } => Outcome::Value(value.into()),
-            OutcomeForm::Tensor { shape, data } => Outcome::Tensor { shape, data: data.into_iter().map(f32::from).collect() },
-            OutcomeForm::Unknown => return None,
+            Form::Value { value } => Outcome::Value(value.into()),
+            Form::Tensor { shape, data } => Outcome::Tensor { shape, data: data.into_iter().map(f32::from).collect() },
+            Form::Unknown => return None,
         };
         Some(Classification { name: name.into(), model: model.into(), outcome })
     }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn everything() -> FrameResults {
-        let classification = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let label = |label: Option<&str>| ScoredLabel { label_id: 2, label: label.map(Into::into), confidence: 0.1 };
         let face = Detection {
             id: ObjectId(7),
@@ -279,10 +279,10 @@ mod tests {
             label_id: 4,
             label: Some("fa\"ce\0".into()),
             classifications: vec![
-                classification("gender", Outcome::Label { label_id: 1, label: None, confidence: f32::INFINITY }),
-                classification("attributes", Outcome::Labels(vec![label(Some("hat")), label(None)])),
-                classification("age", Outcome::Value(31.4)),
-                classification("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, -0.25].into() }),
+                said("gender", Outcome::Label { label_id: 1, label: None, confidence: f32::INFINITY }),
+                said("attributes", Outcome::Labels(vec![label(Some("hat")), label(None)])),
+                said("age", Outcome::Value(31.4)),
+                said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, -0.25].into() }),
             ],
         };
         FrameResults {
@@ -290,7 +290,7 @@ mod tests {
             frame_number: 1 << 60,
             status: InferenceStatus::Failed("why".into()),
             detections: vec![face],
-            classifications: vec![classification("scene", Outcome::Value(2.0))],
+            classifications: vec![said("scene", Outcome::Value(2.0))],
         }
     }
 
@@ -318,7 +318,7 @@ mod tests {
             {"name":"age","model":"m","outcome":{"kind":"Value","value":0,"unit":"years"}}]}]}"#;
         let results = Payload::decode(bytes).unwrap().results.unwrap();
         assert_eq!((results.size, results.frame_number, results.detections[0].id), (Size::new(4, 3), 0, ObjectId(7)));
-        let names: Vec<&str> = results.detections[0].classifications.iter().map(|classification| &*classification.name).collect();
+        let names: Vec<&str> = results.detections[0].classifications.iter().map(|said| &*said.name).collect();
         assert_eq!(names, ["age"]);
         assert!(Payload::decode(b"{\"size\":7}").is_err());
     }
