@@ -17,7 +17,7 @@
  * Ownership: roiflow_results_from_buffer() gives the caller results to free. They are a copy, and do not depend on the buffer. All text
  * belongs to the results: it is UTF-8, ends with a NUL and is valid until they are freed.
  *
- * Errors: no function fails otherwise than by the value that it documents. Null is taken everywhere, and is answered as nothing is.
+ * Errors: a function reports failure by the value that its comment names, and in no other way. NULL is allowed for every pointer.
  */
 #ifndef ROIFLOW_H
 #define ROIFLOW_H

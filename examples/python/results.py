@@ -54,7 +54,7 @@ def load():
         sys.exit("GStreamer does not find roiflow's plugin: set GST_PLUGIN_PATH to its folder")
     library = ctypes.CDLL(plugin.get_filename())
     results, index = ctypes.c_void_p, ctypes.c_size_t
-    for name, answer, arguments in [
+    for name, result, arguments in [
         ("roiflow_abi_version", ctypes.c_uint32, []),
         ("roiflow_results_from_buffer", results, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
         ("roiflow_results_free", None, [results]),
@@ -64,7 +64,7 @@ def load():
         ("roiflow_results_json", ctypes.c_char_p, [results]),
     ]:
         function = getattr(library, name)
-        function.restype, function.argtypes = answer, arguments
+        function.restype, function.argtypes = result, arguments
     version = library.roiflow_abi_version()
     if version != ABI_VERSION:
         sys.exit(f"roiflow's ABI is version {version}, expected {ABI_VERSION}: use this file's newer version")

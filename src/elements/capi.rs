@@ -1,6 +1,6 @@
 //! The C API of the plugin: the results of a buffer for programs in any language. `include/roiflow.h` is its documentation.
 //!
-//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at `guarded` as an answer of "nothing". The
+//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at `guarded`: the function returns what it returns for nothing. The
 //! structs have the layout of the header, which `tests/stream/capi.rs` compares with a C compiler.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub struct RoiflowResults {
     json: OnceLock<CString>,
 }
 
-/// What the JSON says beside the results.
+/// What the JSON has in addition to the results.
 struct Context {
     source: Option<String>,
     pts_ns: Option<u64>,
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn roiflow_results_json(results: *const RoiflowResults) ->
     guarded(ptr::null(), || unsafe { results.as_ref() }.map_or(ptr::null(), |results| results.json().as_ptr()))
 }
 
-/// Calls `act`; a panic ends here, and `otherwise` is the answer.
+/// Calls `act`. A panic ends here, and `otherwise` is returned.
 fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         // What it carries may panic as well when it is freed.

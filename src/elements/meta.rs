@@ -19,7 +19,7 @@
 //! | place of a detection, if its region or entry has another one | that of the region, which GStreamer rescales with the frame; else of the entry |
 //! | place of a detection without either, in a frame of another size | ours, in proportion |
 //! | place of a detection otherwise | ours, with its fractions |
-//! | label, confidence, keypoints, parent, answers of a detection | ours |
+//! | label, confidence, keypoints, parent, classifications of a detection | ours |
 //! | classifications and track IDs that other elements added to a region or an entry of ours | added, if ours has none of the name |
 //! | regions and entries of other elements | added as detections, once if they say the same of the same place |
 //!
@@ -69,9 +69,9 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
             marks.push(roi::add(buffer, detection, results.size, place, ids(detection)));
         }
     }
-    let is_settled = !plans.contains(&Plan::Keep) && marks.iter().all(|mark| mark.is_settled);
+    let is_complete = !plans.contains(&Plan::Keep) && marks.iter().all(|mark| mark.is_complete);
     let size = results.size;
-    results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_settled }));
+    results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_complete }));
 }
 
 /// The results of this buffer, in a frame of `size`, which is what the caps say now. A copy, for the caller to change.
@@ -89,17 +89,17 @@ pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
 /// As [`read`]. Where no other element has changed anything, the value is the one that was attached, and nothing is copied.
 pub fn read_shared(buffer: &gst::BufferRef, size: Size) -> Option<Arc<FrameResults>> {
     let own = results_meta::get(buffer);
-    if let Some(own) = own.as_deref().filter(|own| is_settled(buffer, own, size)) {
+    if let Some(own) = own.as_deref().filter(|own| is_complete(buffer, own, size)) {
         return own.results.clone();
     }
     reconcile(buffer, own.as_deref(), size).map(Arc::new)
 }
 
-/// As [`read`], for an element that attaches results to this buffer before it pushes it. Where nobody else has the buffer, and no other element
-/// has changed anything, nothing is copied: the results leave the buffer until others are attached. Results without objects stay.
+/// As [`read`], for an element that attaches results to this buffer before it pushes it. If the caller is the buffer's only owner, and no other
+/// element has changed anything, nothing is copied: the results leave the buffer until others are attached. Results without objects stay.
 pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     let has_objects = |own: &Payload| own.results.as_ref().is_some_and(|results| !results.detections.is_empty());
-    if results_meta::get(buffer).is_some_and(|own| has_objects(&own) && is_settled(buffer, &own, size))
+    if results_meta::get(buffer).is_some_and(|own| has_objects(&own) && is_complete(buffer, &own, size))
         && let Some(own) = buffer.get_mut().and_then(results_meta::get_mut)
     {
         return own.results.take().map(Arc::unwrap_or_clone);
@@ -107,9 +107,9 @@ pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     read(buffer, size)
 }
 
-/// Whether the results are all that the metas of this buffer say.
-fn is_settled(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
-    own.is_settled
+/// Whether the results have all that the metas of this buffer hold.
+fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
+    own.is_complete
         && own.results.is_some()
         && own.size == size
         && are_as_left(buffer, &own.marks)
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    fn said(name: &str, n: u64) -> Classification {
+    fn classification(name: &str, n: u64) -> Classification {
         let outcome = Outcome::Label { label_id: 1, label: Some(format!("label {n}").into()), confidence: 0.5 };
         Classification { name: name.into(), model: "m".into(), outcome }
     }
@@ -445,7 +445,7 @@ mod tests {
                 (4, Some(idx)) => results.detections[idx].rect.x += 8.0,
                 (_, Some(idx)) => {
                     let name = ["gender", "age", "pose", "type"][numbers.below(4) as usize];
-                    results.detections[idx].classifications.push(said(name, step));
+                    results.detections[idx].classifications.push(classification(name, step));
                 }
                 (_, None) => {}
             }
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn results_that_are_not_reconciled_equal_those_that_are() {
         gst::init().unwrap();
-        let mut n_settled = 0;
+        let mut n_complete = 0;
         for seed in 0..400 {
             let mut numbers = Numbers(seed);
             let (mut next_id, mut foreign_id) = (100, 1);
@@ -517,8 +517,8 @@ mod tests {
                 forget_marks(&mut slow);
                 let expected = read(&slow, size);
                 assert_eq!(read_shared(&fast, size).as_deref(), expected.as_ref(), "{}", what());
-                n_settled += usize::from(results_meta::get(&fast).is_some_and(|own| is_settled(&fast, &own, size)));
-                // Sometimes somebody else has the buffer, too.
+                n_complete += usize::from(results_meta::get(&fast).is_some_and(|own| is_complete(&fast, &own, size)));
+                // Sometimes the buffer has a second owner.
                 let other = (numbers.below(4) == 0).then(|| fast.clone());
                 let mut results = take(&mut fast, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
                 assert_eq!(Some(&results), expected.as_ref().or(Some(&results)), "{}", what());
@@ -535,7 +535,7 @@ mod tests {
                 assert_eq!(regions(&fast), regions(&slow), "{}", what());
             }
         }
-        assert!(n_settled > 1000, "the short way was taken: {n_settled} times");
+        assert!(n_complete > 1000, "results were complete {n_complete} times only");
     }
 
     #[test]

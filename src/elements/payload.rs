@@ -26,13 +26,13 @@ pub(super) struct Payload {
     pub(super) written: Written,
     /// The regions of our detections, in the order in which they lie on the buffer.
     pub(super) marks: Vec<Mark>,
-    /// Whether there was nothing in the regions that is not in the results.
-    pub(super) is_settled: bool,
+    /// Whether the results have all that the regions held.
+    pub(super) is_complete: bool,
 }
 
 impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { results, size, written, marks: _, is_settled: _ } = self;
+        let Self { results, size, written, marks: _, is_complete: _ } = self;
         let none = FrameResults { size: *size, ..FrameResults::default() };
         let FrameResults { size, frame_number, status, detections, classifications } = results.as_deref().unwrap_or(&none);
         let message = Message {
@@ -57,7 +57,7 @@ impl Payload {
         };
         let (size, written) = (results.size, Written::of_entries(written));
         let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
-        Ok(Self { results: Some(Arc::new(results)), size, written, marks, is_settled: false })
+        Ok(Self { results: Some(Arc::new(results)), size, written, marks, is_complete: false })
     }
 }
 

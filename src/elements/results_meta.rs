@@ -6,7 +6,7 @@
 //!
 //! What the copies share has C's layout, and its number is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the form of the
 //! bytes ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy keeps, releases and reads it through the functions
-//! that lie beside it, and reads it as bytes. No Rust type and no memory of one copy is used by another, so the copies may be of
+//! that lie with it, and reads it as bytes. No Rust type and no memory of one copy is used by another, so the copies may be of
 //! different versions, compilers and allocators.
 //!
 //! If the layout has to change, its number changes. Copies with different numbers then have a meta each, and read of each
@@ -43,7 +43,7 @@ pub(super) fn get_mut(buffer: &mut gst::BufferRef) -> Option<&mut Payload> {
     // SAFETY: it belongs to this copy, so it came from `Held::of`. The meta's reference is borrowed, not taken: it is not released here.
     let mut borrowed = ManuallyDrop::new(unsafe { Arc::from_raw(payload.cast::<Payload>()) });
     let payload = ptr::from_mut(Arc::get_mut(&mut borrowed)?);
-    // SAFETY: there is one reference, that of the meta, and the meta is on a buffer that is borrowed to be written for as long as the answer.
+    // SAFETY: there is one reference, that of the meta, and the meta is on a buffer that is borrowed to be written for as long as the returned reference.
     Some(unsafe { &mut *payload })
 }
 
@@ -173,8 +173,8 @@ impl Held {
         match Payload::decode(&bytes) {
             Ok(payload) => Some(Arc::new(payload)),
             Err(error) => {
-                static SAID: std::sync::Once = std::sync::Once::new();
-                SAID.call_once(|| {
+                static WARNED: std::sync::Once = std::sync::Once::new();
+                WARNED.call_once(|| {
                     tracing::warn!(
                         "results of another version of roiflow in this process can't be read, but for their regions: {error}; \
                          use the plugin and the library of one version"
@@ -187,7 +187,7 @@ impl Held {
 }
 
 /// # Safety
-/// `context` is a `Vec<u8>` that nobody else uses; there are `len` bytes.
+/// `context` is a `Vec<u8>` that nothing else uses; there are `len` bytes.
 unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { (*context.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) }
@@ -308,7 +308,7 @@ unsafe extern "C" fn transform(
 ) -> glib::ffi::gboolean {
     // SAFETY: the caller's promise.
     let held = unsafe { (*meta.cast::<Raw>()).held.clone() };
-    // SAFETY: the caller's promise; nobody else refers to `dest` during the call.
+    // SAFETY: the caller's promise; nothing else refers to `dest` during the call.
     put_held(unsafe { gst::BufferRef::from_mut_ptr(dest) }, held);
     glib::ffi::GTRUE
 }

@@ -117,27 +117,27 @@ pub(super) struct Mark {
     params: u64,
     has_track: bool,
     /// How many classifications of the detection it has, and their names, as a hash.
-    n_said: usize,
-    said: u64,
-    /// Whether the region says nothing that the detection does not.
-    pub(super) is_settled: bool,
+    n_classifications: usize,
+    names: u64,
+    /// Whether the detection has all that the region holds.
+    pub(super) is_complete: bool,
 }
 
 impl Mark {
-    /// The mark of a region that has never been seen: it is known by its id and its type alone.
+    /// The mark of a region that another copy of the library wrote: it is recognized by its id and its type alone.
     pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
         let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
-        Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_said: 0, said: 0, is_settled: false }
+        Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_classifications: 0, names: 0, is_complete: false }
     }
 
-    /// Marks a region of which it is known whether its structures say more than the detection.
-    fn of(roi: &RoiMeta, detection: &Detection, size: Size, says_more: bool) -> Self {
+    /// Marks a region. `has_more`: its structures hold something that the detection lacks.
+    fn of(roi: &RoiMeta, detection: &Detection, size: Size, has_more: bool) -> Self {
         let place = pixel_rect(roi);
         let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());
-        let (n_said, said) = (detection.classifications.len(), names(&detection.classifications));
-        let is_settled = !says_more && detection.rect.to_pixels(size) == Some(place);
-        Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_said, said, is_settled }
+        let (n_classifications, names) = (detection.classifications.len(), hash_of_names(&detection.classifications));
+        let is_complete = !has_more && detection.rect.to_pixels(size) == Some(place);
+        Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_classifications, names, is_complete }
     }
 
     /// The id of the region.
@@ -155,20 +155,20 @@ impl Mark {
         self.is_of(roi) && self.place == pixel_rect(roi) && self.params == hash(roi.params().map(|structure| structure.name().as_str()))
     }
 
-    /// Whether the detection has all that the region said when it was left, and perhaps more.
+    /// Whether the detection has all that the region held when it was left, and perhaps more.
     fn has_all_in(&self, detection: &Detection) -> bool {
-        let said = detection.classifications.get(..self.n_said);
-        said.is_some_and(|said| names(said) == self.said) && (detection.track.is_some() || !self.has_track)
+        let known = detection.classifications.get(..self.n_classifications);
+        known.is_some_and(|known| hash_of_names(known) == self.names) && (detection.track.is_some() || !self.has_track)
     }
 
     /// Whether the detection has no more than that.
     fn is_all_of(&self, detection: &Detection) -> bool {
-        detection.classifications.len() == self.n_said && detection.track.is_some() == self.has_track
+        detection.classifications.len() == self.n_classifications && detection.track.is_some() == self.has_track
     }
 }
 
-fn names(classifications: &[Classification]) -> u64 {
-    hash(classifications.iter().map(|said| &*said.name))
+fn hash_of_names(classifications: &[Classification]) -> u64 {
+    hash(classifications.iter().map(|classification| &*classification.name))
 }
 
 /// FNV-1a of texts and of where each ends.
@@ -186,7 +186,7 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     set_ids(&mut roi, ids);
     roi.add_param(detection_structure(detection, size));
     add_track(&mut roi, detection);
-    add_said(&mut roi, &detection.classifications, 0);
+    add_classifications(&mut roi, &detection.classifications, 0);
     Mark::of(&roi, detection, size, false)
 }
 
@@ -194,15 +194,15 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
 /// it since.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
-    if let Some(left) = left.filter(|left| left.is_settled && left.has_all_in(detection)) {
+    if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
         if left.is_all_of(detection) {
-            let is_settled = detection.rect.to_pixels(size) == Some(left.place);
-            return Mark { id: ids.0, is_settled, ..*left };
+            let is_complete = detection.rect.to_pixels(size) == Some(left.place);
+            return Mark { id: ids.0, is_complete, ..*left };
         }
         if !left.has_track {
             add_track(roi, detection);
         }
-        add_said(roi, &detection.classifications, left.n_said);
+        add_classifications(roi, &detection.classifications, left.n_classifications);
         return Mark::of(roi, detection, size, false);
     }
     if roi.param(DETECTION).is_none() {
@@ -217,8 +217,8 @@ pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: 
             roi.add_param(classification_structure(classification));
         }
     }
-    let says_more = says_more(roi, detection);
-    Mark::of(roi, detection, size, says_more)
+    let has_more = has_more(roi, detection);
+    Mark::of(roi, detection, size, has_more)
 }
 
 fn set_ids(roi: &mut RoiMeta, (id, parent_id): Ids) {
@@ -235,7 +235,7 @@ fn add_track(roi: &mut RoiMeta, detection: &Detection) {
 }
 
 /// Adds the classifications from this place in the list on. Of several with one name, a region has the first.
-fn add_said(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
+fn add_classifications(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
     for (idx, classification) in classifications.iter().enumerate().skip(begin) {
         let is_same = |earlier: &Classification| without_nul(&earlier.name) == without_nul(&classification.name);
         if !classifications[..idx].iter().any(is_same) {
@@ -245,7 +245,7 @@ fn add_said(roi: &mut RoiMeta, classifications: &[Classification], begin: usize)
 }
 
 /// Whether [`read_into`] would add anything to the detection.
-fn says_more(roi: &RoiMeta, detection: &Detection) -> bool {
+fn has_more(roi: &RoiMeta, detection: &Detection) -> bool {
     let is_new = |structure: &gst::StructureRef| {
         let is_known = detection.classifications.iter().any(|known| without_nul(&known.name) == name_of(structure));
         !is_known && classification(structure).is_some()
