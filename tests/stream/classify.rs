@@ -5,6 +5,9 @@ use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 
+use roiflow::stages;
+use roiflow::vision::decode::{Decoder, DecoderRegistry, Gives, Output, RawAttribute, Results};
+
 use crate::harness::{
     Arrived, Folder, attach, caps, classify, collect, detect, feed, labels, on_buffers, picture, pipeline, results, run, tiny,
 };
@@ -291,4 +294,36 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
         };
         assert_eq!([1, 2, 3, 4].map(|id| labels(&of(id)).concat()), ["blue", "green", "green", "red"]);
     }
+}
+
+/// Reads the same text in every picture.
+#[derive(Debug, serde::Deserialize)]
+struct Reader {
+    text: String,
+}
+
+impl Decoder for Reader {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> roiflow::tensor::Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> roiflow::tensor::Result<()> {
+        let outcome = Outcome::Text { text: self.text.as_str().into(), confidence: 0.5 };
+        results.attributes.push(RawAttribute { of: None, name: None, outcome });
+        Ok(())
+    }
+}
+
+#[test]
+fn decoders_of_the_application_serve_its_elements() {
+    let folder = Folder::new("own decoder");
+    let description = "version = 1\ntask = \"classification\"\nname = \"plate\"\n[input]\nlayout = \"nchw\"\n[output]\ndecoder = \"reader\"\ntext = \"B 12\"\n";
+    let description = folder.write("reader.toml", description);
+    let mut decoders = DecoderRegistry::default();
+    decoders.register("reader", Gives::Attributes, |section| section.read::<Reader>());
+    stages::use_decoders(decoders);
+    let arrived = through(PixelFormat::Rgb, &classify("color", &format!("description=\"{description}\"")), 1, |_| vec![bar(1, 0, "car")]);
+    let results = arrived[0].results().unwrap();
+    let said: Vec<_> = results.detections[0].classifications.iter().map(|said| (&*said.name, &said.outcome)).collect();
+    assert_eq!(said, [("plate", &Outcome::Text { text: "B 12".into(), confidence: 0.5 })]);
 }

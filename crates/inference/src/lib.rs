@@ -42,5 +42,8 @@ pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
-pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task, keep_compiled_models_in, prepare_device, register_device};
+pub use spec::{
+    Description, Head, ModelSpec, Source, StageOptions, Task, decoders_in_use, keep_compiled_models_in, prepare_device, register_device,
+    use_decoders,
+};
 pub use window::{Ticket, Window};

@@ -224,6 +224,19 @@ pub fn register_device(device: Arc<dyn Device>) {
     devices.push((N_REGISTERED.fetch_add(1, Ordering::Relaxed) + 1, device));
 }
 
+/// The decoders of the elements of this process, see [`use_decoders`].
+static DECODERS: RwLock<Option<DecoderRegistry>> = RwLock::new(None);
+
+/// Makes these the decoders that descriptions of elements can name, for elements that are made from then on.
+pub fn use_decoders(decoders: DecoderRegistry) {
+    *DECODERS.write().unwrap() = Some(decoders);
+}
+
+/// Those of [`use_decoders`], or the ones that are built in.
+pub fn decoders_in_use() -> DecoderRegistry {
+    DECODERS.read().unwrap().clone().unwrap_or_default()
+}
+
 /// All devices; and of the one with this name, if it is of the application's own, which registration it is, else 0.
 pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
     let mut core = devices::core().clone();
