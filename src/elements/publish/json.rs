@@ -22,7 +22,7 @@
 //! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
 //! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are
 //! left out. Numbers that JSON has no word for (NaN, infinite) are null. Geometry has keys of its own, with places in parts of the frame:
-//! [`geometry`](super::geometry) has them. Knows no GStreamer.
+//! `geometry` has them. Knows no GStreamer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
