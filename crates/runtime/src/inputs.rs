@@ -91,7 +91,7 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
 /// - `()`: nothing, all inputs stay as they are;
 /// - one value: goes to the only input;
 /// - a list: goes to the first inputs in order, and may be shorter than their number;
-/// - pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map; [`inputs!`](crate::inputs) mixes kinds
+/// - pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map; [`inputs!`](macro@crate::inputs) mixes kinds
 ///   of keys and values;
 /// - the [`Results`] of another run, each to the input of the same name.
 ///

@@ -23,7 +23,7 @@
 //! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
 //!   by the run and freed when the device returns.
 //!
-//! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`inputs`], [`results`],
+//! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
 //! [`variable`], [`device`], [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
