@@ -24,7 +24,7 @@ pub enum ErrorKind {
     Unsupported,
 }
 
-/// An error of [`crate::tensor`], [`crate::frame`] or [`crate::vision`].
+/// An error of this crate, and of the crates of frames and vision over it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
