@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use roiflow::frame::{Frame, Outcome, PixelFormat, Point, Rect, Size};
-use roiflow::stages::{Classifier, Detector, StageOptions};
+use roiflow::stages::{Classifier, Detector, Engine, StageOptions};
 use roiflow::tensor::{Error, ErrorKind, Result};
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawDetection, Reads, Results};
 
@@ -67,13 +67,15 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut decoders = DecoderRegistry::default();
     decoders.register("corners", Gives::Objects, |section| BoxDecoder::new(Corners, section));
     decoders.register("warmth", Gives::Attributes, |section| section.read::<Warmth>());
+    let engine = Engine::new(roiflow::devices::core().clone());
+    engine.set_decoders(decoders);
     let folder = std::env::temp_dir().join(format!("roiflow-decoder-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let options = |model: &str, description: &str| -> std::io::Result<StageOptions> {
         let path = folder.join(format!("{model}.toml"));
         std::fs::write(&path, description)?;
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(format!("{model}.onnx"));
-        Ok(StageOptions { model, description: Some(path), decoders: decoders.clone(), ..StageOptions::default() })
+        Ok(StageOptions { model, description: Some(path), engine: engine.clone(), ..StageOptions::default() })
     };
     let detection = "version = 1\ntask = \"detection\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"corners\"\n";
     let detector = Detector::new(&options("rectangle", detection)?)?;

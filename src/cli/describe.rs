@@ -89,7 +89,7 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     }
     description = match &args.labels_file {
         Some(file) => description.with_labels(file)?,
-        None => description.with_own_labels()?,
+        None => description.with_own_labels(&options.engine)?,
     };
     if open.is_empty() {
         ModelSpec::of_description(&description, &options, &info)?;

@@ -111,7 +111,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         _ => None,
     };
     if cli.allow_outside_files {
-        crate::stages::spec::allow_outside_files(true);
+        crate::stages::Engine::of_process().allow_outside_files(true);
     }
     init_log(cli.log, terminal, trace.clone());
     let done = match cli.command {

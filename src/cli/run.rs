@@ -192,9 +192,10 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let secret_files = args.input_credentials.iter().chain(&password_file).map(|path| ("credentials", path.as_path()));
     outputs::check(plans.iter().flatten(), args.trace.as_deref(), &secret_files.collect::<Vec<_>>())?;
 
-    stages::keep_compiled_models_in(folders::model_cache());
+    let engine = stages::Engine::of_process();
+    engine.set_cache_folder(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
-    let _until_the_end: Vec<_> = devices.iter().map(|device| stages::prepare_device(device.as_deref())).collect();
+    let _until_the_end: Vec<_> = devices.iter().map(|device| engine.prepare_device(device.as_deref())).collect();
     let interrupt = Interrupt::default();
     signals::handle(&interrupt, trace.as_ref(), terminal)?;
     let begin = Instant::now();

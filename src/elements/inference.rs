@@ -86,6 +86,11 @@ unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
 }
 
 impl Inference {
+    /// Loads models with this engine from the next start on.
+    pub(super) fn set_engine(&self, engine: stages::Engine) {
+        self.imp().settings.lock().unwrap().model.options.engine = engine;
+    }
+
     /// The stage, once it is put to work.
     pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
         self.imp().driver.stage()

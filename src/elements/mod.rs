@@ -66,6 +66,8 @@ use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
+use crate::stages;
+
 /// The name of an element in a pipeline, and its type.
 type Entry = (&'static str, fn() -> glib::Type);
 
@@ -106,6 +108,13 @@ pub fn register_static() -> Result<(), glib::BoolError> {
         gst::Element::register(None, video_file::NAME, gst::Rank::NONE, video_file::VideoFile::static_type())
     })
     .clone()
+}
+
+/// Makes the inference elements in this bin load their models with this engine, from their next start on. Without a call they use that of
+/// the process, [`stages::Engine::of_process`].
+pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
+    let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
+    elements.filter_map(|element| element.downcast::<inference::Inference>().ok()).for_each(|element| element.set_engine(engine.clone()));
 }
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {

@@ -36,13 +36,7 @@ pub(super) struct ModelSettings {
 
 impl Default for ModelSettings {
     fn default() -> Self {
-        Self {
-            options: stages::StageOptions {
-                sharing: Sharing::Alike,
-                decoders: stages::decoders_in_use(),
-                ..stages::StageOptions::default()
-            },
-        }
+        Self { options: stages::StageOptions { sharing: Sharing::Alike, ..stages::StageOptions::default() } }
     }
 }
 

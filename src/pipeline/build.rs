@@ -39,6 +39,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             }),
         );
     }
+    elements::set_engine(&pipeline, &plan.engine);
     upright::keep(&pipeline);
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A file is shown at its own pace.

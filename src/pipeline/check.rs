@@ -6,7 +6,7 @@ use gstreamer as gst;
 use super::graph::{Graph, Structure};
 use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
-use crate::stages::{Classifier, Detector, StageOptions};
+use crate::stages::{Classifier, Detector, Engine, StageOptions};
 
 /// Checks a description with these values: its parameters, its graph, the elements and properties, and that each model can be loaded and
 /// is described. Gives the names of parameters that need a value and have none; of what depends on them nothing is known.
@@ -37,7 +37,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
             continue;
         }
         if let Some(found) = pipeline.by_name(&element.name) {
-            check_model(&element.factory, &found).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
+            check_model(&element.factory, &found, &plan.engine).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
         }
     }
     Ok(missing)
@@ -70,7 +70,7 @@ fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
 }
 
 /// Loads the model of an inference element as the element would.
-fn check_model(factory: &str, element: &gst::Element) -> Result<(), String> {
+fn check_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<(), String> {
     if !["roidetect", "roiclassify"].contains(&factory) {
         return Ok(());
     }
@@ -88,6 +88,7 @@ fn check_model(factory: &str, element: &gst::Element) -> Result<(), String> {
         labels_file: text("labels-file").map(Into::into),
         threshold: threshold("threshold"),
         config: text("config"),
+        engine: engine.clone(),
         ..StageOptions::default()
     };
     let loaded = match factory {

@@ -9,7 +9,7 @@ use super::spec::{Parameter, ParameterType};
 use super::{Error, Input, Pictures, Result, Spec, outputs, pictures_out, properties};
 use crate::publish::IfExists;
 use crate::redaction;
-use crate::stages::did_you_mean;
+use crate::stages::{Engine, did_you_mean};
 
 /// Where results go.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,6 +60,8 @@ pub struct Plan {
     pub outputs: Outputs,
     /// When to end, and how long to wait for the source.
     pub limits: Limits,
+    /// Whose devices, decoders and compiled models the elements use; at first that of the process.
+    pub engine: Engine,
 }
 
 /// A property to set before the pipeline starts.
@@ -142,7 +144,18 @@ impl Plan {
             }
         }
         let (name, path, limits) = (spec.file.name.clone(), spec.path.clone(), Limits::default());
-        Ok(Self { name, path, line: graph.line, assignments, elements: graph.elements, literals: graph.literals, input, outputs, limits })
+        Ok(Self {
+            name,
+            path,
+            line: graph.line,
+            assignments,
+            elements: graph.elements,
+            literals: graph.literals,
+            input,
+            outputs,
+            limits,
+            engine: Engine::default(),
+        })
     }
 }
 

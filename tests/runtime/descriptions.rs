@@ -126,7 +126,7 @@ fn what_is_written_down_says_the_same() {
         let options = StageOptions { model: file.clone(), ..StageOptions::default() };
         let (begun, open) = Description::begin(&options, &info).unwrap();
         assert!(open.is_empty(), "{open:?}");
-        let path = scratch.file("written.toml", begun.with_own_labels().unwrap().text);
+        let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
         assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
         // With other labels it differs in these alone.

@@ -30,7 +30,7 @@ fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
         error.to_string()
     })?;
     // What is written down is the same description.
-    let written = Description::find(&options, info).and_then(|found| found.with_own_labels()).unwrap();
+    let written = Description::find(&options, info).and_then(|found| found.with_own_labels(&options.engine)).unwrap();
     let path = scratch.file("written.toml", &written.text);
     let named = StageOptions { description: Some(path), model_proc: None, ..options };
     let again = ModelSpec::load(&named, info).unwrap_or_else(|error| panic!("{error}\n{}", written.text));

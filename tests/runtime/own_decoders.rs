@@ -7,7 +7,7 @@ use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect,
 use roiflow::runtime::ErrorKind;
 use roiflow::stages::classifier::Classified;
 use roiflow::stages::detector::DetectedInRegions;
-use roiflow::stages::{Classifier, Detector, Permit, Region, StageOptions};
+use roiflow::stages::{Classifier, Detector, Engine, Permit, Region, StageOptions};
 use roiflow::tensor::Result;
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
 
@@ -218,7 +218,9 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     let mut decoders = DecoderRegistry::default();
     decoders.register("middle", Gives::Objects, |section| BoxDecoder::new(section.read::<Middle>()?, section));
     decoders.register("fixed", Gives::Anything, |section| section.read::<Fixed>());
-    let options = |model: &str, output: &str| StageOptions { decoders: decoders.clone(), ..options(&scratch, model, output) };
+    let engine = Engine::new(roiflow::devices::core().clone());
+    engine.set_decoders(decoders);
+    let options = |model: &str, output: &str| StageOptions { engine: engine.clone(), ..options(&scratch, model, output) };
     let detector = |output: &str| Detector::new(&options("rectangle.onnx", output));
     let middle = detector("decoder = \"middle\"\nclass = 1\nlabels = [\"one\", \"other\"]").unwrap();
     assert_eq!(&*middle.spec().heads[0].decoder_name, "middle");
@@ -277,7 +279,9 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let scratch = Scratch::new("geometry");
     let mut decoders = DecoderRegistry::default();
     decoders.register("pin", Gives::Anything, |section| section.read::<Pin>());
-    let options = |model: &str, output: &str| StageOptions { decoders: decoders.clone(), ..options(&scratch, model, output) };
+    let engine = Engine::new(roiflow::devices::core().clone());
+    engine.set_decoders(decoders);
+    let options = |model: &str, output: &str| StageOptions { engine: engine.clone(), ..options(&scratch, model, output) };
     let black = |width: u32, height: u32| {
         Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
     };

@@ -8,7 +8,7 @@ use roiflow::frame::{Classification, Detection, Frame, ObjectId, Outcome, PixelF
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{Error, ErrorKind, Result};
 use roiflow::stages::classifier::Classified;
-use roiflow::stages::{Classifier, Detector, Permit, Scheduling, Sharing, StageOptions, register_device};
+use roiflow::stages::{Classifier, Detector, Engine, Permit, Scheduling, Sharing, StageOptions};
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
@@ -22,7 +22,7 @@ impl Scripted {
     /// Registers the device under this name.
     fn register(name: &str, script: Script) -> Arc<Self> {
         let script = Arc::new(Script { executor: Some(Arc::new(Pool::new("null", 2).unwrap())), ..script });
-        register_device(Arc::new(NullDevice::instance(name, script.clone())));
+        Engine::of_process().register_device(Arc::new(NullDevice::instance(name, script.clone())));
         Arc::new(Self { name: name.to_owned(), script })
     }
 
@@ -421,4 +421,28 @@ fn a_stage_may_be_dropped_by_who_takes_its_result() {
     receive(&receiver);
     assert!(begin.elapsed() < Duration::from_secs(4), "it does not wait for itself");
     eventually(move || Arc::strong_count(&device.script) == before);
+}
+
+#[test]
+fn engines_share_neither_devices_nor_compiled_models() {
+    let script = Arc::new(Script { executor: Some(Arc::new(Pool::new("null", 2).unwrap())), ..means() });
+    let device = Arc::new(NullDevice::instance("NULL.of-engines", script.clone()));
+    let engines = [(); 2].map(|()| Engine::new(roiflow::devices::core().clone()));
+    let options = |engine: &Engine| StageOptions {
+        model: tiny("rectangle.onnx"),
+        device: Some("NULL.of-engines".to_owned()),
+        sharing: Sharing::Alike,
+        engine: engine.clone(),
+        ..StageOptions::default()
+    };
+    engines[0].register_device(device.clone());
+    let first = Detector::new(&options(&engines[0])).unwrap();
+    let same = Detector::new(&options(&engines[0])).unwrap();
+    assert_eq!(script.n_compiled(), 1);
+    assert_eq!(Detector::new(&options(&engines[1])).unwrap_err().kind(), ErrorKind::NotFound);
+    engines[1].register_device(device);
+    let other = Detector::new(&options(&engines[1])).unwrap();
+    assert_eq!(script.n_compiled(), 2);
+    assert_eq!(Detector::new(&options(Engine::of_process())).unwrap_err().kind(), ErrorKind::NotFound);
+    drop((first, same, other));
 }

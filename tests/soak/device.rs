@@ -42,7 +42,7 @@ impl Faulty {
             executor: Some(Arc::new(Pool::new("soak", 2).expect("two threads"))),
             ..Script::computing(move |io, _| of_runs.run(io))
         };
-        roiflow::stages::register_device(Arc::new(NullDevice::instance(&format!("NULL.{name}"), Arc::new(script))));
+        roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance(&format!("NULL.{name}"), Arc::new(script))));
         faulty
     }
 

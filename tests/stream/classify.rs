@@ -5,8 +5,8 @@ use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 
-use roiflow::stages;
 use roiflow::vision::decode::{Decoder, DecoderRegistry, Gives, Output, RawAttribute, Results};
+use roiflow::{elements, stages};
 
 use crate::harness::{
     Arrived, Folder, attach, caps, classify, collect, detect, feed, labels, on_buffers, picture, pipeline, results, run, tiny,
@@ -315,14 +315,25 @@ impl Decoder for Reader {
 }
 
 #[test]
-fn decoders_of_the_application_serve_its_elements() {
+fn elements_use_the_decoders_of_the_engine_that_a_program_gives_them() {
     let folder = Folder::new("own decoder");
     let description = "version = 1\ntask = \"classification\"\nname = \"plate\"\n[input]\nlayout = \"nchw\"\n[output]\ndecoder = \"reader\"\ntext = \"B 12\"\n";
     let description = folder.write("reader.toml", description);
     let mut decoders = DecoderRegistry::default();
     decoders.register("reader", Gives::Attributes, |section| section.read::<Reader>());
-    stages::use_decoders(decoders);
-    let arrived = through(PixelFormat::Rgb, &classify("color", &format!("description=\"{description}\"")), 1, |_| vec![bar(1, 0, "car")]);
+    let engine = stages::Engine::new(roiflow::devices::core().clone());
+    engine.set_decoders(decoders);
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",
+        classify("color", &format!("description=\"{description}\""))
+    );
+    let pipeline = pipeline(&line);
+    elements::set_engine(&pipeline, &engine);
+    attach(&pipeline, |n| results(SIZE, n, vec![bar(1, 0, "car")]));
+    let arrived = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), [bars()]);
+    assert_eq!(run(&pipeline).error, None);
+    let arrived = arrived.lock().unwrap();
     let results = arrived[0].results().unwrap();
     let said: Vec<_> = results.detections[0].classifications.iter().map(|said| (&*said.name, &said.outcome)).collect();
     assert_eq!(said, [("plate", &Outcome::Text { text: "B 12".into(), confidence: 0.5 })]);

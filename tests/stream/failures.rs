@@ -52,7 +52,7 @@ impl Scripted {
                 Ok(())
             })
         };
-        roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+        roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
         scripted
     }
 

@@ -208,7 +208,7 @@ impl Slow {
                 compute(io)
             })
         };
-        roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+        roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
         slow
     }
 
@@ -260,7 +260,7 @@ pub fn detect_compiled_through(gate: &Arc<Gate>, name: &str) -> String {
     init();
     let name = format!("NULL.{name}");
     let script = Script { compile_gate: Some(gate.clone()), ..Script::default() };
-    roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+    roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
     detect("rectangle", &format!("device={name}"))
 }
 

@@ -43,7 +43,7 @@ impl Numbered {
                 Ok(())
             })
         };
-        roiflow::stages::register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
+        roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance(&name, Arc::new(script))));
         numbered
     }
 

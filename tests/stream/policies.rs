@@ -395,7 +395,7 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
         io.output(0, &[1, 1, 6])?.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
         Ok(())
     });
-    roiflow::stages::register_device(Arc::new(NullDevice::instance("NULL.busy", Arc::new(script))));
+    roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.busy", Arc::new(script))));
     let n_rigs = 1 + 2 * std::thread::available_parallelism().unwrap().get();
     let mut rigs: Vec<Rig> = (0..n_rigs)
         .map(|idx| {

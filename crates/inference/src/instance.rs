@@ -1,4 +1,4 @@
-//! Compiled models with their requests, shared by all stages of the process that ask for the same.
+//! Compiled models with their requests, shared by all stages of an engine that ask for the same.
 //!
 //! What counts as the same is what the compiled model and its requests are made of: [`Settings`]. How a picture becomes an input, how
 //! outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them along. The register holds
@@ -11,12 +11,12 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::copies::Copies;
 use super::dispatch::{Job, Queue, Rows};
-use super::spec::{DEFAULT_DEVICE, core_for, with_described_size};
+use super::spec::{DEFAULT_DEVICE, with_described_size};
 use super::{ModelSpec, Permit, StageOptions};
 use crate::frame::{Frame, PixelFormat, Size};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
@@ -155,10 +155,12 @@ enum Key {
 /// Where one instance is, if it is, with its task; locked while it is made.
 type Place = Arc<Mutex<Option<(&'static str, Weak<dyn Any + Send + Sync>)>>>;
 
-static PLACES: LazyLock<Mutex<HashMap<Key, Place>>> = LazyLock::new(Mutex::default);
+/// The compiled models of an engine.
+#[derive(Default)]
+pub(super) struct Instances(Mutex<HashMap<Key, Place>>);
 
-fn place(key: Key) -> Place {
-    let mut places = PLACES.lock().unwrap();
+fn place(instances: &Instances, key: Key) -> Place {
+    let mut places = instances.0.lock().unwrap();
     places.retain(|_, place| {
         // Who loads holds a share of it.
         Arc::strong_count(place) > 1
@@ -170,7 +172,7 @@ fn place(key: Key) -> Place {
 /// The instance that these options ask for: one that is there, or a new one. `task` says what its jobs are; `runs_regions` that a
 /// frame may have several of them.
 pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_regions: bool) -> Result<Arc<Instance<J>>> {
-    let (core, generation) = core_for(options.device.as_deref());
+    let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
     let compile = |settings| make::<J>(&core, options, settings, runs_regions);
     let (key, name) = match &options.sharing {
@@ -178,7 +180,7 @@ pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_
         Sharing::Alike => (Key::Alike(task, settings.clone().filled_in()), None),
         Sharing::Named(name) => (Key::Named(name.clone()), Some(name)),
     };
-    let place = place(key);
+    let place = place(options.engine.instances(), key);
     let mut held = place.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((its_task, there)) = &*held
         && let Some(there) = there.upgrade()

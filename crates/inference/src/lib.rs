@@ -4,6 +4,7 @@
 //! - [`image_input`] makes a frame, or a region of one, the input of a request.
 //! - [`Detector`] and [`Classifier`] run jobs on a bounded set of requests, which those who ask for the same model can share
 //!   ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes jobs back that have not begun.
+//! - An [`Engine`] is what stages share: devices, decoders, compiled models.
 //! - [`flow`] is the life of a stream as a state machine.
 //! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
 //!
@@ -15,6 +16,7 @@ pub mod classifier;
 mod copies;
 pub mod detector;
 mod dispatch;
+pub mod engine;
 pub mod flow;
 pub mod image;
 mod instance;
@@ -38,12 +40,10 @@ pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use classifier::Classifier;
 pub use detector::Detector;
 pub use dispatch::{Scheduling, StageStats, StepStats};
+pub use engine::{Engine, Preparing};
 pub use image::image_input;
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
-pub use spec::{
-    Description, Head, ModelSpec, Source, StageOptions, Task, decoders_in_use, keep_compiled_models_in, prepare_device, register_device,
-    use_decoders,
-};
+pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task};
 pub use window::{Ticket, Window};

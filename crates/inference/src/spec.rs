@@ -18,26 +18,22 @@ mod schema;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use self::input::WrittenInput;
 use super::labels::Labels;
-use super::{Scheduling, Sharing};
-use crate::devices;
+use super::{Engine, Scheduling, Sharing};
 use crate::frame::Size;
-use crate::runtime::device::Device;
-use crate::runtime::{CompiledModel, Config, Core, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::Shape;
-use crate::vision::decode::{DecoderRegistry, Gives};
+use crate::vision::decode::Gives;
 use crate::vision::{Cut, Preprocess};
 
 pub use self::description::{Description, Source};
 pub use self::output::Head;
-pub use self::outside::allow_outside_files;
 
 /// What a user asks of a stage. Everything but `model` may be left open.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -74,8 +70,8 @@ pub struct StageOptions {
     pub batch_timeout: Option<Duration>,
     /// With whom the compiled model and its requests are shared.
     pub sharing: Sharing,
-    /// The decoders that the description can name; the default has those that are built in.
-    pub decoders: DecoderRegistry,
+    /// Whose devices, decoders and compiled models the stage uses; the default is that of the process.
+    pub engine: Engine,
 }
 
 /// The device that is used where none is named.
@@ -212,76 +208,10 @@ impl ModelSpec {
     }
 }
 
-/// Devices of the application's own, beside those that are built in, each with the number of its registration.
-static MORE_DEVICES: RwLock<Vec<(u64, Arc<dyn Device>)>> = RwLock::new(Vec::new());
-
-/// Makes a device of the application's own known to the stages and elements of this process, by its name; one of the same name is
-/// replaced, for models that are loaded from then on.
-pub fn register_device(device: Arc<dyn Device>) {
-    static N_REGISTERED: AtomicU64 = AtomicU64::new(0);
-    let mut devices = MORE_DEVICES.write().unwrap();
-    devices.retain(|(_, known)| known.name() != device.name());
-    devices.push((N_REGISTERED.fetch_add(1, Ordering::Relaxed) + 1, device));
-}
-
-/// The decoders of the elements of this process, see [`use_decoders`].
-static DECODERS: RwLock<Option<DecoderRegistry>> = RwLock::new(None);
-
-/// Makes these the decoders that descriptions of elements can name, for elements that are made from then on.
-pub fn use_decoders(decoders: DecoderRegistry) {
-    *DECODERS.write().unwrap() = Some(decoders);
-}
-
-/// Those of [`use_decoders`], or the ones that are built in.
-pub fn decoders_in_use() -> DecoderRegistry {
-    DECODERS.read().unwrap().clone().unwrap_or_default()
-}
-
-/// All devices; and of the one with this name, if it is of the application's own, which registration it is, else 0.
-pub(super) fn core_for(device: Option<&str>) -> (Core, u64) {
-    let mut core = devices::core().clone();
-    let more = MORE_DEVICES.read().unwrap();
-    more.iter().for_each(|(_, device)| core.register(device.clone()));
-    let generation = more.iter().find(|(_, known)| device == Some(known.name())).map_or(0, |(generation, _)| *generation);
-    (core, generation)
-}
-
-/// Loads the library of a device on a thread of its own, for who knows the device before the first stage is made: a decoder's libraries
-/// may take as long, and a process loads one library at a time.
-pub fn prepare_device(name: Option<&str>) -> Preparing {
-    let name = name.unwrap_or(DEFAULT_DEVICE).to_owned();
-    let prepare = move || core_for(Some(&name)).0.prepare(&name);
-    // Without the thread all is loaded with the first model.
-    Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
-}
-
-/// A device that is being prepared. Dropped, it waits until that is done: a process must not end while a library is loaded.
-#[must_use = "dropped, it waits until the device is prepared"]
-#[derive(Debug)]
-pub struct Preparing(Option<std::thread::JoinHandle<bool>>);
-
-impl Drop for Preparing {
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
-            let _prepared = thread.join();
-        }
-    }
-}
-
-/// Where compiled models are kept unless their options say otherwise, see [`keep_compiled_models_in`].
-static CACHE_FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
-
-/// From now on engines that can keep the models that are compiled for the stages and elements of this process in this folder, or
-/// nowhere, unless a model's own options name one. The first call counts. Without a call it is the folder that the variable
-/// `ROIFLOW_CACHE_DIR` names, or none.
-pub fn keep_compiled_models_in(folder: Option<PathBuf>) {
-    let _first = CACHE_FOLDER.set(folder);
-}
-
 impl StageOptions {
     /// The same model, and nothing asked of it.
     pub(super) fn of_model_alone(&self) -> Self {
-        Self { model: self.model.clone(), ..Self::default() }
+        Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
 
     /// The options of the compiled model, without batches: those are gathered here, not behind the requests.
@@ -289,8 +219,7 @@ impl StageOptions {
         let mut config = Config::default();
         config.set_all(self.config.as_deref().unwrap_or_default()).map_err(|error| error.context("config"))?;
         if config.cache_folder.is_none() {
-            let named = || std::env::var_os("ROIFLOW_CACHE_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
-            config.cache_folder = CACHE_FOLDER.get().cloned().unwrap_or_else(named);
+            config.cache_folder = self.engine.cache_folder();
         }
         let given = Config::default();
         if (config.batch_size, config.batch_timeout) != (given.batch_size, given.batch_timeout) {
@@ -307,7 +236,7 @@ impl StageOptions {
 /// # Errors
 /// As [`ModelSpec::load`], and what reading and compiling say.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
-    let (core, _) = core_for(options.device.as_deref());
+    let (core, _) = options.engine.core_for(options.device.as_deref());
     let config = options.config()?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let model = with_described_size(&core.read_model(&options.model)?, options)?;

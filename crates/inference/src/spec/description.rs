@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc, output, outside};
+use crate::Engine;
 use crate::labels::Labels;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 
@@ -42,9 +43,11 @@ impl Source {
     }
 
     /// A file of labels that the description names.
-    pub(super) fn labels(&self, file: &Path) -> Result<Labels> {
+    pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
-            Self::Named(path) | Self::Beside(path) => Labels::read(&outside::file_of(path, "labels-file", file)?),
+            Self::Named(path) | Self::Beside(path) => {
+                Labels::read(&outside::file_of(path, "labels-file", file, engine.allows_outside_files())?)
+            }
             Self::Known { .. } => known::labels(file),
             Self::Model(_) => Labels::read(file),
         }
@@ -168,12 +171,12 @@ impl Description {
     ///
     /// # Errors
     /// If such a file can't be read.
-    pub fn with_own_labels(&self) -> Result<Self> {
+    pub fn with_own_labels(&self, engine: &Engine) -> Result<Self> {
         let mut text = String::with_capacity(self.text.len());
         for line in self.text.lines() {
             let file = line.split_once('=').filter(|(key, _)| key.trim() == "labels-file");
             match file.and_then(|_| line.parse::<toml::Table>().ok()).as_ref().and_then(|table| table["labels-file"].as_str()) {
-                Some(file) => text.push_str(&draft::labels_line(&self.source.labels(Path::new(file))?)),
+                Some(file) => text.push_str(&draft::labels_line(&self.source.labels(Path::new(file), engine)?)),
                 None => text.push_str(line),
             }
             text.push('\n');

@@ -183,8 +183,12 @@ mod tests {
             let source = Source::Known { name: known.name, by_checksum: true };
             let as_it_is = Description { source, text: known.text.to_owned(), assumed: Vec::new() };
             let mut expected: toml::Table = known.text.parse().unwrap();
-            let written: toml::Table =
-                as_it_is.with_own_labels().unwrap().text.parse().unwrap_or_else(|error| panic!("{}: {error}", known.name));
+            let written: toml::Table = as_it_is
+                .with_own_labels(&crate::Engine::default())
+                .unwrap()
+                .text
+                .parse()
+                .unwrap_or_else(|error| panic!("{}: {error}", known.name));
             if let Some(file) = expected["output"].as_table_mut().and_then(|output| output.remove("labels-file")) {
                 let labels = labels(Path::new(file.as_str().unwrap())).unwrap();
                 let names = (0..labels.len() as u32).map(|class_id| toml::Value::String(labels.get(class_id).unwrap().to_string()));

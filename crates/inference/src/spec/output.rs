@@ -143,7 +143,7 @@ impl Context<'_> {
         options: Option<&StageOptions>,
         assumed: &mut Vec<String>,
     ) -> Result<(Vec<Head>, u32)> {
-        let (info, registry) = (self.info, &self.options.decoders);
+        let (info, registry) = (self.info, &self.options.engine.decoders());
         let HeadKeys { decoder, tensor, tensors } = section.read().map_err(|error| wrong_key(&error))?;
         let decoder_name = match decoder {
             Some(decoder) => self.known(decoder)?,
@@ -208,7 +208,7 @@ impl Context<'_> {
 
     /// The name of a decoder, if there is one that gives what the task wants.
     fn known(&self, decoder: String) -> Result<String> {
-        let registry = &self.options.decoders;
+        let registry = &self.options.engine.decoders();
         if registry.gives(&decoder).is_some_and(|gives| [self.task.gives(), Gives::Anything].contains(&gives)) {
             return Ok(decoder);
         }
@@ -219,7 +219,7 @@ impl Context<'_> {
     /// The name of the only decoder that reads the model's outputs.
     fn deduced(&self, tensors: &BTreeMap<String, String>, assumed: &mut Vec<String>) -> Result<&'static str> {
         if self.task == Task::Classification {
-            let names = self.options.decoders.names_of(Gives::Attributes).collect::<Vec<_>>().join(", ");
+            let names = self.options.engine.decoders().names_of(Gives::Attributes).collect::<Vec<_>>().join(", ");
             return Err(config(format!("[output] `decoder` is not given for classification: expected one of {names}")));
         }
         let registry = DecoderRegistry::built_in();
@@ -290,7 +290,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
         (None, Some(file)) if file.as_os_str().is_empty() => {
             Err(config("[output] `labels-file`: expected the name of a file, got none; leave it out if classes have no names".to_owned()))
         }
-        (None, Some(file)) => context.source.labels(file),
+        (None, Some(file)) => context.source.labels(file, &context.options.engine),
         (None, None) => Ok(Labels::default()),
     }
 }

@@ -4,33 +4,18 @@
 //! in every result. What the user names directly, by a property or an option, is not looked at here.
 
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
 
 use super::config;
 use crate::runtime::Result;
 
-/// Whether descriptions may name files outside their folders; [`allow_outside_files`] sets it.
-static ALLOWED: OnceLock<bool> = OnceLock::new();
-
-/// From now on descriptions that this process reads may, or may not, name files outside their folders. The first call counts. Without
-/// a call they may if the variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
-pub fn allow_outside_files(allowed: bool) {
-    let _first = ALLOWED.set(allowed);
-}
-
-fn is_allowed() -> bool {
-    let by_environment = || std::env::var_os("ROIFLOW_ALLOW_OUTSIDE_FILES").is_some_and(|value| !value.is_empty() && value != "0");
-    ALLOWED.get().copied().unwrap_or_else(by_environment)
-}
-
 /// The file that the description at `description` names with `key`.
 ///
 /// # Errors
-/// `Config` if it lies outside the description's folder, by its path or by a symlink, and that is not allowed.
-pub(super) fn file_of(description: &Path, key: &str, file: &Path) -> Result<PathBuf> {
+/// Unless that is allowed, `Config` if it lies outside the description's folder, by its path or by a symlink.
+pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bool) -> Result<PathBuf> {
     let folder = description.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let joined = folder.join(file);
-    if is_allowed() {
+    if is_allowed {
         return Ok(joined);
     }
     let refused = |is: &str| {
@@ -90,7 +75,7 @@ mod tests {
             ("link", Some("link that leads outside")),
             ("up/secret", Some("link that leads outside")),
         ] {
-            let said = file_of(&description, "labels-file", Path::new(file)).map_err(|error| error.to_string());
+            let said = file_of(&description, "labels-file", Path::new(file), false).map_err(|error| error.to_string());
             match parts {
                 None => assert!(said.is_ok(), "{file}: {said:?}"),
                 Some(part) => {

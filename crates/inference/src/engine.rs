@@ -1,0 +1,147 @@
+//! What the stages of a program share: devices, decoders, compiled models, and where files may lie.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, RwLock};
+
+use super::instance::Instances;
+use super::spec::DEFAULT_DEVICE;
+use crate::devices;
+use crate::runtime::Core;
+use crate::runtime::device::Device;
+use crate::vision::decode::DecoderRegistry;
+
+/// Devices, decoders, compiled models and rules about files. A handle: clones share them.
+///
+/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) says which one a stage belongs to; the
+/// default is [`Engine::of_process`].
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    core: Core,
+    /// Devices of the application's own, each with the number of its registration.
+    devices: RwLock<Vec<(u64, Arc<dyn Device>)>>,
+    n_registered: AtomicU64,
+    decoders: RwLock<DecoderRegistry>,
+    cache_folder: OnceLock<Option<PathBuf>>,
+    allows_outside_files: OnceLock<bool>,
+    instances: Instances,
+}
+
+impl Engine {
+    /// An engine with the devices of this core and the built-in decoders.
+    pub fn new(core: Core) -> Self {
+        Self(Arc::new(Shared {
+            core,
+            devices: RwLock::default(),
+            n_registered: AtomicU64::new(0),
+            decoders: RwLock::default(),
+            cache_folder: OnceLock::new(),
+            allows_outside_files: OnceLock::new(),
+            instances: Instances::default(),
+        }))
+    }
+
+    /// The default engine of this process, with all built-in devices.
+    pub fn of_process() -> &'static Self {
+        static OF_PROCESS: LazyLock<Engine> = LazyLock::new(|| Engine::new(devices::core().clone()));
+        &OF_PROCESS
+    }
+
+    /// Adds a device, by its name. One of the same name is replaced, for models that are loaded from then on.
+    pub fn register_device(&self, device: Arc<dyn Device>) {
+        let mut devices = self.0.devices.write().unwrap();
+        devices.retain(|(_, known)| known.name() != device.name());
+        devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
+    }
+
+    /// All devices; and of the one with this name, if it was registered here, which registration it is, else 0.
+    pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
+        let mut core = self.0.core.clone();
+        let more = self.0.devices.read().unwrap();
+        more.iter().for_each(|(_, device)| core.register(device.clone()));
+        let generation = more.iter().find(|(_, known)| device == Some(known.name())).map_or(0, |(generation, _)| *generation);
+        (core, generation)
+    }
+
+    /// Loads the library of a device on a separate thread, for a caller that knows the device before the first stage is made: the libraries
+    /// of a video decoder may take as long, and a process loads one library at a time.
+    pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
+        let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
+        let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
+        // Without the thread, the library is loaded with the first model.
+        Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
+    }
+
+    /// The decoders that descriptions can name.
+    pub fn decoders(&self) -> DecoderRegistry {
+        self.0.decoders.read().unwrap().clone()
+    }
+
+    /// Replaces the decoders that descriptions can name, for models that are loaded from then on.
+    pub fn set_decoders(&self, decoders: DecoderRegistry) {
+        *self.0.decoders.write().unwrap() = decoders;
+    }
+
+    /// Engines that can cache compiled models cache them in this folder, or nowhere, unless a model's own options name a folder. The first
+    /// call counts. Without a call it is the folder in the variable `ROIFLOW_CACHE_DIR`, or none.
+    pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
+        let _first = self.0.cache_folder.set(folder);
+    }
+
+    pub(super) fn cache_folder(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os("ROIFLOW_CACHE_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        self.0.cache_folder.get().cloned().unwrap_or_else(named)
+    }
+
+    /// Whether descriptions may name files outside their folders. The first call counts. Without a call they may if the variable
+    /// `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
+    pub fn allow_outside_files(&self, allowed: bool) {
+        let _first = self.0.allows_outside_files.set(allowed);
+    }
+
+    pub(super) fn allows_outside_files(&self) -> bool {
+        let by_environment = || std::env::var_os("ROIFLOW_ALLOW_OUTSIDE_FILES").is_some_and(|value| !value.is_empty() && value != "0");
+        self.0.allows_outside_files.get().copied().unwrap_or_else(by_environment)
+    }
+
+    /// The compiled models that its stages share.
+    pub(super) fn instances(&self) -> &Instances {
+        &self.0.instances
+    }
+}
+
+/// That of the process.
+impl Default for Engine {
+    fn default() -> Self {
+        Self::of_process().clone()
+    }
+}
+
+/// Whether they are the same engine.
+impl PartialEq for Engine {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Engine").field(&Arc::as_ptr(&self.0)).finish()
+    }
+}
+
+/// A device that is being prepared. Dropping it waits until the device is prepared: a process must not end while a library is loaded.
+#[must_use = "dropped, it waits until the device is prepared"]
+#[derive(Debug)]
+pub struct Preparing(Option<std::thread::JoinHandle<bool>>);
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _prepared = thread.join();
+        }
+    }
+}
