@@ -1,6 +1,5 @@
 //! The part of the product that is fuzzed, under the product's names, without engines and GStreamer.
 
-pub use roiflow_inference as stages;
 pub use roiflow_runtime as runtime;
 pub use roiflow_tensor as tensor;
 pub use roiflow_vision as vision;
@@ -9,4 +8,10 @@ pub use roiflow_vision as vision;
 pub mod frame {
     pub use roiflow_results::*;
     pub use roiflow_vision::frame::*;
+}
+
+/// As the product's.
+pub mod stages {
+    pub use roiflow_inference::*;
+    pub use roiflow_vision::cut::{Cut, Region};
 }

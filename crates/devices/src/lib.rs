@@ -9,32 +9,45 @@
 pub mod auto;
 #[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(any(feature = "cpu", feature = "onnxruntime"))]
 pub mod denormals;
+#[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod engine;
+#[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod exit;
+#[cfg(any(feature = "openvino", feature = "onnxruntime"))]
 pub mod find;
 pub mod folders;
 pub mod heaps;
+#[cfg(any(feature = "openvino", feature = "onnxruntime"))]
 pub mod kept;
+#[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod onnx;
+#[cfg(feature = "onnxruntime")]
 pub mod onnxruntime;
+#[cfg(feature = "openvino")]
 pub mod openvino;
+#[cfg(feature = "cpu")]
 pub mod quiet;
 
 use std::sync::{Arc, OnceLock};
 
 pub use roiflow_runtime::null;
 use roiflow_runtime::{self as runtime, Core};
+#[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 use roiflow_tensor as tensor;
 
-/// The core of this process: all devices, one set of executors.
+/// The core of this process: all devices whose features are on, one set of executors.
 pub fn core() -> &'static Core {
     static CORE: OnceLock<Core> = OnceLock::new();
     CORE.get_or_init(|| {
         let mut core = Core::new();
+        #[cfg(feature = "cpu")]
         core.register(Arc::new(cpu::CpuDevice));
         core.register(Arc::new(null::NullDevice::default()));
+        #[cfg(feature = "openvino")]
         core.register_family(Arc::new(openvino::OpenVino::default()));
+        #[cfg(feature = "onnxruntime")]
         core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
         // Chooses among the others, so it comes last.
         core.register(Arc::new(auto::AutoDevice::new(core.clone())));
