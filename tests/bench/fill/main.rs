@@ -11,9 +11,9 @@ use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-use roiflow_tensor::{self as tensor, ElementType, Memory, Tensor};
-use roiflow_vision::frame::{self, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use roiflow_vision::{self as vision, Anchor, InstructionSet, Preprocess, Resize, Scratch};
+use roiflow_tensor::{ElementType, Memory, Tensor};
+use roiflow_vision::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
+use roiflow_vision::{Anchor, InstructionSet, Preprocess, Resize, Scratch};
 
 type Error = Box<dyn std::error::Error>;
 
