@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, RwLock};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 
 use super::instance::Instances;
 use super::spec::DEFAULT_DEVICE;
@@ -52,7 +52,7 @@ impl Engine {
 
     /// Adds a device, by its name. One of the same name is replaced, for models that are loaded from then on.
     pub fn register_device(&self, device: Arc<dyn Device>) {
-        let mut devices = self.0.devices.write().unwrap();
+        let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|(_, known)| known.name() != device.name());
         devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
     }
@@ -60,7 +60,7 @@ impl Engine {
     /// All devices; and of the one with this name, if it was registered here, which registration it is, else 0.
     pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
         let mut core = self.0.core.clone();
-        let more = self.0.devices.read().unwrap();
+        let more = self.0.devices.read().unwrap_or_else(PoisonError::into_inner);
         more.iter().for_each(|(_, device)| core.register(device.clone()));
         let generation = more.iter().find(|(_, known)| device == Some(known.name())).map_or(0, |(generation, _)| *generation);
         (core, generation)
@@ -77,12 +77,12 @@ impl Engine {
 
     /// The decoders that descriptions can name.
     pub fn decoders(&self) -> DecoderRegistry {
-        self.0.decoders.read().unwrap().clone()
+        self.0.decoders.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the decoders that descriptions can name, for models that are loaded from then on.
     pub fn set_decoders(&self, decoders: DecoderRegistry) {
-        *self.0.decoders.write().unwrap() = decoders;
+        *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
     /// Engines that can cache compiled models cache them in this folder, or nowhere, unless a model's own options name a folder. The first
