@@ -14,6 +14,11 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use elf::abi::{EM_AARCH64, EM_X86_64, PT_LOAD};
+use elf::endian::AnyEndian;
+use elf::file::Class;
+use elf::segment::ProgramHeader;
+use elf::{ElfStream, ParseError};
 pub use libloading::Library;
 
 use crate::folders;
@@ -262,55 +267,29 @@ fn loaded_path(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// What is wrong with it.
 pub fn check_shared_object(path: &Path) -> Result<(), String> {
-    const HEADER_BYTES: usize = 64;
-    const SEGMENT_BYTES: usize = 56;
-    const LOADED: u32 = 1;
-    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
         return Err("it is not a file".to_owned());
     }
     let len = metadata.len();
-    let mut header = [0; HEADER_BYTES];
     let cut = || format!("the file is cut off or damaged ({len} bytes)");
-    if file.read_exact(&mut header).is_err() {
-        return Err(cut());
-    }
-    if header[..4] != *b"\x7fELF" {
-        return Err("it is no shared library".to_owned());
-    }
-    let machine = u16::from_le_bytes([header[18], header[19]]);
+    let library = ElfStream::<AnyEndian, _>::open_stream(file).map_err(|error| match error {
+        ParseError::BadMagic(_) => "it is no shared library".to_owned(),
+        _ => cut(),
+    })?;
     let own = match std::env::consts::ARCH {
-        "x86_64" => Some((62, 2)),
-        "aarch64" => Some((183, 2)),
+        "x86_64" => Some((EM_X86_64, Class::ELF64)),
+        "aarch64" => Some((EM_AARCH64, Class::ELF64)),
         // The loader says it.
         _ => None,
     };
-    if own.is_some_and(|own| own != (machine, header[4])) {
-        return Err(format!(
-            "it is for another processor (machine {machine} of ELF class {}): expected {}",
-            header[4],
-            std::env::consts::ARCH
-        ));
+    let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);
+    if own.is_some_and(|own| own != (machine, class)) {
+        return Err(format!("it is for another processor (machine {machine} of {class:?}): expected {}", std::env::consts::ARCH));
     }
-    if header[4] != 2 || header[5] != 1 {
-        return Ok(());
-    }
-    let u64_at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let segments_at = u64_at(&header, 32);
-    let n_segments = usize::from(u16::from_le_bytes([header[56], header[57]]));
-    let mut segments = vec![0; n_segments * SEGMENT_BYTES];
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(segments_at)).map_err(|error| error.to_string())?;
-    if file.read_exact(&mut segments).is_err() {
-        return Err(cut());
-    }
-    for segment in segments.chunks_exact(SEGMENT_BYTES) {
-        let end = u64_at(segment, 8).checked_add(u64_at(segment, 32));
-        if segment[..4] == LOADED.to_le_bytes() && end.is_none_or(|end| end > len) {
-            return Err(cut());
-        }
-    }
-    Ok(())
+    let is_cut = |segment: &ProgramHeader| segment.p_offset.checked_add(segment.p_filesz).is_none_or(|end| end > len);
+    if library.segments().iter().any(|segment| segment.p_type == PT_LOAD && is_cut(segment)) { Err(cut()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-use ort_sys::{
-    ORT_API_VERSION, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr, OrtTypeInfo,
-    OrtValue,
+use super::ffi::{
+    self, ORT_API_VERSION, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr,
+    OrtTypeInfo, OrtValue,
 };
-
 use crate::engine::{Extent, Said, c_string, one_line};
 use crate::exit;
 use crate::find;
@@ -79,11 +78,7 @@ impl Api {
         let mut cpu_memory = ptr::null_mut();
         // SAFETY: plain values and a place for the answer.
         let status = unsafe {
-            (table.CreateCpuMemoryInfo)(
-                ort_sys::OrtAllocatorType::OrtDeviceAllocator,
-                ort_sys::OrtMemType::OrtMemTypeDefault,
-                &raw mut cpu_memory,
-            )
+            (table.CreateCpuMemoryInfo)(ffi::OrtAllocatorType::OrtDeviceAllocator, ffi::OrtMemType::OrtMemTypeDefault, &raw mut cpu_memory)
         };
         check(table, status)?;
         let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
@@ -184,7 +179,7 @@ impl Api {
         copy
     }
 
-    pub(super) fn allocator(&self) -> Said<*mut ort_sys::OrtAllocator> {
+    pub(super) fn allocator(&self) -> Said<*mut ffi::OrtAllocator> {
         let mut allocator = ptr::null_mut();
         // SAFETY: gives the library's own allocator, which is never freed.
         let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
@@ -369,16 +364,16 @@ impl Drop for RunOptions {
 
 macro_rules! element_types {
     ($($element:ident = $onnx:ident),+ $(,)?) => {
-        fn onnx_of(element: ElementType) -> ort_sys::ONNXTensorElementDataType {
+        fn onnx_of(element: ElementType) -> ffi::ONNXTensorElementDataType {
             match element {
-                $(ElementType::$element => ort_sys::ONNXTensorElementDataType::$onnx,)+
+                $(ElementType::$element => ffi::ONNXTensorElementDataType::$onnx,)+
                 // ONNX Runtime refuses it by name.
-                _ => ort_sys::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+                _ => ffi::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
             }
         }
 
         fn element_of_onnx(code: i32) -> Option<ElementType> {
-            $(if code == ort_sys::ONNXTensorElementDataType::$onnx as i32 {
+            $(if code == ffi::ONNXTensorElementDataType::$onnx as i32 {
                 return Some(ElementType::$element);
             })+
             None

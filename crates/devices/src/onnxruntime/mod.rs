@@ -13,6 +13,7 @@
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
+mod ffi;
 mod model;
 mod nodes;
 mod options;

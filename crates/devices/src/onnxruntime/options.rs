@@ -5,9 +5,8 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use ort_sys::{OrtSession, OrtSessionOptions};
-
 use super::api::{Api, Session};
+use super::ffi::{self, OrtSession, OrtSessionOptions};
 use crate::engine::{Said, c_string};
 
 /// Options of a session that is to be made.
@@ -24,7 +23,7 @@ impl<'a> Options<'a> {
         Ok(Self { api, ptr: NonNull::new(options).ok_or("it gave no session options")? })
     }
 
-    fn set(&self, set: impl FnOnce(&ort_sys::OrtApi, *mut OrtSessionOptions) -> ort_sys::OrtStatusPtr) -> Said<()> {
+    fn set(&self, set: impl FnOnce(&ffi::OrtApi, *mut OrtSessionOptions) -> ffi::OrtStatusPtr) -> Said<()> {
         self.api.check(set(self.api.table(), self.ptr.as_ptr()))
     }
 
@@ -81,7 +80,7 @@ impl<'a> Options<'a> {
     pub(super) fn no_optimization(&self) -> Said<()> {
         // SAFETY: the options live.
         self.set(|table, options| unsafe {
-            (table.SetSessionGraphOptimizationLevel)(options, ort_sys::GraphOptimizationLevel::ORT_DISABLE_ALL)
+            (table.SetSessionGraphOptimizationLevel)(options, ffi::GraphOptimizationLevel::ORT_DISABLE_ALL)
         })
     }
 

@@ -4,9 +4,8 @@ use std::ffi::c_char;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use ort_sys::OrtValue;
-
 use super::api::{RunOptions, Value};
+use super::ffi::OrtValue;
 use super::model::OrtModel;
 use super::nodes::NodeTimes;
 use crate::denormals::FlushDenormals;
