@@ -1,7 +1,7 @@
 //! `roiflow run`: a pipeline description on a video, with a progress bar and a summary.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -16,7 +16,6 @@ use crate::pipeline::{
     self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming,
     outputs, pictures_out, streams,
 };
-use crate::redaction::percent_encoded;
 use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
@@ -81,10 +80,9 @@ pub(super) struct Args {
 
 /// A path that is not UTF-8 becomes a URI, which is.
 fn input_text(input: std::ffi::OsString) -> String {
-    input.into_string().unwrap_or_else(|input| {
-        let path = std::path::absolute(&input).unwrap_or_else(|_| input.into());
-        format!("file://{}", percent_encoded(path.as_os_str().as_encoded_bytes(), "/"))
-    })
+    input
+        .into_string()
+        .unwrap_or_else(|input| pipeline::file_uri(Path::new(&input)).unwrap_or_else(|_| input.to_string_lossy().into_owned()))
 }
 
 pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {

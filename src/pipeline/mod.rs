@@ -58,4 +58,4 @@ pub use plan::{Outputs, Plan};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};
-pub use uri::Uri;
+pub use uri::{Uri, file_uri};

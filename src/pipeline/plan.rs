@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
-use super::{Error, Input, Pictures, Result, Spec, outputs, pictures_out, properties};
+use super::{Error, Input, Pictures, Result, Spec, file_uri, outputs, pictures_out, properties};
 use crate::publish::IfExists;
-use crate::redaction;
 use crate::stages::{Engine, did_you_mean};
 
 /// Where results go.
@@ -182,11 +181,6 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 fn decode() -> String {
     // Decoded to system memory. Other streams stay unlinked; where all are others, their error ends the run.
     format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
-}
-
-fn file_uri(path: &Path) -> Result<String> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::failed(format!("input `{}`: {error}", path.display())))?;
-    Ok(format!("file://{}", redaction::percent_encoded(absolute.as_os_str().as_encoded_bytes(), "/")))
 }
 
 /// A path as the value of a property, which is UTF-8.

@@ -4,13 +4,15 @@
 //! GStreamer's own errors and logs cannot quote them. A password that is not percent-encoded, as `pa/ss`, works there too.
 
 use std::fmt;
+use std::path::Path;
 
+use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
 
 use super::credentials::{Credentials, Login};
 use super::{Error, Result};
-use crate::redaction::{self, Secrets};
+use crate::redaction::{self, Secrets, percent_encoded};
 
 /// See the module. Shows no credentials, in `Debug` neither.
 #[derive(Clone, PartialEq, Eq)]
@@ -75,10 +77,9 @@ impl Uri {
         if !takes_login(&self.scheme)
             && let (Some(user), Some(password)) = (&self.login.user, &self.login.password)
         {
-            let encoded = |text: &str| redaction::percent_encoded(text.as_bytes(), "");
             let rest = self.location.split_once("://").map_or("", |(_, rest)| rest);
             if user_end(rest).is_none() {
-                self.location = format!("{}://{}:{}@{rest}", self.scheme, encoded(user), encoded(password));
+                self.location = format!("{}://{}:{}@{rest}", self.scheme, percent_encoded(user), percent_encoded(password));
             }
         }
         Ok(self)
@@ -130,6 +131,16 @@ impl fmt::Debug for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Uri({})", self.shown())
     }
+}
+
+/// The `file:` URI of a path, whose name need not be UTF-8.
+///
+/// # Errors
+/// If the path is empty, or the folder that it begins in is gone.
+pub fn file_uri(path: &Path) -> Result<String> {
+    let failed = |error: &dyn fmt::Display| Error::failed(format!("input `{}`: {error}", path.display()));
+    let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
+    Ok(glib::filename_to_uri(absolute, None).map_err(|error| failed(&error))?.into())
 }
 
 /// Whether the source elements of this scheme have properties for user and password.

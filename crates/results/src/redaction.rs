@@ -4,11 +4,14 @@
 //! [`Secrets`] remembers the credentials of an input and hides them in any other text, such as an error that quotes the address.
 //!
 //! When in doubt, more is hidden: a password may hold `/`, `?`, `#` and `@` although it should be percent-encoded there. An
-//! address that is shown shorter than it is costs less than a password that is shown. Knows no files, no GStreamer.
+//! address that is shown shorter than it is costs less than a password that is shown. A parser of valid URIs (the crate `url`) would not do: it
+//! refuses such an address, or takes a part of the password for the host or the path. Knows no files, no GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Stands for what is hidden.
 pub const HIDDEN: &str = "***";
@@ -401,35 +404,13 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 /// The bytes that percent-encoding stands for. A `%` without two hexadecimal digits stands for itself.
 pub fn percent_decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let pair = bytes.get(at + 1).copied().and_then(hex).zip(bytes.get(at + 2).copied().and_then(hex));
-        match pair.filter(|_| bytes[at] == b'%') {
-            Some((high, low)) => {
-                decoded.push(high << 4 | low);
-                at += 3;
-            }
-            None => {
-                decoded.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    decoded
+    percent_decode_str(text).collect()
 }
 
-/// Percent-encodes everything but letters, digits and those of `-_.~` and `kept`.
-pub fn percent_encoded(bytes: &[u8], kept: &str) -> String {
-    let mut encoded = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || kept.as_bytes().contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+/// Percent-encodes everything but letters, digits and those of `-_.~`.
+pub fn percent_encoded(text: &str) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    utf8_percent_encode(text, &ENCODED).to_string()
 }
 
 fn hex(digit: u8) -> Option<u8> {
@@ -545,7 +526,7 @@ mod tests {
             let shown = redact(&address).into_owned();
             assert!(!shown.contains(&password), "{address} is shown as {shown}");
             let secrets = Secrets::of(&address);
-            let encoded = percent_encoded(password.as_bytes(), "");
+            let encoded = percent_encoded(&password);
             let text = secrets.scrub(&format!("Could not open \"{address}\" ({encoded}), {password}: refused")).into_owned();
             let is_short = password.len() < ANYWHERE_BYTES_MIN;
             assert!(is_short || !text.contains(&password) && !text.contains(&encoded), "{address}: {text}");
