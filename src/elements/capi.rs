@@ -15,10 +15,10 @@ use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
-use super::publish::{capture_time, json};
+use super::publish::capture_time;
 use super::roi::without_nul;
 use super::{meta, origin};
-use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, ScoredLabel, Size};
+use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, ScoredLabel, Size, json};
 
 /// Grows when a function or a struct of the header changes its meaning or its layout; not when a function is added.
 pub const ABI_VERSION: u32 = 1;

@@ -1,6 +1,7 @@
 //! What was found in a frame, and where. Plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]; [`redaction`] hides credentials in any text.
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]; [`json`] is the form of the results of a
+//! frame for other programs; [`redaction`] hides credentials in any text.
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -8,6 +9,7 @@
 
 pub mod detection;
 pub mod geometry;
+pub mod json;
 pub mod rect;
 pub mod redaction;
 pub mod similarity;

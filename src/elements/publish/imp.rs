@@ -1,7 +1,7 @@
 //! Properties of `roipublish`, and the way from a buffer to a message.
 //!
 //! The streaming thread formats messages and queues them; a [`Publisher`] writes them on a thread of its own. Owns what is posted on the
-//! bus when a destination fails. The format is in `json`, the transport of results in `meta`.
+//! bus when a destination fails. The format is in [`crate::frame::json`], the transport of results in `meta`.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -16,10 +16,10 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
-use super::{Format, Method, WhenFull, json};
+use super::{Format, Method, WhenFull};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{caps, meta, origin};
-use crate::frame::{FrameResults, InferenceStatus, Size};
+use crate::frame::{FrameResults, InferenceStatus, Size, json};
 use crate::publish::{Counts, Deadline, LineFile, Loss, Message, Options, OutputFile, Publisher, Refused};
 use crate::redaction;
 

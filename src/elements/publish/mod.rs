@@ -11,11 +11,9 @@
 //!
 //! A destination that fails never stops the stream: lines that it did not take are counted and reported on the bus. It is opened with the
 //! first frame, so that a start that fails leaves earlier results as they are.
-//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`json`] states it and knows no GStreamer.
+//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`crate::frame::json`] states it.
 
-mod geometry;
 mod imp;
-pub mod json;
 
 pub(super) use imp::capture_time;
 

@@ -12,7 +12,7 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::frame::{Geometry, Grid, Keypoint, Point, Size};
+use crate::{Geometry, Grid, Keypoint, Point, Size};
 
 /// A geometry in a frame of this size: its keys, to be flattened into the object of its attribute.
 pub(super) struct Placed<'a> {
@@ -120,7 +120,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::frame::{Keypoints, RotatedRect, Skeleton};
+    use crate::{Keypoints, RotatedRect, Skeleton};
 
     const SIZE: Size = Size::new(200, 100);
 

@@ -24,15 +24,17 @@
 //! left out. Numbers that JSON has no word for (NaN, infinite) are null. Geometry has keys of its own, with places in parts of the frame:
 //! `geometry` has them. Knows no GStreamer.
 
+mod geometry;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use geometry::{Place, Placed};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::geometry::{Place, Placed};
-use crate::frame::{
+use crate::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
 };
 
@@ -343,26 +345,10 @@ fn inference(status: &InferenceStatus) -> Inference<'_> {
     }
 }
 
-/// UTC to the millisecond, as RFC 3339 has it. Times before 1970 are taken for 1970.
+/// UTC to the millisecond, as RFC 3339 has it. Times outside of the years 1970 to 9999 are taken for the nearest one inside.
 fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil_from_days(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
-}
-
-/// Year, month and day of a day counted from 1970-01-01 (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    // Years begin in March there, so that the leap day is the last of its year.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST_SECOND)).to_string()
 }
 
 #[cfg(test)]
@@ -370,7 +356,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::frame::Geometry;
+    use crate::Geometry;
 
     fn detection(id: i32, rect: Rect) -> Detection {
         Detection {
@@ -568,6 +554,7 @@ mod tests {
             Case(951_868_800_000, "2000-03-01T00:00:00.000Z"),
             Case(1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
             Case(4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            Case(253_402_300_800_000, "9999-12-31T23:59:59.000Z"),
         ];
         for case in cases {
             assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_millis(case.0)), case.1, "{case:?}");
