@@ -19,15 +19,25 @@ mod vtune;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use self::terminal::Terminal;
 use crate::pipeline;
 use crate::redaction::Secrets;
 
-/// Video analytics: finds objects in videos, looks closer at each, and tells what it saw.
+/// The heading of `roiflow --help`.
+const ABOUT: &str = "Detects, tracks and classifies objects in video, and writes the results as JSON or as annotated video.";
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// The arguments.
 #[derive(Debug, Parser)]
-#[command(name = "roiflow", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "roiflow", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100, styles = STYLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -43,21 +53,20 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  roiflow run pipelines/faces.toml --input clip.mp4 --json faces.jsonl --video faces.mp4
-  roiflow run pipelines/detect.toml --set model=yolox.onnx --input rtsp://camera/stream --json -
-  roiflow run pipelines/faces.toml --input door.mp4 --input gate.mp4 --json out/{stream}.jsonl
-  roiflow inspect pipelines/faces.toml
-  roiflow inspect model.onnx
-  roiflow describe model.onnx
-  roiflow bench model.onnx --device CPU --mode latency";
+  roiflow run --model yolo11n.onnx --track --input clip.mp4 --json results.jsonl --video results.mp4
+  roiflow run --model yolo11n.onnx --classify color.onnx --input rtsp://camera/stream --json -
+  roiflow run faces --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
+  roiflow inspect yolo11n.onnx
+  roiflow describe yolox.onnx --decoder yolox --out yolox.toml
+  roiflow bench yolo11n.onnx --device CPU --mode latency";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a pipeline description on a video, pictures or a camera
+    /// Detect, track and classify objects in videos, pictures or camera streams
     Run(run::Args),
-    /// Tell what a model or a pipeline description is
+    /// Show the inputs, outputs and description of a model, or check a pipeline description
     Inspect(inspect::Args),
-    /// Print the description of a model, of all that can be known without one
+    /// Write a model description to start from
     Describe(describe::Args),
     /// List the devices that can run models
     Devices(devices::Args),

@@ -13,16 +13,25 @@ use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Outputs, Pictures, Plan, Progress, Spec, naming,
-    outputs, pictures_out, streams,
+    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Models, Outputs, Pictures, Plan, Progress, Spec,
+    naming, outputs, pictures_out, streams,
 };
 use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The pipeline description: a file such as pipelines/faces.toml, or the name of an installed one, such as faces; `roiflow inspect` lists its parameters
-    #[arg(value_name = "PIPELINE")]
-    pipeline: PathBuf,
+    #[arg(value_name = "PIPELINE", conflicts_with_all = ["model", "classify", "track"])]
+    pipeline: Option<PathBuf>,
+    /// Run this detector, instead of a pipeline description
+    #[arg(long, short, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Classify each detected object with this model, or whole frames without --model; give several for several classifiers
+    #[arg(long, value_name = "FILE")]
+    classify: Vec<PathBuf>,
+    /// Give each detected object a track ID
+    #[arg(long, requires = "model")]
+    track: bool,
     /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:; give several for several streams
     #[arg(long, short, value_name = "FILE_OR_URI", required = true, value_parser = clap::builder::OsStringValueParser::new().map(input_text))]
     input: Vec<String>,
@@ -174,10 +183,19 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let credentials = Credentials::read(args.input_credentials.as_deref())?;
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
-    let spec = Spec::find(&args.pipeline)?;
+    let (spec, models) = match &args.pipeline {
+        Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
+        None if args.model.is_none() && args.classify.is_empty() => bail!(pipeline::Error::usage(
+            "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as faces"
+        )),
+        None => Models { detector: args.model.clone(), track: args.track, classifiers: args.classify.clone() }.pipeline()?,
+    };
+    let set: Vec<_> =
+        models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
     let names = naming::names(&args.input, &args.name)?;
     let is_many = names.len() > 1;
-    let plans: Vec<_> = args.input.iter().zip(&names).map(|(input, name)| plan(&args, &spec, &credentials, input, name, is_many)).collect();
+    let plans: Vec<_> =
+        args.input.iter().zip(&names).map(|(input, name)| plan(&args, (&spec, &set), &credentials, input, name, is_many)).collect();
     // What makes no sense is told before anything runs; and one input alone is the whole command.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
@@ -232,13 +250,18 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     }
 }
 
-fn plan(args: &Args, spec: &Spec, credentials: &Credentials, input: &str, name: &str, is_many: bool) -> Result<Plan, pipeline::Error> {
+fn plan(
+    args: &Args,
+    (spec, set): (&Spec, &[(String, String)]),
+    credentials: &Credentials,
+    input: &str,
+    name: &str,
+    is_many: bool,
+) -> Result<Plan, pipeline::Error> {
     let parsed = Input::parse(input)?.with_credentials(credentials)?;
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
         return Err(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{}`", streams::redacted(input))));
     }
-    let mut set = args.set.clone();
-    set.extend(args.device.clone().map(|device| ("device".to_owned(), device)));
     // A path such as out/{source}.jpg is one of pictures.
     let pictures_of_video = args.video.as_deref().map(Pictures::of_template).transpose()?.flatten();
     let video = args.video.clone().filter(|_| pictures_of_video.is_none());
@@ -250,7 +273,7 @@ fn plan(args: &Args, spec: &Spec, credentials: &Credentials, input: &str, name: 
     let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
     let outputs = Outputs { json, video, pictures, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
-    let plan = Plan::resolve(spec, &set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
+    let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
 }
 
@@ -379,8 +402,10 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     }
     let results: Vec<String> =
         [&args.json, &args.video, &args.images].into_iter().flatten().map(|path| path.display().to_string()).collect();
-    if !results.is_empty() {
-        line("results", results.join(", "));
+    match (results.is_empty(), args.show) {
+        (false, _) => line("results", results.join(", ")),
+        (true, false) => line("results", "not written: add --json FILE, --video FILE, --images FOLDER or --show".to_owned()),
+        (true, true) => {}
     }
     if all.iter().any(|stream| stream.ended.as_ref().is_ok_and(|ending| ending.interrupted)) {
         line("ended", "by interrupt".to_owned());

@@ -44,6 +44,7 @@ mod policies;
 mod publish;
 mod reference;
 mod rig;
+mod run_models;
 mod senders;
 mod shared;
 mod sharing;

@@ -1,0 +1,61 @@
+//! `roiflow run` with models instead of a pipeline description.
+
+use crate::cli::{Folder, check_fails, lines, roiflow};
+use crate::harness::tiny;
+
+#[test]
+fn a_detector_and_classifiers_run_without_a_pipeline_description() {
+    let folder = Folder::new("models");
+    folder.picture("red.png", 64, 64, [255, 0, 0]);
+    let (json, red) = (folder.file("o.jsonl"), folder.file("red.png"));
+    let (detector, color, brightness) = (tiny("rectangle.onnx"), tiny("color.onnx"), tiny("brightness.onnx"));
+    let models = ["--model", &detector, "--classify", &color, "--classify", &brightness, "--device", "CPU"];
+    let output = roiflow(&[&["run", "--track", "--input", &red, "--json", &json], &models[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let object = &lines(&json)[0]["objects"][0];
+    assert_eq!((&object["id"], &object["roi_type"], &object["color"]["label"]), (&1.into(), &"rectangle".into(), &"red".into()));
+    assert!(object["brightness"]["value"].is_number(), "{object}");
+
+    let output = roiflow(&["run", "--classify", &color, "--device", "CPU", "--input", &red, "--json", &json]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = &lines(&json)[0];
+    assert!(line["classifications"]["color"]["label"].is_string() && line["objects"].as_array().unwrap().is_empty(), "{line}");
+}
+
+#[test]
+fn a_run_without_outputs_names_the_options_that_write_some() {
+    let output = roiflow(&["run", "--model", &tiny("rectangle.onnx"), "--device", "CPU", "--input", "test:2"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("results  not written") && said.contains("--json FILE"), "{said}");
+}
+
+#[test]
+fn a_pipeline_and_models_exclude_each_other() {
+    let folder = Folder::new("both");
+    let (pipeline, detector) = (folder.file("colors.toml"), tiny("rectangle.onnx"));
+    check_fails(&["run", &pipeline, "--model", &detector, "--input", "test:2"], 2, &["--model", "PIPELINE"]);
+    check_fails(&["run", "--input", "test:2"], 2, &["--model FILE", "--classify FILE", "PIPELINE"]);
+    check_fails(&["run", "--classify", &detector, "--track", "--input", "test:2"], 2, &["--model"]);
+    check_fails(&["run", "--model", &detector, "--set", "thing=1", "--input", "test:2"], 2, &["no parameter `thing`", "model-description"]);
+    check_fails(&["run", "--model", "nowhere.onnx", "--input", "test:2"], 1, &["nowhere.onnx"]);
+}
+
+#[test]
+fn the_documented_options_and_commands_exist() {
+    let page = include_str!("../../docs/command-line.md");
+    let help = |arguments: &[&str]| String::from_utf8(roiflow(arguments).stdout).unwrap();
+    let (commands, options) = (help(&["--help"]), help(&["run", "--help"]));
+    let first_cells = page.lines().filter_map(|line| line.strip_prefix("| `")).filter_map(|line| line.split(" |").next());
+    let (mut n_commands, mut n_options) = (0, 0);
+    for code in first_cells.flat_map(|cell| cell.split('`').filter(|code| code.starts_with("--") || code.starts_with("roiflow "))) {
+        let word = code.trim_start_matches("roiflow ").split(' ').next().unwrap();
+        if code.starts_with("--") {
+            n_options += 1;
+            assert!(options.contains(word), "{word}: {options}");
+        } else {
+            n_commands += 1;
+            assert!(commands.contains(&format!("  {word}")), "{word}: {commands}");
+        }
+    }
+    assert!(n_commands >= 6 && n_options >= 10, "{n_commands} commands, {n_options} options");
+}
