@@ -44,6 +44,11 @@ pub use {
     roiflow_devices as devices, roiflow_publish as publish, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision,
 };
 
+/// The code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 /// A picture, its regions, what was found in it.
 pub mod frame {
     pub use roiflow_results::*;

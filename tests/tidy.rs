@@ -131,6 +131,38 @@ fn readme_lists_elements_pipelines_and_devices() {
 }
 
 #[test]
+fn the_readme_stays_short() {
+    let readme = read(&root().join("README.md"));
+    let (n_lines, n_words) = (readme.lines().count(), readme.split_whitespace().count());
+    assert!(n_lines <= 150 && n_words <= 1200, "README.md: expected at most 150 lines and 1200 words, got {n_lines} and {n_words}");
+}
+
+#[test]
+fn links_of_the_documentation_lead_somewhere() {
+    let pages =
+        names_in(".", Path::is_file).into_iter().chain(names_in("docs", Path::is_file).into_iter().map(|name| format!("docs/{name}")));
+    check(pages.filter(|name| name.ends_with(".md")).flat_map(|page| {
+        let text = read(&root().join(&page));
+        links(&text).into_iter().filter(|link| !leads_somewhere(&page, link)).map(|link| format!("{page}: `{link}`")).collect::<Vec<_>>()
+    }));
+}
+
+#[test]
+fn the_documentation_lists_the_environment_variables() {
+    /// For tests, and for a process that the command starts itself.
+    const INTERNAL: &[&str] = &["ROIFLOW_APART", "ROIFLOW_UPDATE", "ROIFLOW_SEED", "ROIFLOW_MODELS"];
+    let page = read(&root().join("docs/command-line.md"));
+    check(product().iter().flat_map(|file| {
+        let strings = file
+            .text
+            .split('"')
+            .filter(|text| text.starts_with("ROIFLOW_") && !text.contains(|c: char| !(c.is_ascii_uppercase() || c == '_')));
+        let missing = strings.filter(|name| !INTERNAL.contains(name) && !page.contains(&format!("`{name}`")));
+        missing.map(|name| format!("{}: `{name}` is missing in docs/command-line.md", file.name)).collect::<Vec<_>>()
+    }));
+}
+
+#[test]
 fn every_conformance_test_has_an_equivalent() {
     let list = read(&root().join("tests/conformance.txt"));
     let docs: Vec<String> = everything().iter().flat_map(|file| docs_of_tests(&file.text)).collect();
@@ -175,6 +207,26 @@ fn forbidden(file: &File) -> Vec<String> {
         .flat_map(|(idx, comment)| FORBIDDEN_WORDS.iter().filter(move |word| has_word(comment, word)).map(move |word| (idx, word)))
         .map(|(idx, word)| format!("{}:{}: \"{word}\"", file.name, idx + 1))
         .collect()
+}
+
+/// The targets of the links of a page, but for those to the network.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+/// Whether there is such a file, and in it such a heading.
+fn leads_somewhere(page: &str, link: &str) -> bool {
+    let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+    let target = if file.is_empty() { root().join(page) } else { root().join(page).with_file_name("").join(file) };
+    let has_heading = |anchor: &str| read(&target).lines().filter_map(|line| line.strip_prefix('#')).any(|heading| slug(heading) == anchor);
+    target.exists() && anchor.is_none_or(has_heading)
+}
+
+/// The anchor that GitHub gives a heading.
+fn slug(heading: &str) -> String {
+    let plain = heading.trim_start_matches('#').trim().to_lowercase();
+    plain.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn has_word(text: &str, word: &str) -> bool {
@@ -281,7 +333,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 mod rules {
     //! The rules on pieces of text.
 
-    use super::{File, conformance_errors, crates_used, docs_of_tests, forbidden, registered_elements};
+    use super::{File, conformance_errors, crates_used, docs_of_tests, forbidden, leads_somewhere, links, registered_elements, slug};
 
     fn file(text: &str) -> File {
         File { name: "src/a.rs".to_owned(), text: text.to_owned() }
@@ -291,6 +343,17 @@ mod rules {
     fn names_are_found_in_code_only() {
         assert_eq!(file("// crate::cli\nuse crate::cli::run;\n").lines_with("crate::cli"), ["src/a.rs:2: crate::cli may not be used here"]);
         assert_eq!(file("    /// [`crate::cli`]\nuse crate::client;").lines_with("crate::cli::").len(), 0);
+    }
+
+    #[test]
+    fn links_are_followed_to_their_headings() {
+        assert_eq!(links("[a](b.md#c) and ![d](e.png), [f](https://g)"), ["b.md#c", "e.png"]);
+        assert_eq!(slug("## Users and `pass-words`, C++"), "users-and-pass-words-c");
+        for (link, leads) in
+            [("../README.md", true), ("nowhere.md", false), ("../README.md#license", true), ("../README.md#licence", false)]
+        {
+            assert_eq!(leads_somewhere("docs/inputs.md", link), leads, "{link}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Where engines that can keep compiled models
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
-    /// Further options, such as `callback-thread=true,OPENVINO.NUM_STREAMS=2`: see "Devices" in the README
+    /// Further options, such as `callback-thread=true,OPENVINO.NUM_STREAMS=2`: see docs/devices.md
     #[arg(long, value_name = "NAME=VALUE,...")]
     config: Vec<String>,
     /// The result as JSON, for programs

@@ -91,7 +91,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             text(
                 "config",
                 "Configuration",
-                "Options of the compiled model, such as performance=latency,threads=2,cache-folder=/var/cache/models,OPENVINO.NUM_STREAMS=2; the README lists them",
+                "Options of the compiled model, such as performance=latency,threads=2,cache-folder=/var/cache/models,OPENVINO.NUM_STREAMS=2; docs/devices.md lists them",
             ),
             |settings| settings.options.config.clone(),
             |settings, config| settings.options.config = given(config),

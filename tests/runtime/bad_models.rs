@@ -321,7 +321,12 @@ fn a_missing_description_names_the_file_to_write() {
     let mut failures = Failures::default();
     let options = StageOptions { model: model.clone(), ..StageOptions::default() };
     let beside = model.with_extension("toml").display().to_string();
-    failures.check("none", Classifier::new(&options), ErrorKind::Config, &["has no description", "not guessed", &beside, "README"]);
+    failures.check(
+        "none",
+        Classifier::new(&options),
+        ErrorKind::Config,
+        &["has no description", "not guessed", &beside, "docs/model-descriptions.md"],
+    );
     let named = StageOptions { description: Some(scratch.path().join("nowhere.toml")), ..options.clone() };
     failures.check("named", Classifier::new(&named), ErrorKind::Io, &["cannot read model description", "nowhere.toml", "check the path"]);
     scratch.file("model.toml", CLASSIFIER);

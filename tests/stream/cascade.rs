@@ -288,8 +288,8 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
 }
 
 #[test]
-fn the_line_of_the_readme_runs() {
-    let lines = crate::documentation::lines(include_str!("../../README.md"));
+fn the_line_of_the_documentation_runs() {
+    let lines = crate::documentation::lines(include_str!("../../docs/elements.md"));
     let line = lines.iter().find(|line| line.contains("inference-region=roi-list")).expect("a line with a cascade");
     let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
     let folder = Folder::new("readme cascade");

@@ -1,4 +1,4 @@
-//! Every line to paste of the README and of the elements' documentation runs, and finds something.
+//! Every line to paste of the README, of docs/elements.md and of the elements' own documentation runs, and finds something.
 //!
 //! Models, clips and cameras that a line names and that are not there are replaced by tiny models and pictures made here; a window by none.
 
@@ -22,8 +22,9 @@ const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("age", "brightness", None),
     ("scene", "color", None),
 ];
-const TEXTS: [(&str, &str); 6] = [
+const TEXTS: [(&str, &str); 7] = [
     ("README.md", include_str!("../../README.md")),
+    ("docs/elements.md", include_str!("../../docs/elements.md")),
     ("roidetect", include_str!("../../src/elements/detect/mod.rs")),
     ("roiclassify", include_str!("../../src/elements/classify/mod.rs")),
     ("roitrack", include_str!("../../src/elements/track/mod.rs")),

@@ -60,6 +60,16 @@ fn every_description_we_ship_parses_and_plans() {
 }
 
 #[test]
+fn the_example_of_the_documentation_plans() {
+    let page = include_str!("../../docs/command-line.md");
+    let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let spec = Spec::parse(example, Path::new("example.toml")).unwrap();
+    let set = [("model".to_owned(), "x.onnx".to_owned())];
+    let plan = Plan::resolve(&spec, &set, Input::Test(1), Outputs::default()).unwrap();
+    assert_eq!(plan.elements.iter().map(|element| &*element.factory).collect::<Vec<_>>(), ["roidetect", "roitrack", "roioverlay"]);
+}
+
+#[test]
 fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
     let mut spec = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
     let devices = |spec: &Spec, set: &[(&str, &str)]| {

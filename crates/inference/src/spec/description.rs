@@ -99,7 +99,7 @@ impl Description {
         }
         let model = options.model.display();
         let message = format!(
-            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}; write `{}` (task, input color and layout, output decoder; see \"Describing a model\" in the README), which `roiflow describe {model}` begins, and `--decoder NAME` completes where you know how its outputs are read, or name one with `description` or `model-proc`",
+            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}; write `{}` (task, input color and layout, output decoder; see docs/model-descriptions.md), which `roiflow describe {model}` begins, and `--decoder NAME` completes where you know how its outputs are read, or name one with `description` or `model-proc`",
             open.join("; "),
             beside.display()
         );

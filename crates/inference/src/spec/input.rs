@@ -266,7 +266,6 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../docs/model-descriptions.md");
-    const README: &str = include_str!("../../README.md");
 
     #[derive(Deserialize)]
     struct Example {
@@ -298,8 +297,8 @@ mod tests {
 
     /// It is copied as a whole.
     #[test]
-    fn the_example_of_the_readme_is_one_of_a_detector() {
-        let examples = README.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
+    fn the_first_example_of_the_page_is_a_detector() {
+        let examples = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
         let example = examples.into_iter().find(|example| example.starts_with("version = 1")).expect("a whole description");
         assert!(example.contains("\ntask = \"detection\""), "{example}");
         let Example { input } = toml::from_str(example).unwrap_or_else(|error| panic!("{error}\n{example}"));

@@ -115,8 +115,8 @@ fn every_description_of_ours_is_what_the_schema_says() {
         }
     }
     assert!(n_files > 15, "{n_files}");
-    let (page, readme) = (include_str!("../../docs/model-descriptions.md"), include_str!("../../README.md"));
-    let examples = page.split("```toml\n").skip(1).chain(readme.split("```toml\n").skip(1).filter(|text| text.starts_with("version = 1")));
+    let page = include_str!("../../docs/model-descriptions.md");
+    let examples = page.split("```toml\n").skip(1);
     for (example_idx, example) in examples.filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate() {
         // Most examples are of one table.
         let version = if example.contains("version =") { "" } else { "version = 1\n" };
