@@ -22,7 +22,7 @@ BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup demo test test-analytics soak fuzz bench install uninstall clean-demo
+.PHONY: build help setup demo test test-analytics soak fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -60,6 +60,9 @@ bench: build ## What roiflow costs beyond the bare engine, and against OpenCV an
 	  cargo bench --quiet --locked --bench metadata || status=$$?; \
 	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
+
+docs: ## Build the book as HTML: target/book/index.html
+	@scripts/build-docs
 
 install: ## Install the command, the plugin with its C header, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
 	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }

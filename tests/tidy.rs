@@ -137,14 +137,28 @@ fn the_readme_stays_short() {
     assert!(n_lines <= 150 && n_words <= 1200, "README.md: expected at most 150 lines and 1200 words, got {n_lines} and {n_words}");
 }
 
+/// The pages for people: those of the top folder, and the book's. The list of the book's pages is none.
+fn pages() -> Vec<String> {
+    let folders = [(".", ""), ("docs", "docs/"), ("docs/reference", "docs/reference/")];
+    let names = folders
+        .into_iter()
+        .flat_map(|(folder, before)| names_in(folder, Path::is_file).into_iter().map(move |name| format!("{before}{name}")));
+    names.filter(|name| name.ends_with(".md") && name != "docs/SUMMARY.md").collect()
+}
+
 #[test]
 fn links_of_the_documentation_lead_somewhere() {
-    let pages =
-        names_in(".", Path::is_file).into_iter().chain(names_in("docs", Path::is_file).into_iter().map(|name| format!("docs/{name}")));
-    check(pages.filter(|name| name.ends_with(".md")).flat_map(|page| {
+    check(pages().into_iter().flat_map(|page| {
         let text = read(&root().join(&page));
         links(&text).into_iter().filter(|link| !leads_somewhere(&page, link)).map(|link| format!("{page}: `{link}`")).collect::<Vec<_>>()
     }));
+}
+
+#[test]
+fn the_book_lists_every_page() {
+    let summary = read(&root().join("docs/SUMMARY.md"));
+    let is_listed = |page: &String| summary.contains(&format!("]({})", page.trim_start_matches("docs/")));
+    check(pages().into_iter().filter(|page| !is_listed(page)).map(|page| format!("docs/SUMMARY.md: {page} is missing")));
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
             number(
                 "reclassify-interval",
                 "Interval of reclassification",
-                "An object with an id over time (roitrack) is classified again after so many frames, and carries its answers in between; 1: in every frame, 0: never again",
+                "Classify a tracked object again after this many frames; it carries its last results in between; 1: in every frame, 0: only once",
                 0,
                 1_000_000,
                 default.interval,
@@ -54,7 +54,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
             share(
                 "reclassify-growth",
                 "Growth for reclassification",
-                "An object is also classified again when the area of its box has grown by more than this share since it was last (0.2: by a fifth); 0: not for that",
+                "Classify a tracked object again when its box area has grown by more than this fraction (0.2: by a fifth); 0: off",
                 1000.0,
                 default.growth,
             ),
@@ -64,7 +64,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
             share(
                 "reclassify-movement",
                 "Movement for reclassification",
-                "At its time an object is classified again only if an edge of its box has moved by more than this share of its width or height since it was last; 0: also if it stands still",
+                "When the interval expires, classify again only if a box edge moved by more than this fraction of the box's width or height; 0: also if the object did not move",
                 1000.0,
                 default.movement,
             ),
@@ -74,7 +74,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
             number(
                 "consensus",
                 "Consensus",
-                "The label of an object is the vote of its last so many answers, a number their mean; until there are as many it is classified in every frame",
+                "The label of a tracked object is a vote of this many results, a number is their mean; until then it is classified in every frame",
                 1,
                 100,
                 default.consensus,
@@ -84,7 +84,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<EconomySettings>> = LazyLock::
         .field(
             glib::ParamSpecBoolean::builder("classifier-async-mode")
                 .nick("Asynchronous mode")
-                .blurb("Frames do not wait for the answers on objects with an id over time: what is known of an object goes with them, and the answers with later ones")
+                .blurb("Frames do not wait for the classification of tracked objects; new results appear on later frames")
                 .default_value(false)
                 .mutable_ready()
                 .build(),

@@ -12,13 +12,13 @@ use crate::publish;
 pub enum IfExists {
     /// It is emptied when the first result is written.
     #[default]
-    #[enum_value(name = "Replace it when the first result is there", nick = "replace")]
+    #[enum_value(name = "Replace it with the first result", nick = "replace")]
     Replace,
     /// Results are written behind what it holds.
-    #[enum_value(name = "Write behind what it holds", nick = "append")]
+    #[enum_value(name = "Append to it", nick = "append")]
     Append,
     /// It is an error.
-    #[enum_value(name = "Fail", nick = "fail")]
+    #[enum_value(name = "Fail with an error", nick = "fail")]
     Fail,
 }
 

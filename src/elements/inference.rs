@@ -178,7 +178,7 @@ mod imp {
             static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
                 let stats = glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Since the element was made: frames that came, left and were inferred, skipped and dropped by reason, failures, objects, frames per second, percentiles of the latency, runs, and time per step")
+                    .blurb("Counters since the element was created: frames in and out, inferred, skipped and dropped by reason, failures, objects, frames per second, latency percentiles, runs, time per step")
                     .read_only()
                     .build();
                 settings::PROPERTIES.specs().chain([stats]).chain(policy::PROPERTIES.specs()).collect()

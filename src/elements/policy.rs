@@ -17,13 +17,13 @@ use super::properties::Properties;
 #[enum_type(name = "RoiQueuePolicy", allow_name_conflict)]
 pub(super) enum QueuePolicy {
     #[default]
-    #[enum_value(name = "Behind a live source wait while the stream keeps up, else drop-oldest; behind any other wait", nick = "auto")]
+    #[enum_value(name = "Live source: wait while the stream keeps up, else drop-oldest; other sources: wait", nick = "auto")]
     Auto,
-    #[enum_value(name = "Let upstream wait until there is a place", nick = "wait")]
+    #[enum_value(name = "Block upstream until the queue has a free slot", nick = "wait")]
     Wait,
-    #[enum_value(name = "The frame that has waited longest for its inference passes without it", nick = "drop-oldest")]
+    #[enum_value(name = "Skip the frame that has waited longest for inference", nick = "drop-oldest")]
     DropOldest,
-    #[enum_value(name = "The new frame passes without inference", nick = "drop-newest")]
+    #[enum_value(name = "Skip the new frame", nick = "drop-newest")]
     DropNewest,
 }
 
@@ -32,12 +32,9 @@ pub(super) enum QueuePolicy {
 #[enum_type(name = "RoiSchedulingPolicy", allow_name_conflict)]
 pub(super) enum SchedulingPolicy {
     #[default]
-    #[enum_value(
-        name = "First come, first served; the next frame is at hand when one is done, so that no request is idle",
-        nick = "throughput"
-    )]
+    #[enum_value(name = "First come, first served; a next frame waits inside, so no request is idle", nick = "throughput")]
     Throughput,
-    #[enum_value(name = "The oldest frame of all streams first; the next one comes when one has left", nick = "latency")]
+    #[enum_value(name = "The oldest frame of all streams first; no frame waits inside", nick = "latency")]
     Latency,
 }
 
@@ -141,7 +138,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         .field(
             glib::ParamSpecEnum::builder_with_default("queue-policy", default.queue)
                 .nick("Queue policy")
-                .blurb("What to do with a frame for which there is no place, because inference is slower than the source. A frame that passes without inference keeps its place and is marked skipped; drop-frames=true drops it")
+                .blurb("What happens to a frame when the in-flight queue is full. A skipped frame keeps its place in the stream and is marked skipped; drop-frames=true drops it")
                 .mutable_playing()
                 .build(),
             |policy| &mut policy.queue,
@@ -150,7 +147,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             milliseconds(
                 "max-latency",
                 "Maximum latency",
-                "A frame passes without inference, marked skipped, if its results are not there so many milliseconds after it came; 0: no limit",
+                "Skip a frame whose results are not complete this many milliseconds after it arrived; 0: no limit",
             ),
             |policy| as_milliseconds(policy.max_latency),
             |policy, milliseconds| policy.max_latency = from_milliseconds(milliseconds),
@@ -159,7 +156,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             boolean(
                 "drop-frames",
                 "Drop frames",
-                "Drop the frames that queue-policy, max-latency or qos keep from inference, instead of passing them on marked skipped",
+                "Drop the frames that queue-policy, max-latency or qos skip, instead of passing them on",
                 default.drop_frames,
             ),
             |policy| &mut policy.drop_frames,
@@ -167,7 +164,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         .field(
             glib::ParamSpecUInt::builder("inference-interval")
                 .nick("Inference interval")
-                .blurb("Infer one frame of so many; the others pass, marked skipped")
+                .blurb("Infer one of this many frames; the others pass, marked skipped")
                 .minimum(1)
                 .maximum(100_000)
                 .default_value(default.inference_interval)
@@ -179,7 +176,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             boolean(
                 "carry-results",
                 "Carry results",
-                "Frames that pass without inference carry what was found in the last inferred one, under the same ids; they stay marked skipped",
+                "Skipped frames carry the objects of the last inferred frame with the same IDs; they stay marked skipped",
                 default.carry_results,
             ),
             |policy| &mut policy.carry_results,
@@ -188,7 +185,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             boolean(
                 "qos",
                 "Quality of service",
-                "Frames that the sink would show too late, as it says by QoS events, pass without inference",
+                "Skip frames that QoS events of the sink report as too late",
                 default.qos,
             ),
             |policy| &mut policy.qos,
@@ -196,7 +193,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         .with(
             glib::ParamSpecInt::builder("max-failures")
                 .nick("Maximum failures")
-                .blurb("How many frames in a row may fail, which then go on without results; one more is an error that ends the stream. A run that succeeds starts the count anew. 0: the first failure is an error; -1: none is, once the model has run")
+                .blurb("Failed frames in a row before the stream ends with an error; failed frames pass without results. A successful run resets the count. 0: the first failure is an error; -1: never, once the model has run")
                 .minimum(-1)
                 .default_value(as_int(default.max_failures))
                 .mutable_playing()
@@ -208,7 +205,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             milliseconds(
                 "stats-interval",
                 "Statistics interval",
-                "Post the statistics as an element message on the bus, every so many milliseconds; 0: never",
+                "Interval in milliseconds at which `stats` is posted as an element message on the bus; 0: never",
             ),
             |policy| as_milliseconds(policy.stats_interval),
             |policy, milliseconds| policy.stats_interval = from_milliseconds(milliseconds),
@@ -217,7 +214,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
             boolean(
                 "analytics-meta",
                 "Analytics meta",
-                "Write a GstAnalyticsRelationMeta too, for GStreamer's own analytics elements, where GStreamer is 1.24 or newer",
+                "Also write a GstAnalyticsRelationMeta for GStreamer's analytics elements (GStreamer 1.24 or newer)",
                 default.analytics_meta,
             ),
             |policy| &mut policy.analytics_meta,
@@ -230,7 +227,7 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| 
         .with(
         glib::ParamSpecFloat::builder(MOTION_THRESHOLD)
             .nick("Motion threshold")
-            .blurb("A frame is inferred only if at least this share of its area, 0 to 1, has changed since the last inferred one; else what was found there is carried on; 0: every frame is")
+            .blurb("Infer a frame only if at least this share of its area, 0 to 1, changed since the last inferred frame; other frames carry the previous objects; 0: infer every frame")
             .minimum(0.0)
             .maximum(1.0)
             .default_value(Policy::default().motion_threshold)

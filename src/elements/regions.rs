@@ -84,26 +84,10 @@ impl ObjectFilter {
         };
         vec![
             ObjectClasses::property(object_class),
-            pixels(
-                "min-object-width",
-                "Minimum width",
-                "Only objects that are at least so many pixels wide in the frame are worked on; 0: all",
-            ),
-            pixels(
-                "min-object-height",
-                "Minimum height",
-                "Only objects that are at least so many pixels high in the frame are worked on; 0: all",
-            ),
-            pixels(
-                "max-object-width",
-                "Maximum width",
-                "Only objects that are at most so many pixels wide in the frame are worked on; 0: all",
-            ),
-            pixels(
-                "max-object-height",
-                "Maximum height",
-                "Only objects that are at most so many pixels high in the frame are worked on; 0: all",
-            ),
+            pixels("min-object-width", "Minimum width", "Ignore objects narrower than this, in pixels of the frame; 0: none"),
+            pixels("min-object-height", "Minimum height", "Ignore objects lower than this, in pixels of the frame; 0: none"),
+            pixels("max-object-width", "Maximum width", "Ignore objects wider than this, in pixels of the frame; 0: none"),
+            pixels("max-object-height", "Maximum height", "Ignore objects higher than this, in pixels of the frame; 0: none"),
         ]
     }
 

@@ -55,7 +55,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             text(
                 "description",
                 "Description",
-                "Path of the model's description; default: the file beside the model with the ending .toml, that of a known model, or what the model says of itself",
+                "Path of the model's description; default: the .toml file of the same name next to the model, then the built-in description of a known model, then the metadata of the model",
             ),
             |settings| from_path(settings.options.description.as_deref()),
             |settings, path| settings.options.description = given(path).map(Into::into),
@@ -80,7 +80,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecString::builder("device")
                 .nick("Device")
-                .blurb("Name of the device that runs the model; AUTO: the fastest that does; `roiflow devices` lists them")
+                .blurb("Device that runs the model; AUTO: the fastest available device that supports it; `roiflow devices` lists them")
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),
@@ -104,7 +104,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecUInt::builder("nireq")
                 .nick("Number of inference requests")
-                .blurb("How many runs are possible at once; 0: what the device likes best")
+                .blurb("Number of inference requests; 0: the device's optimal number of requests")
                 .maximum(1024)
                 .mutable_ready()
                 .build(),
@@ -115,7 +115,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             text(
                 "model-instance-id",
                 "Model instance",
-                "Elements of the process with the same name here use one compiled model, one set of requests and the same batches, whatever their pipeline; what one leaves open (device, nireq, batch-size, batch-timeout) is as the others have it. Without a name those do that ask for the same model and the same of these",
+                "Elements of the process with the same instance ID share one compiled model and its requests, in all pipelines. Defaults of device, nireq, batch-size and batch-timeout are taken from the other elements. Without an ID, elements share a model if all of these are equal",
             ),
             |settings| match &settings.options.sharing {
                 Sharing::Named(name) => Some(name.clone()),
@@ -126,7 +126,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecUInt::builder("batch-size")
                 .nick("Batch size")
-                .blurb("The most pictures or regions in one call of the model, of whatever frames and streams; 0: the regions of a frame run in one call where the model takes several and the device gains by it; 1: one by one")
+                .blurb("Most frames or regions in one call of the model, also of different streams; 0: the regions of one frame run in one call if the model supports it and the device gains by it; 1: one at a time")
                 .maximum(stages::MAX_BATCH_SIZE as u32)
                 .mutable_ready()
                 .build(),
@@ -136,7 +136,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecUInt::builder("batch-timeout")
                 .nick("Batch timeout")
-                .blurb("With a batch-size above 1, how many milliseconds a picture or region waits for others at most")
+                .blurb("With batch-size above 1: longest time in milliseconds that a frame or region waits for a full batch")
                 .maximum(3_600_000)
                 .default_value(stages::DEFAULT_BATCH_TIMEOUT.as_millis() as u32)
                 .mutable_ready()
@@ -147,7 +147,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecEnum::builder_with_default("scheduling-policy", SchedulingPolicy::default())
                 .nick("Scheduling policy")
-                .blurb("Which frame is inferred next, of all streams that share the model, and how many may wait inside the element")
+                .blurb("Order in which the streams that share a model are inferred, and how many frames wait inside the element")
                 .mutable_ready()
                 .build(),
             |settings| match settings.options.scheduling {
@@ -170,7 +170,7 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
             fraction(
                 "iou-threshold",
                 "Overlap threshold",
-                "Boxes that overlap a better one by more (intersection over union) are left out, 0 to 1; -1: what the description says",
+                "Suppress boxes whose overlap (intersection over union) with a better box exceeds this value, 0 to 1; -1: the description's value",
             ),
             |settings| settings.options.iou_threshold.unwrap_or(-1.0),
             |settings, threshold| settings.options.iou_threshold = not_negative(threshold),
@@ -178,7 +178,7 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
         .with(
             glib::ParamSpecString::builder("class-thresholds")
                 .nick("Thresholds of classes")
-                .blurb("Thresholds of classes by their labels, such as person=0.6,car=0.4; the others have `threshold`")
+                .blurb("Confidence thresholds by label, such as person=0.6,car=0.4; other classes use `threshold`")
                 .mutable_ready()
                 .build(),
             |settings| settings.options.class_thresholds.clone(),

@@ -43,6 +43,7 @@ mod plausibility;
 mod policies;
 mod publish;
 mod reference;
+mod reference_pages;
 mod rig;
 mod run_models;
 mod senders;

@@ -32,10 +32,7 @@ impl ObjectSubclass for RoiClassify {
 impl ObjectImpl for RoiClassify {
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
-            let region = InferenceRegion::property(
-                RoiClassify::REGION,
-                "What to classify: every object that was found before, or the frame as a whole",
-            );
+            let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object found before, or the whole frame");
             let objects =
                 ObjectFilter::properties("Only objects with one of these labels are classified, separated by commas; default: all");
             [region].into_iter().chain(objects).chain(economy::PROPERTIES.specs()).collect()

@@ -33,10 +33,10 @@ impl ObjectImpl for RoiDetect {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let region = InferenceRegion::property(
                 RoiDetect::REGION,
-                "Where to look: in the frame, or in every object that was found before, such as for the plate of a vehicle",
+                "Detect in the whole frame, or in each object found before, for example the plate of a vehicle",
             );
             let objects = ObjectFilter::properties(
-                "With inference-region=roi-list only objects with one of these labels are looked at, separated by commas; default: all",
+                "With inference-region=roi-list: detect only in objects with one of these labels, separated by commas; default: all",
             );
             let of_detectors = settings::OF_DETECTORS.specs().chain(policy::OF_DETECTORS.specs());
             [region].into_iter().chain(objects).chain(of_detectors).collect()
@@ -61,7 +61,7 @@ impl ElementImpl for RoiDetect {
             gst::subclass::ElementMetadata::new(
                 "Object detector",
                 "Filter/Analyzer/Video",
-                "Finds objects in frames and attaches them to the buffers",
+                "Detects objects in frames and attaches them to the buffers",
                 env!("CARGO_PKG_NAME"),
             )
         });
@@ -74,7 +74,7 @@ impl InferenceImpl for RoiDetect {
 
     fn category() -> gst::DebugCategory {
         static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-            let describes = "Finds objects in frames and attaches them to the buffers";
+            let describes = "Detects objects in frames and attaches them to the buffers";
             gst::DebugCategory::new("roidetect", gst::DebugColorFlags::empty(), Some(describes))
         });
         *CAT

@@ -72,32 +72,32 @@ impl ObjectImpl for RoiOverlay {
             vec![
                 glib::ParamSpecBoolean::builder("draw")
                     .nick("Draw")
-                    .blurb("Draw at all; frames pass untouched where nobody looks at them; may change at any time")
+                    .blurb("Draw results; false: frames pass unchanged")
                     .default_value(default.draw)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecBoolean::builder("labels")
                     .nick("Labels")
-                    .blurb("Write what is known of an object over its box; may change at any time")
+                    .blurb("Write label and attributes above each box")
                     .default_value(default.labels)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecBoolean::builder("confidence")
                     .nick("Confidence")
-                    .blurb("Write the detector's confidence behind the label; may change at any time")
+                    .blurb("Write the detector's confidence after the label")
                     .default_value(default.confidence)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecUInt::builder("thickness")
                     .nick("Thickness")
-                    .blurb("Thickness of the boxes in pixels, 0: by the height of the frame, at least 2; may change at any time")
+                    .blurb("Line width of boxes in pixels; 0: by frame height, at least 2")
                     .maximum(1000)
                     .default_value(default.thickness)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecUInt::builder("font-size")
                     .nick("Font size")
-                    .blurb("Height of the letters in pixels, the nearest of 16, 20, 24 and 32, 0: by the height of the frame; may change at any time")
+                    .blurb("Height of the text in pixels, rounded to 16, 20, 24 or 32; 0: by frame height")
                     .maximum(32)
                     .default_value(default.font_size)
                     .mutable_playing()
@@ -140,7 +140,7 @@ impl ElementImpl for RoiOverlay {
             gst::subclass::ElementMetadata::new(
                 "Draw results on the frame",
                 "Filter/Effect/Video",
-                "Draws the boxes of detected objects, and what classifiers said of them, on the frame's own format",
+                "Draws boxes, labels and attributes on the frame, in the frame's own format",
                 "The roiflow developers",
             )
         });

@@ -97,45 +97,45 @@ impl ObjectImpl for RoiPublish {
             vec![
                 glib::ParamSpecEnum::builder_with_default("method", default.method)
                     .nick("Method")
-                    .blurb("Where results go; may change while stopped")
+                    .blurb("Kind of destination")
                     .mutable_ready()
                     .build(),
                 address("address", "Address", "Path of the file, which is opened when the first frame is there; - is standard output; may change while stopped"),
                 address("file-path", "File path", "Another name of address; may change while stopped"),
                 glib::ParamSpecEnum::builder_with_default("if-exists", default.if_exists)
                     .nick("If it exists")
-                    .blurb("What happens to a file that exists; may change while stopped")
+                    .blurb("What to do with an existing file")
                     .mutable_ready()
                     .build(),
                 glib::ParamSpecEnum::builder_with_default("when-full", default.when_full)
                     .nick("When full")
-                    .blurb("What happens to results that the destination does not take in time; may change while stopped")
+                    .blurb("What to do with results when the queue of the destination is full")
                     .mutable_ready()
                     .build(),
                 glib::ParamSpecEnum::builder_with_default("format", default.format)
                     .nick("Format")
-                    .blurb("How results are written; may change while stopped")
+                    .blurb("Format of the results")
                     .mutable_ready()
                     .build(),
                 glib::ParamSpecString::builder("stream-id")
                     .nick("Stream id")
-                    .blurb("Name of the stream, in every line as stream; may change at any time")
+                    .blurb("Name of the stream: the field `stream` of each line")
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecString::builder("source")
                     .nick("Source")
-                    .blurb("Where the stream comes from, in every line as source; user and password of a URI are taken out; may change at any time")
+                    .blurb("Origin of the stream: the field `source` of each line; user and password of a URI are removed")
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecBoolean::builder("add-empty-results")
                     .nick("Add empty results")
-                    .blurb("Write a line also for frames without objects; may change at any time")
+                    .blurb("Also write a line for frames without objects")
                     .default_value(default.add_empty_results)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Frames seen; lines and bytes written; errors, the lines that could not be written; dropped, those for which the queue was full")
+                    .blurb("Counters: frames seen; lines and bytes written; errors: lines that could not be written; dropped: lines for which the queue was full")
                     .read_only()
                     .build(),
             ]
@@ -195,7 +195,7 @@ impl ElementImpl for RoiPublish {
             gst::subclass::ElementMetadata::new(
                 "Write results as JSON",
                 "Filter/Analyzer/Video",
-                "Writes the results of every frame as a line of JSON to a file or to standard output",
+                "Writes the results of each frame as one line of JSON to a file or standard output",
                 "The roiflow developers",
             )
         });

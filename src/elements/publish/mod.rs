@@ -67,10 +67,10 @@ pub enum Method {
 pub enum WhenFull {
     /// The stream waits.
     #[default]
-    #[enum_value(name = "Wait: the stream goes on when there is space", nick = "wait")]
+    #[enum_value(name = "Block the stream until the queue has space", nick = "wait")]
     Wait,
     /// The oldest results that wait are dropped.
-    #[enum_value(name = "Drop the oldest results that wait", nick = "drop-oldest")]
+    #[enum_value(name = "Drop the oldest waiting results", nick = "drop-oldest")]
     DropOldest,
     /// New results are dropped.
     #[enum_value(name = "Drop new results", nick = "drop-newest")]
@@ -93,6 +93,6 @@ impl From<WhenFull> for publish::WhenFull {
 pub enum Format {
     /// One JSON object a frame, each on a line of its own.
     #[default]
-    #[enum_value(name = "One JSON object a frame, one a line", nick = "json-lines")]
+    #[enum_value(name = "One JSON object per frame and line", nick = "json-lines")]
     JsonLines,
 }

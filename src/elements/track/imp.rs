@@ -130,13 +130,13 @@ impl ObjectImpl for RoiTrack {
             vec![
                 glib::ParamSpecEnum::builder_with_default("tracking-type", tracking_type)
                     .nick("Tracking type")
-                    .blurb("How objects are found again; may change at any time")
+                    .blurb("Association method")
                     .mutable_playing()
                     .build(),
                 ObjectClasses::property("Only objects with one of these labels are tracked, separated by commas; default: all"),
                 glib::ParamSpecFloat::builder("iou-threshold")
                     .nick("Overlap threshold")
-                    .blurb("The least overlap (intersection over union) of a box with the place where its track is looked for, 0 to 1; may change at any time")
+                    .blurb("Smallest overlap (intersection over union) of a box with the predicted place of its track, 0 to 1")
                     .minimum(0.0)
                     .maximum(1.0)
                     .default_value(options.iou_threshold)
@@ -145,7 +145,7 @@ impl ObjectImpl for RoiTrack {
                 number(
                     "max-age",
                     "Maximum age",
-                    "In how many inferred frames in a row an object may be missing until its name ends; may change at any time",
+                    "Inferred frames in a row without the object until its track ends",
                     0,
                     1_000_000,
                     options.max_age,
@@ -153,7 +153,7 @@ impl ObjectImpl for RoiTrack {
                 number(
                     "min-hits",
                     "Minimum hits",
-                    "In how many frames an object is found until it gets a name; until then it may not be missing once; may change at any time",
+                    "Frames in a row with the object until it gets a track ID",
                     1,
                     1000,
                     options.min_hits,
@@ -161,14 +161,14 @@ impl ObjectImpl for RoiTrack {
                 number(
                     "max-tracks",
                     "Maximum tracks",
-                    "The most objects that are known at a time, those that are missing included; who has been missing longest makes room; may change at any time",
+                    "Most tracks at a time, lost ones included; the track that has been lost longest is evicted",
                     1,
                     10_000,
                     options.max_tracks as u32,
                 ),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Since the element was made: frames, objects that were named in them, tracks now, begun and ended, objects refused for want of room")
+                    .blurb("Counters since the element was created: frames, objects with track ID, current, started and ended tracks, objects refused because all tracks are in use")
                     .read_only()
                     .build(),
             ]
@@ -228,7 +228,7 @@ impl ElementImpl for RoiTrack {
             gst::subclass::ElementMetadata::new(
                 "Object tracker",
                 "Filter/Analyzer/Video",
-                "Names objects over time, by where they are",
+                "Gives each object a track ID that stays the same from frame to frame",
                 env!("CARGO_PKG_NAME"),
             )
         });
