@@ -181,7 +181,7 @@ impl Core {
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
         // A device that stands for others gathers already.
-        if config.batch_size == 1 || alone.batch_size() > 1 {
+        if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }
         let name = alone.device().unwrap_or(device.name()).to_owned();

@@ -25,7 +25,7 @@
 //!
 //! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`variable`], [`device`], [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
+//! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The whole story, with snippets to copy, is in the [`guide`].
 //!
@@ -36,6 +36,7 @@
 mod batching;
 mod collector;
 pub mod compiled;
+pub mod completion;
 pub mod config;
 pub mod core;
 pub mod device;
@@ -69,6 +70,7 @@ use roiflow_tensor::sync;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
+pub use completion::Completion;
 pub use config::{Config, Ignored, MAX_BATCH_SIZE, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;

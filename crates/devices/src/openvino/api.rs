@@ -9,11 +9,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::completion::Completion;
 use crate::engine::{Extent, Said, c_string, one_line};
 use crate::exit;
 use crate::find::{self, Library};
-use crate::runtime::{Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
+use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
 /// The oldest release whose numbers of element types are those below.
@@ -597,7 +596,7 @@ impl EngineRequest {
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
     // SAFETY: the argument of `call_back`, which lives as long as the request that calls.
     let completion = unsafe { &*argument.cast::<Completion>() };
-    completion.has_computed();
+    completion.complete(Ok(()));
 }
 
 impl Interrupt for EngineRequest {

@@ -18,7 +18,6 @@
 //!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
-mod completion;
 mod ir;
 mod model;
 mod request;

@@ -15,7 +15,7 @@ use crate::exit;
 use crate::kept::Kept;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors};
+use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
@@ -165,17 +165,14 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
         false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
     };
     // Runs that are to go one at a time hold their one worker; else an accelerator calls back, and no thread waits for it.
-    let calls_back_on: Option<Arc<dyn Executor>> = match on_processor || config.exclusive_requests {
-        true => None,
-        false => Some(pool.clone()),
-    };
-    let steps = match &calls_back_on {
-        None => vec![DeviceStep { name: "infer", executor: pool }],
-        Some(_) => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
+    let calls_back = !on_processor && !config.exclusive_requests;
+    let steps = match calls_back {
+        false => vec![DeviceStep { name: "infer", executor: pool }],
+        true => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
     };
     let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
     let rounds_to_not_run = own_name.contains("CPU");
-    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
+    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back });
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
@@ -340,8 +337,8 @@ pub(super) struct OpenVinoModel {
     pub(super) profiling: bool,
     /// The plugin of the processor says of nodes that took less than a microsecond that they did not run.
     pub(super) rounds_to_not_run: bool,
-    /// Where the engine computes beside the processor: the pool on which a run goes on when it has.
-    pub(super) calls_back_on: Option<Arc<dyn Executor>>,
+    /// The engine computes beside the processor, and tells when it has.
+    pub(super) calls_back: bool,
 }
 
 impl EngineModel for OpenVinoModel {

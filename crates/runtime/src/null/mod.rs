@@ -64,7 +64,7 @@ impl Device for NullDevice {
             Some(executor) => executor.clone(),
             None => executors.for_model(&self.name, config)?,
         };
-        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter {
+        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter && self.script.engine.is_none() {
             true => Some(executors.named(&format!("roiflow-{}-waiter", self.name), 1)?),
             false => None,
         };
