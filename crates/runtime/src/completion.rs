@@ -102,7 +102,10 @@ impl Completion {
         {
             let mut state = self.state.lock().unwrap();
             if let State::Pending(waiting) = &mut *state {
-                *waiting = Some((task, executor));
+                // The task of a run that a cancel ended before it came here must not displace that of the next run.
+                if waiting.as_ref().is_none_or(|(known, _)| known.n_queued < task.n_queued) {
+                    *waiting = Some((task, executor));
+                }
                 return;
             }
         }
