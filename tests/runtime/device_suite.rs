@@ -6,6 +6,7 @@ mod gathering;
 mod growing;
 mod limits;
 mod nodes;
+mod sources;
 mod states;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Precision, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 
+use sources::*;
 use states::*;
 
 use crate::request::{compile_ports, doubling, kind, port, read, write};
@@ -739,6 +741,8 @@ macro_rules! joins {
             a_request_for_which_there_is_no_memory_is_refused,
             a_run_whose_step_is_queued_ends_with_its_cancel,
             a_cancel_from_another_thread_leaves_the_request_usable,
+            a_model_of_bytes_computes_what_its_file_does,
+            bytes_that_are_no_model_are_an_error,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {

@@ -3,7 +3,6 @@
 //! The runtime validates what it passes down (element types, static shapes, leases); a device reports only what nobody could
 //! foresee.
 
-use std::path::Path;
 use std::sync::Arc;
 
 pub use super::batching::Gathering;
@@ -11,7 +10,7 @@ pub use super::completion::Completion;
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
 use super::steps::CancelToken;
-use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, RemoteContext, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -50,12 +49,12 @@ pub trait Device: Send + Sync {
     /// What it is.
     fn info(&self) -> DeviceInfo;
 
-    /// Reads ports and metadata of a model file.
+    /// Reads ports and metadata of a model. What its format is, a file says by its ending, and bytes by how they begin.
     ///
     /// # Errors
     /// `Io` if the file can't be read, `Model` if it is not a model of a format that the device knows, `Unsupported` if the
-    /// device reads no files.
-    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+    /// device reads no such source: then the next device is asked.
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 
     /// Makes the model ready to run. `executors` are shared by all devices of the process.
     ///
@@ -127,11 +126,11 @@ pub trait DeviceFamily: Send + Sync {
     /// The device with this name, prefix included; it may turn out to be missing when it is used.
     fn device(&self, name: &str) -> Arc<dyn Device>;
 
-    /// As [`Device::read_model`], for files that no other device reads.
+    /// As [`Device::read_model`], for sources that no other device reads.
     ///
     /// # Errors
     /// As there.
-    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 }
 
 /// One step that a device declares.

@@ -2,14 +2,13 @@
 //! meanwhile. What a device does not say is as the traits have it.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel, DeviceRequest, DeviceStep};
 use roiflow::runtime::executor::{Executor, Executors};
-use roiflow::runtime::{CancelToken, Completion, ContextParams, Interrupt, RemoteContext};
+use roiflow::runtime::{CancelToken, Completion, ContextParams, Interrupt, ModelSource, RemoteContext};
 use roiflow::tensor::{Shape, Tensor};
 
 use super::*;
@@ -121,7 +120,7 @@ impl Device for Beside {
         DeviceInfo { description: "for tests".to_owned(), properties: Vec::new(), missing: None }
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
         Err(Error::new(ErrorKind::Unsupported, "device BESIDE reads no files"))
     }
 
