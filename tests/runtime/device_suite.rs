@@ -6,6 +6,7 @@ mod gathering;
 mod growing;
 mod limits;
 mod nodes;
+mod sources;
 mod states;
 
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use limits::*;
 use nodes::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
+use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Precision, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 
+use sources::*;
 use states::*;
 
-use crate::request::{compile_ports, double, doubling, kind, port, read, write};
+use crate::request::{compile_ports, doubling, kind, port, read, write};
 use crate::support::{Scratch, compile_on, in_time, row, tiny, values};
 
 /// A device, and how it gets the models of the suite.
@@ -106,55 +109,68 @@ const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
 /// What is no processor for us takes the way of accelerators: the engine calls back.
 const OPENVINO_HETERO: UnderTest = engine!("OPENVINO.HETERO:CPU");
 
-const NULL: UnderTest = UnderTest {
-    name: "NULL",
-    add: || {
-        let script = Script::computing(|io, _| {
-            let (a, b) = (read(io.input(0)), read(io.input(1)));
-            write(io, 0, &[1, 4], a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
-            write(io, 1, &[1, 4], a.iter().zip(&b).map(|(a, b)| a - b).collect())
-        });
-        let inputs = vec![port("a", &[1, 4]), port("b", &[1, 4])];
-        compile_ports(Arc::new(script), inputs, vec![port("sum", &[1, 4]), port("difference", &[1, 4])])
-    },
-    double: || compile_ports(Arc::new(Script::computing(|io, _| double(io))), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]),
-    identity: || {
-        let script = Script::computing(|io, _| {
-            let same = read(io.input(0));
-            write(io, 0, &[1, 4], same)
-        });
-        compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
-    },
-    source: || {
-        let mut core = Core::new();
-        core.register(Arc::new(NullDevice::new(Arc::new(doubling()))));
-        let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
-        (core, "NULL", Model::from_ports(info))
-    },
-    identity_with: |config| {
-        let script = Script::computing(|io, _| {
-            let (shape, same) = (*io.input(0).layout().shape(), read(io.input(0)));
-            write(io, 0, &shape, same)
-        });
-        null_with(script, 1, config)
-    },
-    center_with: |config| null_with(Script { mixes_rows: true, ..doubling() }, 0, config),
-    sum: || {
-        let script = Script::computing(|io, _| {
-            let sum: Vec<f32> = read(io.input(0)).iter().zip(read(io.input(1))).map(|(x, total)| x + total).collect();
-            write(io, 0, &[1, 4], sum.clone())?;
-            write(io, 1, &[1, 4], sum)
-        });
-        let mut core = Core::new();
-        core.register(Arc::new(NullDevice::new(Arc::new(script))));
-        let info = ModelInfo {
-            inputs: vec![port("x", &[1, 4]), port("total_in", &[1, 4])],
-            outputs: vec![port("y", &[1, 4]), port("total_out", &[1, 4])],
-            ..ModelInfo::default()
-        };
-        (core, "NULL", Model::from_ports(info))
-    },
-};
+/// The null device, whose scripts run as this function says.
+macro_rules! null {
+    ($run:path) => {
+        UnderTest {
+            name: "NULL",
+            add: || {
+                let script = Script::computing(|io, _| {
+                    let (a, b) = (read(io.input(0)), read(io.input(1)));
+                    write(io, 0, &[1, 4], a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
+                    write(io, 1, &[1, 4], a.iter().zip(&b).map(|(a, b)| a - b).collect())
+                });
+                let inputs = vec![port("a", &[1, 4]), port("b", &[1, 4])];
+                compile_ports(Arc::new($run(script)), inputs, vec![port("sum", &[1, 4]), port("difference", &[1, 4])])
+            },
+            double: || compile_ports(Arc::new($run(doubling())), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]),
+            identity: || {
+                let script = Script::computing(|io, _| {
+                    let same = read(io.input(0));
+                    write(io, 0, &[1, 4], same)
+                });
+                compile_ports(Arc::new($run(script)), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
+            },
+            source: || {
+                let mut core = Core::new();
+                core.register(Arc::new(NullDevice::new(Arc::new($run(doubling())))));
+                let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
+                (core, "NULL", Model::from_ports(info))
+            },
+            identity_with: |config| {
+                let script = Script::computing(|io, _| {
+                    let (shape, same) = (*io.input(0).layout().shape(), read(io.input(0)));
+                    write(io, 0, &shape, same)
+                });
+                null_with($run(script), 1, config)
+            },
+            center_with: |config| null_with($run(Script { mixes_rows: true, ..doubling() }), 0, config),
+            sum: || {
+                let script = Script::computing(|io, _| {
+                    let sum: Vec<f32> = read(io.input(0)).iter().zip(read(io.input(1))).map(|(x, total)| x + total).collect();
+                    write(io, 0, &[1, 4], sum.clone())?;
+                    write(io, 1, &[1, 4], sum)
+                });
+                let mut core = Core::new();
+                core.register(Arc::new(NullDevice::new(Arc::new($run(script)))));
+                let info = ModelInfo {
+                    inputs: vec![port("x", &[1, 4]), port("total_in", &[1, 4])],
+                    outputs: vec![port("y", &[1, 4]), port("total_out", &[1, 4])],
+                    ..ModelInfo::default()
+                };
+                (core, "NULL", Model::from_ports(info))
+            },
+        }
+    };
+}
+
+const NULL: UnderTest = null!(std::convert::identity);
+/// As accelerators do: an engine on threads of its own tells when a run has computed.
+const NULL_ENGINE: UnderTest = null!(on_an_engine);
+
+fn on_an_engine(script: Script) -> Script {
+    Script { engine: Some(Arc::new(Pool::new("engine", 2).unwrap())), ..script }
+}
 
 /// `x` [?, 4] -> `y` [?, 4], or with one row.
 fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
@@ -725,6 +741,8 @@ macro_rules! joins {
             a_request_for_which_there_is_no_memory_is_refused,
             a_run_whose_step_is_queued_ends_with_its_cancel,
             a_cancel_from_another_thread_leaves_the_request_usable,
+            a_model_of_bytes_computes_what_its_file_does,
+            bytes_that_are_no_model_are_an_error,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {
@@ -743,6 +761,7 @@ macro_rules! joins {
 
 joins!(CPU as cpu);
 joins!(NULL as null);
+joins!(NULL_ENGINE as null_engine);
 joins!(ORT_CPU as ort_cpu);
 joins!(OPENVINO_CPU as openvino_cpu);
 joins!(OPENVINO_HETERO as openvino_hetero);

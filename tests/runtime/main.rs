@@ -33,6 +33,7 @@ mod shared;
 mod sharing;
 #[path = "../support/source.rs"]
 mod source;
+mod sources;
 mod stages;
 mod streaming;
 mod support;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::exit;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{Error, ErrorKind, Ignored, ModelInfo, Result};
+use crate::runtime::{Error, ErrorKind, Ignored, ModelInfo, ModelSource, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 
 /// What can go wrong in a call: the engine's own words.
@@ -38,10 +38,44 @@ pub fn device_error(device: &str) -> impl Fn(String) -> Error {
     move |said| Error::new(ErrorKind::Device, format!("device {device}: {said}"))
 }
 
-/// What an engine says of a model file, as an error.
-pub fn refused(device: &str, path: &std::path::Path, why: &str) -> Error {
-    Error::new(ErrorKind::Model, format!("device {device} cannot run `{}`: {why}", path.display()))
+/// What an engine says of a model, as an error.
+pub fn refused(device: &str, source: &ModelSource, why: &str) -> Error {
+    Error::new(ErrorKind::Model, format!("device {device} cannot run `{source}`: {why}"))
 }
+
+/// A device can't run a model of this source at all.
+pub fn no_source(device: &str, source: &ModelSource) -> Error {
+    let what = if *source == ModelSource::Ports { "this model is ports alone" } else { "it does not know where this one lies" };
+    Error::new(ErrorKind::Unsupported, format!("device {device} runs model files, or the bytes of one; {what}: `{source}`"))
+}
+
+/// The format of a model, where it is certainly none of the ONNX files: whatever else is in the model, the error is then about ONNX. A
+/// file says it by its ending, bytes by how they begin.
+pub fn other_format(source: &ModelSource) -> Option<&'static str> {
+    const ENDINGS: [&str; 6] = [IR, "ort", "tflite", "pb", "pdmodel", "gguf"];
+    match source {
+        ModelSource::File(path) => {
+            let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            ENDINGS.into_iter().find(|known| ending.eq_ignore_ascii_case(known))
+        }
+        ModelSource::Bytes(bytes) => {
+            let bytes = bytes.model().trim_ascii_start();
+            // A text may begin with the mark of its byte order.
+            let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+            match bytes.get(4..8) {
+                _ if text.starts_with(b"<") => Some(IR),
+                Some(b"ORTM") => Some("ort"),
+                Some(b"TFL3") => Some("tflite"),
+                _ if bytes.starts_with(b"GGUF") => Some("gguf"),
+                _ => None,
+            }
+        }
+        ModelSource::Remote(_) | ModelSource::Ports => None,
+    }
+}
+
+/// OpenVINO's own format.
+pub const IR: &str = "xml";
 
 /// The file has as many inputs as when the caller read it.
 ///

@@ -24,6 +24,11 @@ const TYPE_TENSOR: u64 = 1;
 const TENSOR_SHAPE: u64 = 2;
 const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
+const NODE_ATTRIBUTE: u64 = 5;
+// Of `AttributeProto`: a tensor, a graph, and lists of both.
+const ATTRIBUTE_TENSORS: [u64; 2] = [5, 10];
+const ATTRIBUTE_GRAPHS: [u64; 2] = [6, 11];
+const TENSOR_OTHER_FILE: u64 = 13;
 // Of `TensorProto`: its numbers, by type, and its bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
@@ -70,6 +75,36 @@ pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
         }
     }
     Ok(nodes)
+}
+
+/// The bytes of a model hold all of it.
+///
+/// # Errors
+/// If tensors of it lie in files of their own, which bytes have none of.
+pub fn check_whole(model: &[u8]) -> Said<()> {
+    // What is no such message is said by the engine.
+    let has_other_files = may_have_other_files(model).unwrap_or(true)
+        && messages(model, MODEL_GRAPH).is_ok_and(|graphs| graphs.into_iter().any(|graph| has_other_files(graph, 0)));
+    match has_other_files {
+        true => Err("expected bytes that hold the whole model, got weights in files of their own (external data); \
+                     pass its path, or save it with its weights inside"
+            .to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn has_other_files(graph: &[u8], depth: usize) -> bool {
+    const MAX_DEPTH: usize = 16;
+    fn each<'a>(message: &'a [u8], numbers: &[u64]) -> Vec<&'a [u8]> {
+        numbers.iter().flat_map(|&number| messages(message, number).unwrap_or_default()).collect()
+    }
+    let is_elsewhere = |tensor: &&[u8]| !each(tensor, &[TENSOR_OTHER_FILE]).is_empty();
+    let mut attributes = each(graph, &[GRAPH_NODE]).into_iter().flat_map(|node| each(node, &[NODE_ATTRIBUTE]));
+    let of_attribute = |attribute: &[u8]| {
+        each(attribute, &ATTRIBUTE_TENSORS).iter().any(is_elsewhere)
+            || each(attribute, &ATTRIBUTE_GRAPHS).into_iter().any(|graph| has_other_files(graph, depth + 1))
+    };
+    depth == MAX_DEPTH || each(graph, &[GRAPH_INITIALIZER]).iter().any(is_elsewhere) || attributes.any(of_attribute)
 }
 
 /// Whether weights may lie in files beside the model. Looks for the key under which a tensor names its file, wherever it stands;

@@ -20,14 +20,9 @@ use super::config::MAX_BATCH_SIZE;
 use super::device::{Device, DeviceModel, DeviceRequest, DeviceStep};
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
-use super::steps::CancelToken;
+use super::steps::{Step, StepTask};
 use super::{CompiledModel, Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, Port, Precision, Result};
 use crate::tensor::{Element, ElementType, MAX_RANK, Shape, Tensor, Values, bf16, f16};
-
-/// The steps of a run before those of the device: it offers its inputs, and gets its row.
-const JOIN: &str = "join";
-const BATCH: &str = "batch";
-const N_STEPS_BEFORE: usize = 2;
 
 /// Whether the options are in their range.
 pub(super) fn check(config: &Config) -> Result<()> {
@@ -49,21 +44,15 @@ pub(super) fn gathering(
     // Its calls are nobody's runs: nobody is called back.
     let of_calls = Config { callback_thread: false, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
-    let steps = alone.steps();
-    let resume = steps.first().map(|step| step.executor.clone()).ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
+    let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
+    let resume = first.executor;
     let lands_there = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
     let terms =
         Terms { size: config.batch_size, timeout: config.batch_timeout, resume: resume.clone(), lands_there, profiles: config.profiling };
     let n_calls = together.optimal_number_of_requests().max(1);
     let requests = (0..n_calls).map(|_| calls.create_infer_request()).collect::<Result<_>>()?;
-    let before = [JOIN, BATCH].map(|name| DeviceStep { name, executor: resume.clone() });
-    Ok(Arc::new(BatchingModel {
-        alone: alone.clone(),
-        collector: Arc::new(Collector::new(terms, requests)?),
-        steps: before.into_iter().chain(steps).collect(),
-        batch_size: config.batch_size,
-        n_calls,
-    }))
+    let gathering = Gathering { collector: Arc::new(Collector::new(terms, requests)?), resume, n_rows: n_calls * config.batch_size };
+    Ok(Arc::new(BatchingModel { alone: alone.clone(), gathering }))
 }
 
 /// A model that takes several rows in a call.
@@ -161,13 +150,19 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
 
-/// A compiled model that gathers the runs of its requests.
+/// A compiled model that gathers the runs of its requests: the device's, and beside it what the runtime needs for that.
 struct BatchingModel {
     alone: Arc<dyn DeviceModel>,
+    gathering: Gathering,
+}
+
+/// How the runtime gathers the runs of a compiled model, see [`Config::batch_size`]. Made by the runtime alone.
+pub struct Gathering {
     collector: Arc<Collector>,
-    steps: Vec<DeviceStep>,
-    batch_size: usize,
-    n_calls: usize,
+    /// Where runs go on.
+    resume: Arc<dyn Executor>,
+    /// In all calls that the engine runs at once.
+    n_rows: usize,
 }
 
 impl DeviceModel for BatchingModel {
@@ -184,43 +179,46 @@ impl DeviceModel for BatchingModel {
     }
 
     fn steps(&self) -> Vec<DeviceStep> {
-        self.steps.clone()
+        self.alone.steps()
     }
 
     fn optimal_number_of_requests(&self) -> usize {
-        self.n_calls * self.batch_size
+        self.gathering.n_rows
     }
 
-    fn batch_size(&self) -> usize {
-        self.batch_size
+    fn gathering(&self) -> Option<&Gathering> {
+        Some(&self.gathering)
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        let alone = self.alone.create_request()?;
-        let info = self.alone.info();
-        Ok(Box::new(BatchingRequest {
-            alone,
+        self.alone.create_request()
+    }
+}
+
+impl Gathering {
+    /// A seat for a request that is made.
+    pub(super) fn take_seat(&self, info: &ModelInfo) -> Seat {
+        Seat {
             seat_idx: self.collector.take_seat(),
             collector: self.collector.clone(),
+            resume: self.resume.clone(),
             n_inputs: info.inputs.len(),
             n_outputs: info.outputs.len(),
-            n_steps: self.steps.len(),
             inputs: Vec::new(),
             is_gathered: false,
             times: Vec::new(),
             profile: None,
-        }))
+        }
     }
 }
 
-/// The device's part of a request whose runs may be gathered.
-struct BatchingRequest {
-    alone: Box<dyn DeviceRequest>,
+/// The seat of a request whose runs may be gathered.
+pub(super) struct Seat {
     collector: Arc<Collector>,
     seat_idx: usize,
+    resume: Arc<dyn Executor>,
     n_inputs: usize,
     n_outputs: usize,
-    n_steps: usize,
     /// The list in which inputs are offered, empty between runs.
     inputs: Vec<Tensor>,
     /// The latest run was.
@@ -230,19 +228,26 @@ struct BatchingRequest {
     profile: Option<Arc<[NodeTime]>>,
 }
 
-impl BatchingRequest {
-    fn join(&mut self, io: &DeviceIo<'_>) {
-        self.is_gathered = false;
-        let is_row = |input_idx| io.input_tensor(input_idx).shape().first() == Some(&1);
-        if !io.is_on_host() || !(0..self.n_inputs).all(is_row) {
-            return;
-        }
-        let mut inputs = std::mem::take(&mut self.inputs);
-        inputs.extend((0..self.n_inputs).map(|input_idx| io.input_tensor(input_idx).clone()));
-        self.collector.offer(self.seat_idx, inputs);
+impl Seat {
+    /// The steps of a run before those of the device: it offers its inputs, and gets its row.
+    pub(super) fn steps(&self) -> [Step; 2] {
+        let step = |name: &str, executor, task| Step { name: name.into(), executor, task, duration: Duration::ZERO };
+        let waiting_room = self.collector.waiting_room(self.seat_idx);
+        [step("join", self.resume.clone(), StepTask::Join), step("batch", waiting_room, StepTask::TakeRow)]
     }
 
-    fn take_row(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
+    pub(super) fn join(&mut self, io: &DeviceIo<'_>) -> Result<()> {
+        self.is_gathered = false;
+        let is_row = |input_idx| io.input_tensor(input_idx).shape().first() == Some(&1);
+        if io.is_on_host() && (0..self.n_inputs).all(is_row) {
+            let mut inputs = std::mem::take(&mut self.inputs);
+            inputs.extend((0..self.n_inputs).map(|input_idx| io.input_tensor(input_idx).clone()));
+            self.collector.offer(self.seat_idx, inputs);
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_row(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let Some(row) = self.collector.row(self.seat_idx) else { return Ok(()) };
         self.is_gathered = true;
         self.profile = self.collector.times(&row, &mut self.times);
@@ -256,11 +261,29 @@ impl BatchingRequest {
         Ok(row.bytes()?.copy_to(io.output(output_idx, &row.shape())?)?)
     }
 
-    fn leave(&mut self) {
+    /// The run needs the engine no longer.
+    pub(super) fn leave(&mut self) {
         if let Some(mut inputs) = self.collector.leave(self.seat_idx) {
             inputs.clear();
             self.inputs = inputs;
         }
+    }
+
+    /// The times of the device's steps, if the latest run was gathered.
+    pub(super) fn times(&self) -> Option<&[Duration]> {
+        self.is_gathered.then_some(&*self.times)
+    }
+
+    /// The times of the nodes in the call that the latest run was gathered into, where they are known.
+    pub(super) fn profile(&self) -> Option<Vec<NodeTime>> {
+        self.profile.as_ref().filter(|_| self.is_gathered).map(|profile| profile.to_vec())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+        self.collector.give_seat_back(self.seat_idx);
     }
 }
 
@@ -271,71 +294,6 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     end[..shape.len()].copy_from_slice(&shape);
     (begin[0], end[0]) = (row_idx, row_idx + 1);
     Ok(batch.roi(&begin[..shape.len()], &end[..shape.len()])?)
-}
-
-impl DeviceRequest for BatchingRequest {
-    fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor> {
-        self.alone.allocate_input(port_idx, shape)
-    }
-
-    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
-        match step_idx {
-            0 => None,
-            1 => Some(self.collector.waiting_room(self.seat_idx)),
-            _ => self.alone.executor(step_idx - N_STEPS_BEFORE),
-        }
-    }
-
-    fn is_computing(&self) -> bool {
-        self.alone.is_computing()
-    }
-
-    fn abandon(&mut self) {
-        self.alone.abandon();
-    }
-
-    fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        match step_idx {
-            0 => {
-                self.join(io);
-                Ok(())
-            }
-            1 => self.take_row(io),
-            _ => {
-                let done = self.alone.run_step(step_idx - N_STEPS_BEFORE, io, cancel);
-                if step_idx + 1 == self.n_steps {
-                    self.leave();
-                }
-                done
-            }
-        }
-    }
-
-    fn ended_early(&self) -> Option<&[Duration]> {
-        self.is_gathered.then_some(&*self.times)
-    }
-
-    fn end_run(&mut self) {
-        self.leave();
-    }
-
-    fn accepts_remote(&self, tensor: &Tensor) -> bool {
-        self.alone.accepts_remote(tensor)
-    }
-
-    fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        match &self.profile {
-            Some(profile) if self.is_gathered => Ok(profile.to_vec()),
-            _ => self.alone.profiling_info(),
-        }
-    }
-}
-
-impl Drop for BatchingRequest {
-    fn drop(&mut self) {
-        self.leave();
-        self.collector.give_seat_back(self.seat_idx);
-    }
 }
 
 /// Runs a few rows together and each alone, on numbers drawn by chance, and compares what comes.

@@ -154,18 +154,24 @@ impl CompiledModel {
             _ => shared.executors.cpu()?,
         };
         let mut steps = vec![Step { name: "fill".into(), executor: first, task: StepTask::Inputs, duration: Duration::ZERO }];
+        let seat = shared.model.gathering().map(|gathering| gathering.take_seat(device_info));
+        if let Some(seat) = &seat {
+            steps.extend(seat.steps());
+        }
         steps.extend(shared.steps.iter().enumerate().map(|(step_idx, step)| Step {
             name: step.name.into(),
-            executor: device.executor(step_idx).unwrap_or_else(|| step.executor.clone()),
+            executor: step.executor.clone(),
             task: StepTask::Device(step_idx),
             duration: Duration::ZERO,
         }));
         let body = Body {
+            seat,
+            completion: device.completion(),
             device,
             io,
             steps,
             n_prepended: 0,
-            completion: if shared.config.callback_thread { shared.executors.named(CALLBACKS, 1)? } else { Arc::new(Inline) },
+            ends_on: if shared.config.callback_thread { shared.executors.named(CALLBACKS, 1)? } else { Arc::new(Inline) },
             next_step_idx: 0,
             run: 0,
             outcome: Ok(()),

@@ -1,11 +1,12 @@
 //! The entry: registers devices, reads models, compiles them.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use super::executor::Executors;
-use super::{CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result, batching, files};
+use super::{
+    CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result, batching, files,
+};
 
 /// The devices of a process and the executors that they share. Cheap to clone.
 #[derive(Clone, Default)]
@@ -39,30 +40,26 @@ impl Core {
         self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
     }
 
-    /// Reads ports and metadata of a model file, with the first device that knows the format.
+    /// Reads ports and metadata of a model, with the first device that knows its format: of a file, or of the bytes of one
+    /// ([`ModelBytes`](super::ModelBytes)), or of a model that lies elsewhere ([`ModelSource::Remote`]).
     ///
     /// # Errors
-    /// `Io` if the file can't be read, `Model` if no device knows what it is.
-    pub fn read_model(&self, path: impl AsRef<Path>) -> Result<Model> {
-        let path = path.as_ref();
-        let n_bytes = files::open_regular(path, "model")?.metadata().map_or(0, |file| file.len());
-        let is_xml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
-        let max_bytes = if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES };
-        if n_bytes > max_bytes {
-            let message =
-                format!("cannot read model `{}`: expected at most {max_bytes} bytes, got {n_bytes}; check the path", path.display());
-            return Err(Error::new(ErrorKind::Io, message));
-        }
+    /// `Io` if the file can't be read, `Model` if no device knows what it is, or if bytes refer to files beside them; `NotFound` if no
+    /// device knows a remote source.
+    pub fn read_model(&self, source: impl Into<ModelSource>) -> Result<Model> {
+        let source = source.into();
+        let cannot = |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("cannot read model `{source}`: {why}"));
+        check_source(&source)?;
         let mut refused = None;
-        let mut read = |result: Result<ModelInfo>| match result.and_then(|info| check_inputs(path, &info).map(|()| info)) {
-            Ok(info) => Some(Model::from_file(path, info)),
+        let mut read = |result: Result<ModelInfo>| match result.and_then(|info| check_inputs(&source, &info).map(|()| info)) {
+            Ok(info) => Some(Model::new(source.clone(), info)),
             Err(error) if error.kind() == ErrorKind::Unsupported => None,
             Err(error) => {
                 refused.get_or_insert(error);
                 None
             }
         };
-        if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(path))) {
+        if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(&source))) {
             return Ok(model);
         }
         // An engine is not loaded to say again what a device has said that knows the format.
@@ -71,15 +68,20 @@ impl Core {
         }
         let mut unsupported = None;
         for family in &self.families {
-            match family.read_model(path) {
-                Ok(info) => return check_inputs(path, &info).map(|()| Model::from_file(path, info)),
+            match family.read_model(&source) {
+                Ok(info) => return check_inputs(&source, &info).map(|()| Model::new(source.clone(), info)),
                 Err(error) if error.kind() == ErrorKind::Unsupported => unsupported = unsupported.or(Some(error)),
                 Err(error) => return Err(error),
             }
         }
-        Err(unsupported
-            .map(|error| Error::new(ErrorKind::Model, format!("cannot read model `{}`: {error}", path.display())))
-            .unwrap_or_else(|| Error::new(ErrorKind::Model, format!("no device reads models such as `{}`", path.display()))))
+        Err(match (&source, unsupported) {
+            (ModelSource::Remote(_), _) => cannot(
+                ErrorKind::NotFound,
+                &format!("expected a source that a device knows, got one that is unknown to {}; pass a file, or its bytes", self.names()),
+            ),
+            (_, Some(error)) => cannot(ErrorKind::Model, &error),
+            (_, None) => Error::new(ErrorKind::Model, format!("no device reads models such as `{source}`")),
+        })
     }
 
     /// Makes a model ready to run on the device with this name.
@@ -181,7 +183,7 @@ impl Core {
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
         // A device that stands for others gathers already.
-        if config.batch_size == 1 || alone.batch_size() > 1 {
+        if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }
         let name = alone.device().unwrap_or(device.name()).to_owned();
@@ -197,10 +199,14 @@ impl Core {
         if let Some(family) = self.families.iter().find(|family| is_of(family.prefix())) {
             return Ok(family.device(name));
         }
+        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", self.names())))
+    }
+
+    fn names(&self) -> String {
         let names = self.devices.iter().map(|device| device.name().to_owned());
         // By their first device, which all of them have: to list the others the engines would have to be loaded.
         let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
-        Err(Error::new(ErrorKind::NotFound, format!("no device `{name}`: expected one of {}", names.join(", "))))
+        names.join(", ")
     }
 
     /// The executors that all models of this core share.
@@ -212,14 +218,39 @@ impl Core {
 /// The most memory that an input may take: more than any picture, and little enough to be there.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
+/// What is wrong with a source before anything is read of it.
+fn check_source(source: &ModelSource) -> Result<()> {
+    let fail = |kind, why: &str| Err(Error::new(kind, format!("cannot read model `{source}`: {why}")));
+    let (n_bytes, max_bytes, what_to_do) = match source {
+        ModelSource::File(path) => {
+            let file = files::open_regular(path, "model")?;
+            let is_xml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
+            let n_bytes = file.metadata().map_or(0, |file| file.len());
+            (n_bytes, if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES }, "check the path")
+        }
+        ModelSource::Bytes(bytes) if bytes.model().is_empty() => {
+            return fail(ErrorKind::Model, "expected the bytes of a model file, got none; pass all that the file holds");
+        }
+        ModelSource::Bytes(bytes) => (bytes.model().len() as u64, files::MAX_MODEL_BYTES, "pass the bytes of a model"),
+        ModelSource::Remote(_) => return Ok(()),
+        ModelSource::Ports => {
+            return fail(ErrorKind::Config, "expected a file, bytes or a remote source, got ports alone; use `Model::from_ports`");
+        }
+    };
+    match n_bytes > max_bytes {
+        true => fail(ErrorKind::Io, &format!("expected at most {max_bytes} bytes, got {n_bytes}; {what_to_do}")),
+        false => Ok(()),
+    }
+}
+
 /// # Errors
 /// `Model` if a file asks for an input that no machine should make room for.
-fn check_inputs(path: &Path, info: &ModelInfo) -> Result<()> {
+fn check_inputs(source: &ModelSource, info: &ModelInfo) -> Result<()> {
     for port in &info.inputs {
         let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });
         let n_bytes = fixed.fold(port.element.size(), usize::saturating_mul);
         if n_bytes > MAX_INPUT_BYTES {
-            let message = format!("cannot read model `{}`: its input {port} is too large: expected at most 1 GiB", path.display());
+            let message = format!("cannot read model `{source}`: its input {port} is too large: expected at most 1 GiB");
             return Err(Error::new(ErrorKind::Model, message));
         }
     }

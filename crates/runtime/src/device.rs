@@ -3,14 +3,14 @@
 //! The runtime validates what it passes down (element types, static shapes, leases); a device reports only what nobody could
 //! foresee.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
+pub use super::batching::Gathering;
+pub use super::completion::Completion;
 use super::executor::{Executor, Executors};
 use super::io::DeviceIo;
 use super::steps::CancelToken;
-use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, RemoteContext, Result};
+use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
 /// What a device says of itself.
@@ -49,12 +49,12 @@ pub trait Device: Send + Sync {
     /// What it is.
     fn info(&self) -> DeviceInfo;
 
-    /// Reads ports and metadata of a model file.
+    /// Reads ports and metadata of a model. What its format is, a file says by its ending, and bytes by how they begin.
     ///
     /// # Errors
     /// `Io` if the file can't be read, `Model` if it is not a model of a format that the device knows, `Unsupported` if the
-    /// device reads no files.
-    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+    /// device reads no such source: then the next device is asked.
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 
     /// Makes the model ready to run. `executors` are shared by all devices of the process.
     ///
@@ -126,11 +126,11 @@ pub trait DeviceFamily: Send + Sync {
     /// The device with this name, prefix included; it may turn out to be missing when it is used.
     fn device(&self, name: &str) -> Arc<dyn Device>;
 
-    /// As [`Device::read_model`], for files that no other device reads.
+    /// As [`Device::read_model`], for sources that no other device reads.
     ///
     /// # Errors
     /// As there.
-    fn read_model(&self, path: &Path) -> Result<ModelInfo>;
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 }
 
 /// One step that a device declares.
@@ -174,9 +174,9 @@ pub trait DeviceModel: Send + Sync {
         false
     }
 
-    /// The most runs that it gathers into one call, see [`Config::batch_size`].
-    fn batch_size(&self) -> usize {
-        1
+    /// How the runtime gathers its runs. A device has none of its own; one that stands for others gives out theirs.
+    fn gathering(&self) -> Option<&Gathering> {
+        None
     }
 
     /// The state of one request.
@@ -194,34 +194,23 @@ pub trait DeviceRequest: Send {
     /// If the shape overflows.
     fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor>;
 
-    /// Asked after each step: whether the device's other steps have nothing left to do in this run. Then they are skipped, and
-    /// these are their times.
-    fn ended_early(&self) -> Option<&[Duration]> {
-        None
-    }
-
-    /// The run is over, in whatever way; said also where it ended before the device's first step, or between two of them.
-    fn end_run(&mut self) {}
-
     /// Runs the step with this index of [`DeviceModel::steps`].
     ///
     /// # Errors
     /// `Canceled` where the device notices `cancel`, `Device` where it fails.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
 
-    /// Who runs the step with this index for this request, where that is not who runs it for all: an engine that calls back when it
-    /// has computed holds the run's next step until then.
-    fn executor(&self, _step_idx: usize) -> Option<Arc<dyn Executor>> {
+    /// Told when work is done that a step starts and that goes on beside the processor; asked for once, when the request is made. `None`,
+    /// the default: when a step has returned, its work is done.
+    ///
+    /// A step that starts work with [`Completion::start`] is done when [`Completion::complete`] is called, and the next one begins
+    /// then, on the executor that it names. Until then the device may use the tensors that it got from [`DeviceIo`].
+    fn completion(&self) -> Option<Arc<Completion>> {
         None
     }
 
-    /// Whether the engine uses the tensors of a run now, between two steps: such a run can't be ended by taking it off its queue.
-    fn is_computing(&self) -> bool {
-        false
-    }
-
-    /// A run was canceled between two of the device's steps. Returns once the engine has let go of its tensors.
-    fn abandon(&mut self) {}
+    /// The run is over, in whatever way: also where it ended before the device's first step, or between two of them. No work is pending.
+    fn end_run(&mut self) {}
 
     /// Whether the device runs on this tensor in a device's memory ([`Tensor::is_remote`]): in general, if it is its own. Such a
     /// tensor has no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].

@@ -23,9 +23,9 @@
 //! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
 //!   by the run and freed when the device returns.
 //!
-//! Reading order: [`mod@core`], [`model`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
+//! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
-//! [`variable`], [`device`], [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
+//! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The whole story, with snippets to copy, is in the [`guide`].
 //!
@@ -36,6 +36,7 @@
 mod batching;
 mod collector;
 pub mod compiled;
+pub mod completion;
 pub mod config;
 pub mod core;
 pub mod device;
@@ -59,6 +60,7 @@ pub mod request;
 pub mod request_pool;
 pub mod results;
 mod run;
+pub mod source;
 mod state;
 pub mod steps;
 pub mod text;
@@ -69,6 +71,7 @@ use roiflow_tensor::sync;
 
 pub use self::core::Core;
 pub use compiled::CompiledModel;
+pub use completion::Completion;
 pub use config::{Config, Ignored, MAX_BATCH_SIZE, Performance, Precision, Properties};
 pub use error::{Error, ErrorKind, Result};
 pub use future::RunFuture;
@@ -83,5 +86,6 @@ pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};
 pub use results::Results;
+pub use source::{ModelBytes, ModelSource};
 pub use steps::{CancelToken, Interrupt};
 pub use variable::VariableState;

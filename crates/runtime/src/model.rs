@@ -1,10 +1,9 @@
 //! A model before it is compiled: where it comes from, its ports, and what may still be changed of them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Axes, Dim, Error, ErrorKind, PartialShape, Port, PortKey, Result};
+use super::{Axes, Dim, Error, ErrorKind, ModelSource, PartialShape, Port, PortKey, Result};
 
 /// What a model says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,15 +14,6 @@ pub struct ModelInfo {
     pub outputs: Vec<Port>,
     /// Key and value pairs that the exporter left in the file.
     pub metadata: BTreeMap<String, String>,
-}
-
-/// Where a model comes from.
-#[derive(Debug, Clone)]
-pub enum ModelSource {
-    /// A file, in any format that a device reads.
-    File(PathBuf),
-    /// Ports only: for devices that compute nothing.
-    Ports,
 }
 
 /// A model that was read but is not compiled. Cheap to clone.
@@ -45,14 +35,14 @@ pub struct VariablePorts {
 }
 
 impl Model {
-    /// A model of a file; devices make it when they read one.
-    pub fn from_file(path: &Path, info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::File(path.to_owned())), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
+    /// A model that was read from `source`.
+    pub(super) fn new(source: ModelSource, info: ModelInfo) -> Self {
+        Self { source: Arc::new(source), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
     }
 
     /// A model that is ports alone.
     pub fn from_ports(info: ModelInfo) -> Self {
-        Self { source: Arc::new(ModelSource::Ports), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
+        Self::new(ModelSource::Ports, info)
     }
 
     /// Where it comes from.
@@ -95,7 +85,7 @@ impl Model {
             shape.check().map_err(|error| error.context(format!("reshape of input {port}")))?;
             port.shape = shape;
         }
-        if let ModelSource::File(_) = *self.source {
+        if *self.source != ModelSource::Ports {
             info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
         Ok(Self { info: Arc::new(info), is_reshaped: true, ..self.clone() })
@@ -192,11 +182,8 @@ impl Model {
         &self.variables
     }
 
-    /// What to call it in messages: the path, or the name of its first input.
+    /// What to call it in messages: the path, or the name that its source has.
     pub fn name(&self) -> String {
-        match &*self.source {
-            ModelSource::File(path) => path.display().to_string(),
-            ModelSource::Ports => "model of ports".to_owned(),
-        }
+        self.source.to_string()
     }
 }

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::batching::Seat;
 use super::compiled::CompiledShared;
 use super::executor::{Executor, Ticket};
 use super::io::{InputSlot, RunContext, Source, check_fits, check_memory};
@@ -523,7 +524,10 @@ impl InferRequest {
     /// # Errors
     /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        self.shared().edit(|body| body.device.profiling_info())
+        self.shared().edit(|body| match body.seat.as_ref().and_then(Seat::profile) {
+            Some(profile) => Ok(profile),
+            None => body.device.profiling_info(),
+        })
     }
 
     /// As [`InferRequest::step_times`], without allocating.

@@ -275,6 +275,7 @@ impl Shared {
         self.step(|| {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
+                body.wait_for_completion();
             }
         });
         let outcome = body.outcome.clone();
@@ -314,14 +315,15 @@ impl Shared {
         guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
     }
 
-    /// Queues the next step where it belongs.
+    /// Queues the next step where it belongs, as soon as nothing is pending.
     pub(super) fn pass_on(self: &Arc<Self>, mut body: Box<Body>) {
         let executor = body.next_executor().clone();
         let task = body.next_task(self);
-        let (run, n_queued) = (body.run, body.n_queued);
+        let (run, completion) = (body.run, body.completion.clone());
         *self.in_flight.lock().unwrap() = Some(body);
-        if let Err(error) = catch(format_args!("the executor"), || executor.execute(task)) {
-            self.end_refused(n_queued, error);
+        match completion {
+            Some(completion) => completion.queue(task, executor),
+            None => task.queue_on(&*executor),
         }
         // A cancel that came before the body was there found nothing to end.
         if self.cancel.is_canceled() {
@@ -364,7 +366,7 @@ impl Shared {
         let mut waits_at = None;
         let queued = {
             let mut in_flight = self.in_flight.lock().unwrap();
-            let queued = in_flight.take_if(|body| body.run == run && !body.is_over() && !body.device.is_computing());
+            let queued = in_flight.take_if(|body| body.run == run && !body.is_over() && !body.is_pending());
             if queued.is_none() {
                 waits_at = in_flight.as_ref().map(|body| body.next_executor().clone());
             }
@@ -388,7 +390,7 @@ impl Shared {
         if !calls {
             return self.end(body);
         }
-        if !body.completion.is_inline() {
+        if !body.ends_on.is_inline() {
             return self.pass_on(body);
         }
         let task = body.next_task(self);
@@ -402,7 +404,12 @@ impl Shared {
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
         let released = catch(format_args!("the end of a lease"), || body.io.release());
-        let ended = catch(format_args!("the device's `end_run`"), || body.device.end_run());
+        // Where the run was canceled before it went on.
+        let _completed = body.completed(&self.cancel);
+        let ended = catch(format_args!("the device's `end_run`"), || {
+            body.leave_seat();
+            body.device.end_run();
+        });
         body.outcome = std::mem::replace(&mut body.outcome, Ok(())).and(released).and(ended);
         body.span = tracing::Span::none(); // Ends it.
         if body.outcome.is_ok() {
@@ -637,12 +644,12 @@ impl Shared {
         self.step(|| {
             loop {
                 body.run_next_step(&self.cancel, self.id);
-                if body.is_over() || !goes_on_here(body.next_executor()) {
+                if body.is_pending() || body.is_over() || !goes_on_here(body.next_executor()) {
                     break;
                 }
             }
         });
-        body.is_over() && goes_on_here(body.next_executor())
+        !body.is_pending() && body.is_over() && goes_on_here(body.next_executor())
     }
 }
 
@@ -651,6 +658,19 @@ pub(super) struct RunTask {
     pub(super) shared: Arc<Shared>,
     /// See [`Body::n_queued`].
     pub(super) n_queued: u64,
+}
+
+impl RunTask {
+    /// Queues it; if the executor panics, the run ends with that.
+    pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
+        // Weak: on an engine's thread nothing of the request may be freed.
+        let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);
+        if let Err(error) = catch(format_args!("the executor"), || executor.execute(self))
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.end_refused(n_queued, error);
+        }
+    }
 }
 
 impl Task for RunTask {
@@ -685,7 +705,7 @@ impl Drop for Handle {
         if !is_inside && shared.check_process().is_ok() {
             // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
             // nothing to do.
-            let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.device.is_computing());
+            let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
                 shared.end(body);

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::batching::Seat;
+use super::completion::Completion;
 use super::device::DeviceRequest;
 use super::error::catch;
 use super::executor::Executor;
@@ -70,7 +72,7 @@ impl CancelToken {
     }
 
     /// From now on a cancel calls `interrupt`, and so does one that came before: for an engine that computes beyond the step that
-    /// started it. Ends with [`CancelToken::forget`].
+    /// started it. Ends with [`CancelToken::forget`], and when the run goes on after its [`Completion`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
         let before = {
             let mut engine = self.engine.lock().unwrap();
@@ -146,6 +148,10 @@ pub(super) type CustomStep = Box<dyn FnMut(&RunContext<'_>) -> Result<()> + Send
 pub(super) enum StepTask {
     /// Fill or gather the inputs.
     Inputs,
+    /// Offer the inputs to a call of several runs.
+    Join,
+    /// Take the row of such a call, if the run is part of one.
+    TakeRow,
     /// A step of the device.
     Device(usize),
     /// A step of the user.
@@ -167,13 +173,17 @@ impl Step {
 
 /// Everything that a run owns: moved out of the request when it starts, and back when it ends.
 pub(super) struct Body {
+    /// Where runs are gathered. Given back before the device's part is freed.
+    pub(super) seat: Option<Seat>,
     pub(super) device: Box<dyn DeviceRequest>,
+    /// The device's, if it computes beside the processor.
+    pub(super) completion: Option<Arc<Completion>>,
     pub(super) io: RunIo,
     pub(super) steps: Vec<Step>,
     /// How many of the steps the user prepended.
     pub(super) n_prepended: usize,
     /// Where a run ends that calls back.
-    pub(super) completion: Arc<dyn Executor>,
+    pub(super) ends_on: Arc<dyn Executor>,
     pub(super) next_step_idx: usize,
     pub(super) run: u64,
     pub(super) outcome: Result<()>,
@@ -199,11 +209,12 @@ impl Body {
         self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
     }
 
-    /// Runs the next step; its error, or its panic, becomes the outcome of the run.
+    /// Runs the next step; its error, or its panic, becomes the outcome of the run. Nothing is pending.
     pub(super) fn run_next_step(&mut self, cancel: &CancelToken, request_id: u64) {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
-        if let Err(error) = cancel.check() {
+        let completed = self.completed(cancel);
+        if let Err(error) = cancel.check().and(completed) {
             self.abandon(cancel, error);
             return;
         }
@@ -213,30 +224,63 @@ impl Body {
             tracing::trace_span!(target: "roiflow::trace", parent: &self.span, "step", request = request_id, run, frame, step = &*step.name)
                 .entered();
         let begin = Instant::now();
-        let (device, io) = (&mut self.device, &mut self.io);
+        let (seat, device, io) = (&mut self.seat, &mut self.device, &mut self.io);
         let (name, task) = (&step.name, &mut step.task);
         let done = catch(format_args!("step `{name}`"), || match task {
             StepTask::Inputs => io.fill(),
+            StepTask::Join => seat.as_mut().map_or(Ok(()), |seat| seat.join(&DeviceIo { io })),
+            StepTask::TakeRow => seat.as_mut().map_or(Ok(()), |seat| seat.take_row(&mut DeviceIo { io })),
             StepTask::Device(device_step_idx) => device.run_step(*device_step_idx, &mut DeviceIo { io }, cancel),
             StepTask::Custom(custom) => custom(&RunContext { io, cancel, run }),
         });
         step.duration = begin.elapsed();
         self.outcome = done.and_then(|done| done);
-        if step.is_of_device()
-            && let Some(times) = self.device.ended_early()
-        {
-            for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
-                step.duration = *time;
-                self.next_step_idx += 1;
-            }
+        if let StepTask::TakeRow = step.task {
+            self.skip_device_steps();
+        } else if step.is_of_device() && !self.steps.get(self.next_step_idx).is_some_and(Step::is_of_device) {
+            self.leave_seat();
         }
     }
 
-    /// Ends a run, which computes no more, with this error; the device releases what it holds of it.
-    pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
-        let abandoned = catch(format_args!("the device's `abandon`"), || self.device.abandon());
+    /// A run whose row was computed together with others needs the device's steps no more: their times are those of the call.
+    fn skip_device_steps(&mut self) {
+        let Some(times) = self.seat.as_ref().and_then(Seat::times) else { return };
+        for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
+            step.duration = *time;
+            self.next_step_idx += 1;
+        }
+    }
+
+    /// The run needs its engine no longer.
+    pub(super) fn leave_seat(&mut self) {
+        if let Some(seat) = &mut self.seat {
+            seat.leave();
+        }
+    }
+
+    /// Whether the engine uses the tensors: the run can't go on, nor end.
+    pub(super) fn is_pending(&self) -> bool {
+        self.completion.as_ref().is_some_and(|completion| completion.is_pending())
+    }
+
+    /// Waits on this thread until nothing is pending.
+    pub(super) fn wait_for_completion(&self) {
+        if let Some(completion) = &self.completion {
+            completion.wait();
+        }
+    }
+
+    /// How the work ended that was pending; a cancel is no concern of the engine any more.
+    pub(super) fn completed(&self, cancel: &CancelToken) -> Result<()> {
+        let Some(completion) = &self.completion else { return Ok(()) };
         cancel.forget();
-        self.outcome = abandoned.and(Err(error));
+        completion.take()
+    }
+
+    /// Ends a run, for which nothing is pending, with this error.
+    pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
+        cancel.forget();
+        self.outcome = Err(error);
     }
 
     /// A task for the executor of the next step. Allocates only if an executor still holds an earlier one.
@@ -251,7 +295,7 @@ impl Body {
 
     /// The executor of the next step, or of the run's end.
     pub(super) fn next_executor(&self) -> &Arc<dyn Executor> {
-        if self.is_over() { &self.completion } else { &self.steps[self.next_step_idx].executor }
+        if self.is_over() { &self.ends_on } else { &self.steps[self.next_step_idx].executor }
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -10,7 +10,7 @@ use super::picture::Picture;
 use super::preprocess::Preprocess;
 use super::rows::ScaledRows;
 use super::simd::Instructions;
-use super::store::Target;
+use super::store::InputRow;
 use crate::frame::Size;
 
 /// So many pixels of a picture are worth a thread: on AVX-512, from memory, some half a millisecond.
@@ -53,18 +53,18 @@ pub(super) struct Workspace {
 #[derive(Debug, Default)]
 pub(super) struct Band {
     workspace: Workspace,
-    /// See [`Target`].
+    /// See [`InputRow`].
     lines: Vec<u8>,
 }
 
 impl Fill<'_> {
     /// Fills all lines, on as many threads as they are worth, and at most on so many.
-    pub(super) fn run(&self, target: Target<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+    pub(super) fn run(&self, target: InputRow<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
         let n_bands = if target.is_divisible() { self.n_bands(n_threads) } else { 1 };
         self.run_in(n_bands, target, workspace, bands, on);
     }
 
-    fn run_in(&self, n_bands: usize, target: Target<'_>, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+    fn run_in(&self, n_bands: usize, target: InputRow<'_>, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
         let n_lines = self.input_size.height as usize;
         let Some(helpers) = (if n_bands > 1 { helpers() } else { None }) else {
             return self.lines(0..n_lines, target, workspace, on);
@@ -97,7 +97,7 @@ impl Fill<'_> {
         usize::try_from(cost / PIXELS_PER_BAND).unwrap_or(usize::MAX).min(n_threads).min(visible.len()).max(1)
     }
 
-    fn lines(&self, range: Range<usize>, mut target: Target<'_>, workspace: &mut Workspace, on: Instructions) {
+    fn lines(&self, range: Range<usize>, mut target: InputRow<'_>, workspace: &mut Workspace, on: Instructions) {
         let Self { preprocess, picture, placement, input_size, is_filtered } = self;
         let (columns, visible) = placement.visible(*input_size);
         let visible = visible.start.max(range.start)..visible.end.min(range.end);
@@ -176,7 +176,7 @@ mod tests {
                 let (mut bytes, mut lines) = (input.bytes_mut().unwrap(), Vec::new());
                 bytes.extent_mut().fill(0x55);
                 let on = Instructions::fastest();
-                let target = Target::new(&mut bytes, layout, preprocess.rotation, 1, on, &mut lines).unwrap();
+                let target = InputRow::new(&mut bytes, layout, preprocess.rotation, 1, on, &mut lines).unwrap();
                 let n_bands = if target.is_divisible() { n_bands.min(height) } else { 1 };
                 n_divided += u32::from(n_bands > 1);
                 fill.run_in(n_bands, target, &mut workspace, &mut bands, on);

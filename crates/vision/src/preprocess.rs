@@ -8,7 +8,7 @@ use super::bands::{Band, Fill, Workspace};
 use super::letterbox::Placement;
 use super::picture::Picture;
 use super::simd::{InstructionSet, Instructions};
-use super::store::{InputElement, Normalizer, Target};
+use super::store::{InputElement, InputRow, Normalizer};
 use super::warp::WarpedLine;
 use crate::frame::{Frame, Similarity, Size, Transform};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
@@ -302,7 +302,7 @@ impl Preprocess {
         let (width, source_rows) = (input_size.width as usize, picture.rows());
         let Scratch { instructions, warped, lines: line_buffer, .. } = scratch;
         warped.begin(self, width, picture.sample());
-        let mut target = Target::new(input, self.layout, Rotation::None, row, *instructions, line_buffer)?;
+        let mut target = InputRow::new(input, self.layout, Rotation::None, row, *instructions, line_buffer)?;
         for y in 0..input_size.height as usize {
             target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *instructions));
         }
@@ -327,7 +327,7 @@ impl Preprocess {
         let is_filtered = self.is_filtered(picture.size(), placement.scaled);
         let fill = Fill { preprocess: self, picture, placement, input_size: self.rotation.turned(input_size), is_filtered };
         let Scratch { instructions, n_threads, workspace, bands, lines, .. } = scratch;
-        let target = Target::new(input, self.layout, self.rotation, row, *instructions, lines)?;
+        let target = InputRow::new(input, self.layout, self.rotation, row, *instructions, lines)?;
         fill.run(target, *n_threads, workspace, bands, *instructions);
         Ok(placement.frame_from_input)
     }

@@ -82,7 +82,7 @@ pub(super) enum Blend<'a> {
 }
 
 /// One picture of an input, to be written line by line; of a picture that is turned, lines run in another direction than the input's.
-pub(super) struct Target<'a> {
+pub(super) struct InputRow<'a> {
     /// Of each channel the bytes from its first line on, or of all together.
     planes: [&'a mut [u8]; 3],
     /// The first line that is there.
@@ -103,7 +103,7 @@ pub(super) struct Target<'a> {
     lines: &'a mut Vec<u8>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> InputRow<'a> {
     /// Row `row` of `input`, whose axes are `axes`. Lines and columns are those before the picture is turned.
     ///
     /// # Errors
@@ -509,7 +509,7 @@ mod tests {
             let outer = Tensor::from_slice(case.1, &vec![9_u8; case.1.iter().product()]).unwrap();
             let part = outer.roi(&case.2, &case.3).unwrap();
             let (mut input, mut lines) = (part.bytes_mut().unwrap(), Vec::new());
-            let mut target = Target::new(&mut input, case.0, Rotation::None, 0, Instructions::fastest(), &mut lines).unwrap();
+            let mut target = InputRow::new(&mut input, case.0, Rotation::None, 0, Instructions::fastest(), &mut lines).unwrap();
             let rows = [1.5, 3.0, 2.0, 3.5, 2.5, 4.0];
             let blend = Blend::Exact { first: &rows, second: &rows, weight: 0.0 };
             target.fill(0, 0, 2, [7.0; 3]);

@@ -10,7 +10,7 @@ use shuttle::thread;
 
 use crate::Check;
 use crate::explore::{Search, explore, point};
-use crate::world::{Crank, End, Journal, append_step, model};
+use crate::world::{Crank, End, Engine, Journal, append_step, model, model_on};
 
 pub fn checks() -> Vec<Check> {
     vec![
@@ -28,6 +28,11 @@ pub fn checks() -> Vec<Check> {
             name: "runs_that_end_in_their_start",
             bounds: "all steps on the caller's thread, two calls each, all 465 pairs; at most 1 preemption",
             run: runs_that_end_in_their_start,
+        },
+        Check {
+            name: "runs_that_an_engine_computes",
+            bounds: "an engine beside the processor completes a run; 2 threads with one call each, all 21 pairs; at most 1 preemption; restart or not, priorities with 3 changes",
+            run: runs_that_an_engine_computes,
         },
         Check {
             name: "waiters_get_their_own_run",
@@ -80,6 +85,8 @@ struct Scene {
     fails: bool,
     /// The threads that run steps; 0 for the caller's.
     n_workers: usize,
+    /// An engine computes beside them, on a thread of its own.
+    has_engine: bool,
     programs: Vec<Vec<Call>>,
 }
 
@@ -89,7 +96,9 @@ impl Scene {
         let journal = Arc::new(Journal::default());
         let (crank, workers) = Crank::start(self.n_workers);
         let executor: Arc<dyn Executor> = if self.n_workers == 0 { Arc::new(Inline) } else { crank.clone() };
-        let request = model().create_infer_request().unwrap();
+        let (of_engine, its_threads) = Crank::start(usize::from(self.has_engine));
+        let engine = self.has_engine.then(|| Engine::new(&of_engine, &journal) as Arc<dyn Executor>);
+        let request = model_on(engine).create_infer_request().unwrap();
         append_step(&request, executor, &journal, self.fails);
         let token = Arc::new(());
         set_callback(&request, &journal, self.clone(), token.clone());
@@ -120,6 +129,8 @@ impl Scene {
         if weak.is_some_and(|weak| weak.upgrade().is_none()) {
             is_gone(&journal);
         }
+        of_engine.close();
+        its_threads.into_iter().for_each(|thread| thread.join().unwrap());
         crank.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         join_spawned();
@@ -235,6 +246,9 @@ fn set_callback(request: &InferRequest, journal: &Arc<Journal>, scene: Scene, to
             if entries.is_calling {
                 entries.findings.push("two callbacks at a time".to_owned());
             }
+            if entries.n_computing > 0 {
+                entries.findings.push("a run ended while its engine computes".to_owned());
+            }
             entries.is_calling = true;
             entries.ends.push(end);
             (entries.ends.len() as u64, entries.output)
@@ -281,7 +295,7 @@ fn two_threads_and_a_run() -> usize {
     let mut n = 0;
     for programs in pairs(&programs) {
         for restarts in [false, true] {
-            let scene = Scene { is_on: true, restarts, fails: true, n_workers: 1, programs: programs.clone() };
+            let scene = Scene { is_on: true, restarts, fails: true, n_workers: 1, has_engine: false, programs: programs.clone() };
             n += explore(Search::Preemptions(2), move || scene.play());
         }
     }
@@ -289,17 +303,33 @@ fn two_threads_and_a_run() -> usize {
 }
 
 fn two_calls_in_each_of_two_threads() -> usize {
-    let scene = |programs| Scene { is_on: true, restarts: true, fails: true, n_workers: 1, programs };
+    let scene = |programs| Scene { is_on: true, restarts: true, fails: true, n_workers: 1, has_engine: false, programs };
     pairs(&programs_of_two()).into_iter().map(scene).map(|scene| explore(Search::Preemptions(1), move || scene.play())).sum()
 }
 
 fn runs_that_end_in_their_start() -> usize {
-    let scene = |programs| Scene { is_on: false, restarts: true, fails: true, n_workers: 0, programs };
+    let scene = |programs| Scene { is_on: false, restarts: true, fails: true, n_workers: 0, has_engine: false, programs };
     pairs(&programs_of_two()).into_iter().map(scene).map(|scene| explore(Search::Preemptions(1), move || scene.play())).sum()
 }
 
+fn runs_that_an_engine_computes() -> usize {
+    let programs: Vec<Vec<Call>> = CALLS.map(|call| vec![call]).to_vec();
+    let mut n = 0;
+    for programs in pairs(&programs) {
+        for restarts in [false, true] {
+            let scene = Scene { is_on: true, restarts, fails: true, n_workers: 1, has_engine: true, programs: programs.clone() };
+            let drawn = scene.clone();
+            n += explore(Search::Pct { depth: 4, n: 200 }, move || drawn.play());
+            if !restarts {
+                n += explore(Search::Preemptions(1), move || scene.play());
+            }
+        }
+    }
+    n
+}
+
 fn waiters_get_their_own_run() -> usize {
-    let scene = Scene { is_on: true, restarts: true, fails: true, n_workers: 1, programs: vec![vec![Call::Wait]] };
+    let scene = Scene { is_on: true, restarts: true, fails: true, n_workers: 1, has_engine: false, programs: vec![vec![Call::Wait]] };
     explore(Search::Preemptions(3), move || scene.play())
 }
 
@@ -319,7 +349,7 @@ fn a_dropped_request_is_silent() -> usize {
             Ok(())
         };
         request.append_step_on(crank.clone(), "long", step).unwrap();
-        let scene = Scene { is_on: true, restarts: false, fails: false, n_workers: 1, programs: vec![vec![Call::Start]] };
+        let scene = Scene { is_on: true, restarts: false, fails: false, n_workers: 1, has_engine: false, programs: vec![vec![Call::Start]] };
         set_callback(&request, &journal, Scene { programs: vec![vec![Call::Infer]], ..scene }, Arc::default());
         start(&request, &journal).unwrap();
         let weak = request.downgrade();
@@ -340,7 +370,7 @@ fn time_limits() -> usize {
             let journal = Arc::new(Journal::default());
             let (crank, workers) = Crank::start(1);
             let request = model().create_infer_request().unwrap();
-            let scene = Scene { is_on: true, restarts: false, fails: false, n_workers: 1, programs: vec![program.clone()] };
+            let scene = Scene { is_on: true, restarts: false, fails: false, n_workers: 1, has_engine: false, programs: vec![program.clone()] };
             append_step(&request, crank.clone(), &journal, false);
             set_callback(&request, &journal, scene.clone(), Arc::default());
             start(&request, &journal).unwrap();
@@ -377,7 +407,7 @@ fn by_chance(search: Search) -> usize {
     for _ in 0..40 {
         let mut program = || (0..3).map(|_| CALLS[draw(CALLS.len() as u64) as usize]).collect::<Vec<_>>();
         let programs = vec![program(), program(), program()];
-        let scene = Scene { is_on: draw(2) == 0, restarts: draw(2) == 0, fails: draw(2) == 0, n_workers: 2, programs };
+        let scene = Scene { is_on: draw(2) == 0, restarts: draw(2) == 0, fails: draw(2) == 0, n_workers: 2, has_engine: false, programs };
         n += explore(search, move || scene.play());
     }
     n

@@ -64,10 +64,49 @@ impl fmt::Debug for Crank {
     }
 }
 
+/// An engine that computes beside the processor, on the threads of a crank.
+#[derive(Debug)]
+pub struct Engine {
+    crank: Arc<Crank>,
+    journal: Arc<Journal>,
+}
+
+/// A run that the engine computes.
+struct Computes {
+    task: Arc<dyn Task>,
+    journal: Arc<Journal>,
+}
+
+impl Engine {
+    pub fn new(crank: &Arc<Crank>, journal: &Arc<Journal>) -> Arc<Self> {
+        Arc::new(Self { crank: crank.clone(), journal: journal.clone() })
+    }
+}
+
+impl Executor for Engine {
+    fn execute(&self, task: Arc<dyn Task>) {
+        self.journal.with(|entries| entries.n_computing += 1);
+        self.crank.execute(Arc::new(Computes { task, journal: self.journal.clone() }));
+    }
+}
+
+impl Task for Computes {
+    fn run(self: Arc<Self>) {
+        self.journal.with(|entries| entries.n_computing -= 1);
+        self.task.clone().run();
+    }
+}
+
 /// A model without ports; its own step does nothing, on the caller's thread.
 pub fn model() -> CompiledModel {
+    model_on(None)
+}
+
+/// The same, on an engine.
+pub fn model_on(engine: Option<Arc<dyn Executor>>) -> CompiledModel {
     let mut core = Core::new();
-    core.register(Arc::new(NullDevice::new(Arc::new(Script { executor: Some(Arc::new(Inline)), ..Script::computing(|_, _| Ok(())) }))));
+    let script = Script { executor: Some(Arc::new(Inline)), engine, ..Script::computing(|_, _| Ok(())) };
+    core.register(Arc::new(NullDevice::new(Arc::new(script))));
     core.compile_model(&Model::from_ports(ModelInfo::default()), "NULL", &Config::default()).unwrap()
 }
 
@@ -97,6 +136,12 @@ impl From<&Result<(), Error>> for End {
 #[derive(Default)]
 pub struct Journal(Hidden<Entries>);
 
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Journal")
+    }
+}
+
 #[derive(Default)]
 pub struct Entries {
     pub findings: Vec<String>,
@@ -117,6 +162,8 @@ pub struct Entries {
     /// The last handle's drop has returned.
     pub is_gone: bool,
     pub n_passed_time: u64,
+    /// Runs that the engine computes; at most one.
+    pub n_computing: u64,
 }
 
 impl Journal {
@@ -146,6 +193,9 @@ pub fn append_step(request: &InferRequest, crank: Arc<dyn Executor>, journal: &A
             if entries.stepped.last().is_some_and(|last| *last >= run) {
                 let stepped = entries.stepped.clone();
                 entries.findings.push(format!("run {run} is stepped after {stepped:?}"));
+            }
+            if entries.n_computing > 0 {
+                entries.findings.push(format!("run {run} is stepped while its engine computes"));
             }
             entries.stepped.push(run);
             entries.output = run;

@@ -1,14 +1,14 @@
-//! A device of the tests' own, as an accelerator is: one step hands the run to the engine, the next waits for it at the request, and
-//! no thread waits meanwhile. What a device does not say is as the traits have it.
+//! A device of the tests' own, as an accelerator is: one step hands the run to the engine, which tells the completion, and no thread waits
+//! meanwhile. What a device does not say is as the traits have it.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel, DeviceRequest, DeviceStep};
 use roiflow::runtime::executor::{Executor, Executors};
-use roiflow::runtime::{CancelToken, ContextParams, Interrupt, RemoteContext};
+use roiflow::runtime::{CancelToken, Completion, ContextParams, Interrupt, ModelSource, RemoteContext};
 use roiflow::tensor::{Shape, Tensor};
 
 use super::*;
@@ -16,13 +16,43 @@ use crate::support::{eventually, in_time, receive, row, values};
 
 type Rows = fn(&mut DeviceIo<'_>) -> Result<()>;
 
-/// `y = 2 x`, or what `rows` computes. The engine computes until the test turns its hand.
+/// `y = 2 x`, or what `rows` computes. Once a model is compiled, the engine computes until the test turns its hand.
 struct Beside {
-    hand: Arc<Manual>,
+    hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
-    /// All but the wait is done by the thread that starts a run.
+    /// All is done by the thread that starts a run, or turns the hand.
     is_inline: bool,
+}
+
+/// The engine's.
+#[derive(Default)]
+struct Hand {
+    holds: AtomicBool,
+    pending: Mutex<VecDeque<Arc<Completion>>>,
+}
+
+impl Hand {
+    fn submit(&self, completion: &Arc<Completion>) {
+        match self.holds.load(Ordering::Acquire) {
+            true => self.pending.lock().unwrap().push_back(completion.clone()),
+            false => completion.complete(Ok(())),
+        }
+    }
+
+    /// The engine has computed the oldest run.
+    fn run_one(&self) -> bool {
+        self.end_one(Ok(()))
+    }
+
+    fn end_one(&self, result: Result<()>) -> bool {
+        let oldest = self.pending.lock().unwrap().pop_front();
+        oldest.map(|completion| completion.complete(result)).is_some()
+    }
+
+    fn n_queued(&self) -> usize {
+        self.pending.lock().unwrap().len()
+    }
 }
 
 /// What the engine was told.
@@ -30,8 +60,12 @@ struct Beside {
 struct Log {
     n_allocated: AtomicUsize,
     n_submitted: AtomicUsize,
-    n_abandoned: AtomicUsize,
+    n_ended: AtomicUsize,
     interrupted: Mutex<Option<mpsc::Sender<()>>>,
+    /// The engine does not start the next run, though it tells its completion.
+    refuses: AtomicBool,
+    /// The step that starts the next run fails after that.
+    fails_behind: AtomicBool,
 }
 
 impl Interrupt for Log {
@@ -52,10 +86,18 @@ impl Beside {
     }
 
     fn compile(self: &Arc<Self>, inputs: Vec<Port>, config: &Config) -> Result<CompiledModel> {
+        self.hand.holds.store(false, Ordering::Release);
         let mut core = Core::new();
         core.register(self.clone());
         let outputs = inputs.iter().map(|port| Port { names: vec!["y".into()], ..port.clone() }).take(1).collect();
-        core.compile_model(&Model::from_ports(ModelInfo { inputs, outputs, ..ModelInfo::default() }), "BESIDE", config)
+        let compiled = core.compile_model(&Model::from_ports(ModelInfo { inputs, outputs, ..ModelInfo::default() }), "BESIDE", config);
+        self.hand.holds.store(true, Ordering::Release);
+        self.log.n_ended.store(0, Ordering::Release);
+        compiled
+    }
+
+    fn n_ended(&self) -> usize {
+        self.log.n_ended.load(Ordering::Acquire)
     }
 
     fn n_submitted(&self) -> usize {
@@ -78,24 +120,26 @@ impl Device for Beside {
         DeviceInfo { description: "for tests".to_owned(), properties: Vec::new(), missing: None }
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
         Err(Error::new(ErrorKind::Unsupported, "device BESIDE reads no files"))
     }
 
     fn compile(&self, model: &Model, _config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let executor: Arc<dyn Executor> = if self.is_inline { Arc::new(Inline) } else { executors.cpu()? };
-        let request = BesideRequest { hand: self.hand.clone(), rows: self.rows, log: self.log.clone(), is_computing: false };
+        let (hand, log) = (self.hand.clone(), self.log.clone());
         let mut info = model.info().clone();
         // Nothing that an engine knows.
         info.inputs.iter_mut().for_each(|port| port.axes = None);
-        Ok(Arc::new(BesideModel { info, executor, request }))
+        Ok(Arc::new(BesideModel { info, executor, hand, rows: self.rows, log }))
     }
 }
 
 struct BesideModel {
     info: ModelInfo,
     executor: Arc<dyn Executor>,
-    request: BesideRequest,
+    hand: Arc<Hand>,
+    rows: Rows,
+    log: Arc<Log>,
 }
 
 impl DeviceModel for BesideModel {
@@ -104,7 +148,7 @@ impl DeviceModel for BesideModel {
     }
 
     fn steps(&self) -> Vec<DeviceStep> {
-        ["submit", "wait"].map(|name| DeviceStep { name, executor: self.executor.clone() }).into()
+        ["submit", "finish"].map(|name| DeviceStep { name, executor: self.executor.clone() }).into()
     }
 
     fn optimal_number_of_requests(&self) -> usize {
@@ -112,16 +156,16 @@ impl DeviceModel for BesideModel {
     }
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
-        Ok(Box::new(self.request.clone()))
+        let (hand, log) = (self.hand.clone(), self.log.clone());
+        Ok(Box::new(BesideRequest { hand, rows: self.rows, log, completion: Completion::new() }))
     }
 }
 
-#[derive(Clone)]
 struct BesideRequest {
-    hand: Arc<Manual>,
+    hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
-    is_computing: bool,
+    completion: Arc<Completion>,
 }
 
 impl DeviceRequest for BesideRequest {
@@ -131,29 +175,32 @@ impl DeviceRequest for BesideRequest {
     }
 
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        self.is_computing = step_idx == 0;
-        if self.is_computing {
-            self.log.n_submitted.fetch_add(1, Ordering::AcqRel);
-            let engine: Arc<dyn Interrupt> = self.log.clone();
-            cancel.interrupt_with(&engine);
-            return Ok(());
+        if step_idx > 0 {
+            return (self.rows)(io);
         }
-        cancel.forget();
-        (self.rows)(io)
-    }
-
-    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
-        (step_idx == 1).then(|| self.hand.clone() as Arc<dyn Executor>)
-    }
-
-    fn is_computing(&self) -> bool {
-        self.is_computing
-    }
-
-    fn abandon(&mut self) {
-        if std::mem::take(&mut self.is_computing) {
-            self.log.n_abandoned.fetch_add(1, Ordering::AcqRel);
+        self.log.n_submitted.fetch_add(1, Ordering::AcqRel);
+        self.completion.start(|| {
+            self.hand.submit(&self.completion);
+            match self.log.refuses.swap(false, Ordering::AcqRel) {
+                true => Err(Error::new(ErrorKind::Device, "the engine is busy")),
+                false => Ok(()),
+            }
+        })?;
+        let engine: Arc<dyn Interrupt> = self.log.clone();
+        cancel.interrupt_with(&engine);
+        match self.log.fails_behind.swap(false, Ordering::AcqRel) {
+            true => Err(Error::new(ErrorKind::Device, "behind the start")),
+            false => Ok(()),
         }
+    }
+
+    fn completion(&self) -> Option<Arc<Completion>> {
+        Some(self.completion.clone())
+    }
+
+    fn end_run(&mut self) {
+        assert!(!self.completion.is_pending(), "the engine uses the tensors of a run that ends");
+        self.log.n_ended.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -259,10 +306,10 @@ fn a_drop_while_the_engine_computes_waits_for_its_end() {
         device.wait_for_submitted(1);
         let dropping = std::thread::spawn(move || drop(request));
         receive(&interrupted);
-        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 0);
+        assert_eq!(device.n_ended(), 0);
         assert!(device.hand.run_one());
         in_time(move || dropping.join().unwrap());
-        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 1, "the engine is done with the run when it is over");
+        assert_eq!(device.n_ended(), 1, "the engine is done with the run when it is over");
     }
 }
 
@@ -278,8 +325,133 @@ fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
         assert!(!request.wait_for(Duration::ZERO).unwrap());
         assert!(device.hand.run_one());
         assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
-        assert_eq!(device.log.n_abandoned.load(Ordering::Acquire), 1);
+        assert_eq!(device.n_ended(), 1);
     }
+}
+
+/// A run by itself, or as the only one of a model that gathers, whose engine computes. With what is to be dropped last.
+fn submitted(batch_size: usize) -> (Arc<Beside>, InferRequest) {
+    let device = Beside::new(double);
+    let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
+    request.start_async(row([3.0; 4])).unwrap();
+    device.wait_for_submitted(1);
+    (device, request)
+}
+
+/// After whatever happened, the next run is as any other.
+fn runs_again(device: &Beside, request: &InferRequest) {
+    request.start_async(row([4.0; 4])).unwrap();
+    device.wait_for_submitted(1);
+    assert!(device.hand.run_one());
+    ended(request).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [8.0; 4]);
+}
+
+#[test]
+fn an_error_of_the_engine_is_the_error_of_the_run() {
+    for batch_size in [1, 2] {
+        let (device, request) = submitted(batch_size);
+        assert!(device.hand.end_one(Err(Error::new(ErrorKind::Device, "out of order"))));
+        let error = ended(&request).unwrap_err();
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Device, "out of order"));
+        assert_eq!(device.n_ended(), 1);
+        runs_again(&device, &request);
+    }
+}
+
+#[test]
+fn an_engine_that_refuses_to_start_fails_the_run_and_leaves_nothing_pending() {
+    let device = Beside::new(double);
+    let request = device.compile(x(), &Config::default()).unwrap().create_infer_request().unwrap();
+    device.log.refuses.store(true, Ordering::Release);
+    request.start_async(row([1.0; 4])).unwrap();
+    assert_eq!(ended(&request).unwrap_err().to_string(), "the engine is busy");
+    // What it says later is about no run.
+    assert!(device.hand.run_one());
+    runs_again(&device, &request);
+}
+
+/// Its tensors are the engine's until then.
+#[test]
+fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
+    for calls_back_apart in [false, true] {
+        let device = Beside::new(double);
+        let config = Config { callback_thread: calls_back_apart, ..Config::default() };
+        let request = device.compile(x(), &config).unwrap().create_infer_request().unwrap();
+        device.log.fails_behind.store(true, Ordering::Release);
+        request.start_async(row([1.0; 4])).unwrap();
+        device.wait_for_submitted(1);
+        request.cancel();
+        assert!(!request.wait_for(Duration::from_millis(20)).unwrap());
+        assert!(device.hand.run_one());
+        assert_eq!(ended(&request).unwrap_err().to_string(), "behind the start");
+        runs_again(&device, &request);
+    }
+}
+
+/// Also on the caller's thread, and an engine that is done before the runtime asks.
+#[test]
+fn a_run_goes_on_whichever_comes_first() {
+    for (is_inline, batch_size) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let device = if is_inline { Beside::inline(double) } else { Beside::new(double) };
+        let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
+        device.hand.holds.store(false, Ordering::Release);
+        for value in 1..=3 {
+            request.start_async(row([value as f32; 4])).unwrap();
+            ended(&request).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0 * value as f32; 4]);
+        }
+        device.hand.holds.store(true, Ordering::Release);
+        runs_again(&device, &request);
+    }
+}
+
+#[test]
+fn a_synchronous_run_waits_for_the_engine_on_its_own_thread() {
+    for is_canceled in [false, true] {
+        let device = Beside::new(double);
+        let request = device.compile(x(), &Config::default()).unwrap().create_infer_request().unwrap();
+        let running = request.clone();
+        let run = std::thread::spawn(move || running.infer(row([5.0; 4])));
+        device.wait_for_submitted(1);
+        if is_canceled {
+            request.cancel();
+        }
+        assert!(!run.is_finished() && device.n_ended() == 0);
+        assert!(device.hand.run_one());
+        assert_eq!(kind(in_time(move || run.join().unwrap())), is_canceled.then_some(ErrorKind::Canceled));
+        assert_eq!(device.n_ended(), 1);
+    }
+}
+
+#[test]
+fn a_completion_that_is_told_again_is_ignored() {
+    let (device, request) = submitted(1);
+    let completion = device.hand.pending.lock().unwrap()[0].clone();
+    assert!(device.hand.run_one());
+    completion.complete(Err(Error::new(ErrorKind::Device, "again")));
+    ended(&request).unwrap();
+    completion.complete(Err(Error::new(ErrorKind::Device, "and when nothing is on")));
+    runs_again(&device, &request);
+}
+
+/// The run is given up by those who wait, and its memory is freed when the engine is done.
+#[test]
+fn an_engine_that_never_tells_holds_up_nobody_for_longer_than_said() {
+    let device = Beside::new(double);
+    let config = Config { drop_patience: Duration::from_millis(20), ..Config::default() };
+    let request = device.compile(x(), &config).unwrap().create_infer_request().unwrap();
+    request.start_async(row([1.0; 4])).unwrap();
+    device.wait_for_submitted(1);
+    assert!(!request.wait_for(Duration::from_millis(20)).unwrap());
+    request.cancel();
+    assert!(!request.wait_for(Duration::from_millis(20)).unwrap());
+    in_time(move || drop(request));
+    assert_eq!(device.n_ended(), 0, "the engine may still write");
+    let completion = Arc::downgrade(&device.hand.pending.lock().unwrap()[0]);
+    assert!(device.hand.run_one());
+    eventually(move || completion.strong_count() == 0);
+    assert_eq!(device.n_ended(), 1);
 }
 
 #[test]
@@ -301,6 +473,7 @@ fn a_device_that_says_no_more_has_host_memory_and_no_times_of_nodes() {
         assert_eq!(model.properties().ignored, []);
         assert_eq!(model.optimal_number_of_requests(), batch_size);
         let request = model.create_infer_request().unwrap();
+        device.hand.holds.store(false, Ordering::Release);
         assert_eq!(kind(request.set_tensor("x", &remote)), Some(ErrorKind::Unsupported));
         request.infer(row([1.0; 4])).unwrap();
         let error = request.profiling_info().unwrap_err();

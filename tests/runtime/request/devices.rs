@@ -1,7 +1,6 @@
 //! What a core does with its devices, and with families of them: engines that give any number of devices.
 
-use std::path::Path;
-
+use roiflow::runtime::ModelSource;
 use roiflow::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
 use roiflow::runtime::executor::Executors;
 
@@ -26,7 +25,7 @@ impl Device for Reader {
         DeviceInfo { description: String::new(), properties: Vec::new(), missing: None }
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
         (self.0)()
     }
 
@@ -55,7 +54,7 @@ impl DeviceFamily for Family {
         Arc::new(NullDevice::instance(name, Arc::default()))
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
         (self.read)()
     }
 }

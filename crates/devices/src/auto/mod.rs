@@ -9,12 +9,11 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
 use crate::runtime::executor::Executors;
-use crate::runtime::{Config, Core, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{Config, Core, Error, ErrorKind, Model, ModelInfo, ModelSource, Result};
 
 const NAME: &str = "AUTO";
 const VARIABLE: &str = "ROIFLOW_DEVICE";
@@ -67,7 +66,7 @@ impl Device for AutoDevice {
         }
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
         // The core that it belongs to asks those devices itself.
         Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
     }

@@ -15,13 +15,12 @@ mod profile;
 mod request;
 mod scratch;
 
-use std::path::Path;
 use std::sync::Arc;
 
+use crate::engine::{no_source, other_format};
 use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
 use crate::runtime::executor::Executors;
-use crate::runtime::model::ModelSource;
-use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Result};
 
 /// The device.
 #[derive(Debug, Clone, Copy)]
@@ -41,29 +40,21 @@ impl Device for CpuDevice {
         }
     }
 
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
-        if is_of_another_engine(path) {
-            return Err(Error::new(ErrorKind::Unsupported, "device CPU reads ONNX files"));
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
+        match source {
+            ModelSource::File(_) | ModelSource::Bytes(_) if other_format(source).is_none() => model::OnnxFile::read_info(source),
+            _ => Err(Error::new(ErrorKind::Unsupported, "device CPU reads ONNX files")),
         }
-        model::OnnxFile::read_info(path)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         match model.source() {
-            ModelSource::File(path) if is_of_another_engine(path) => Err(Error::new(
+            ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(self.name(), model.source())),
+            source if other_format(source).is_some() => Err(Error::new(
                 ErrorKind::Model,
-                format!("device CPU reads ONNX files, `{}` is of another format; use OPENVINO.CPU or AUTO", path.display()),
+                format!("device CPU reads ONNX files, `{source}` is of another format; use OPENVINO.CPU or AUTO"),
             )),
-            ModelSource::File(path) => {
-                Ok(Arc::new(model::CpuModel::compile(path, model.info(), config, executors.for_model(self.name(), config)?)?))
-            }
-            ModelSource::Ports => Err(Error::new(ErrorKind::Unsupported, "device CPU runs model files; this model is ports alone")),
+            source => Ok(Arc::new(model::CpuModel::compile(source, model.info(), config, executors.for_model(self.name(), config)?)?)),
         }
     }
-}
-
-/// Formats that are certainly none of ONNX: whatever else is in the file, the error is then about ONNX.
-fn is_of_another_engine(path: &Path) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    ["xml", "ort", "tflite", "pb", "pdmodel", "gguf"].iter().any(|known| ending.eq_ignore_ascii_case(known))
 }

@@ -1,6 +1,6 @@
 //! An ONNX file, and the plans that the engine makes of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tract_onnx::pb;
@@ -13,7 +13,7 @@ use super::request::CpuRequest;
 use crate::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
-use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, PartialShape, Port, Precision, Result};
+use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, quiet};
 
@@ -26,38 +26,47 @@ pub(super) type Plan = Arc<TypedSimplePlan>;
 pub(super) struct OnnxFile {
     pub(super) info: ModelInfo,
     proto: pb::ModelProto,
-    path: PathBuf,
+    source: ModelSource,
 }
 
-fn not_onnx(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Model, format!("`{}` is not an ONNX model ({why}); device CPU reads ONNX files", path.display()))
+fn not_onnx(source: &ModelSource, why: &str) -> Error {
+    Error::new(ErrorKind::Model, format!("`{source}` is not an ONNX model ({why}); device CPU reads ONNX files"))
 }
 
 impl OnnxFile {
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let proto = calm(|| onnx().proto_model_for_path(path)).map_err(|error| match error.downcast_ref::<std::io::Error>() {
-            Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{}`: {io}; check the path", path.display())),
-            None => not_onnx(path, "its bytes are no protocol buffer of a model"),
+    pub(super) fn read(source: &ModelSource) -> Result<Self> {
+        let proto = match source {
+            ModelSource::File(path) => calm(|| onnx().proto_model_for_path(path)),
+            ModelSource::Bytes(bytes) => {
+                onnx::check_whole(bytes.model()).map_err(|why| engine::refused("CPU", source, &why))?;
+                calm(|| onnx().proto_model_for_read(&mut bytes.model()))
+            }
+            ModelSource::Remote(_) | ModelSource::Ports => return Err(engine::no_source("CPU", source)),
+        };
+        let proto = proto.map_err(|error| match error.downcast_ref::<std::io::Error>() {
+            Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{source}`: {io}; check the path")),
+            None => not_onnx(source, "its bytes are no protocol buffer of a model"),
         })?;
-        Self::of_proto(proto, path)
+        Self::of_proto(proto, source)
     }
 
     /// As [`OnnxFile::read`], of what the file says alone: without its weights.
-    pub(super) fn read_info(path: &Path) -> Result<ModelInfo> {
+    pub(super) fn read_info(source: &ModelSource) -> Result<ModelInfo> {
         let outline = || {
+            let ModelSource::File(path) = source else { return None };
             let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
-            Self::of_proto(calm(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, path).ok()
+            Self::of_proto(calm(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, source).ok()
         };
         // What is wrong with a file is said by who reads all of it.
-        outline().map_or_else(|| Self::read(path), Ok).map(|file| file.info)
+        outline().map_or_else(|| Self::read(source), Ok).map(|file| file.info)
     }
 
-    fn of_proto(mut proto: pb::ModelProto, path: &Path) -> Result<Self> {
-        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(path, "it holds no graph"))?;
+    fn of_proto(mut proto: pb::ModelProto, source: &ModelSource) -> Result<Self> {
+        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(source, "it holds no graph"))?;
         if graph.output.is_empty() || graph.node.is_empty() {
-            return Err(not_onnx(path, "its graph has no nodes or no outputs"));
+            return Err(not_onnx(source, "its graph has no nodes or no outputs"));
         }
-        let named = |error: Error| error.context(path.display());
+        let named = |error: Error| error.context(source);
         let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|weight| &*weight.name).collect();
         let inputs = graph.input.iter().filter(|input| !weights.contains(&*input.name));
         let info = ModelInfo {
@@ -68,16 +77,19 @@ impl OnnxFile {
         if let Some(graph) = &mut proto.graph {
             name_nodes(graph);
         }
-        Ok(Self { info, proto, path: path.to_owned() })
+        Ok(Self { info, proto, source: source.clone() })
     }
 
     fn parse(&self) -> Result<InferenceModel> {
-        let folder = self.path.parent().and_then(Path::to_str);
+        let folder = match &self.source {
+            ModelSource::File(path) => path.parent().and_then(Path::to_str),
+            _ => None,
+        };
         // Shapes that exporters write beside the graph are often wrong or of another batch; the engine finds them itself.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = calm(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
-            return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.path.display())));
+            return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.source)));
         }
         let unknown = parsed.model.nodes().iter().find_map(|node| node.op_as::<UnimplementedOp>().map(|op| (&node.name, op.name())));
         if let Some((node, operator)) = unknown {
@@ -96,7 +108,7 @@ impl OnnxFile {
             ErrorKind::Model,
             format!(
                 "device CPU (the embedded engine) cannot run `{}`: {why}; use a float model, or a device with a full ONNX engine (OpenVINO, ONNX Runtime)",
-                self.path.display()
+                self.source
             ),
         )
     }
@@ -212,13 +224,12 @@ pub(super) enum Rows {
 
 impl CpuModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(path: &Path, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
-        let mut file = OnnxFile::read(path)?;
+    pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
+        let mut file = OnnxFile::read(source)?;
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
             let message = format!(
-                "`{}` changed since it was read: expected {} inputs, got {}; read it again",
-                path.display(),
+                "`{source}` changed since it was read: expected {} inputs, got {}; read it again",
                 read.inputs.len(),
                 file.info.inputs.len()
             );
@@ -341,10 +352,11 @@ mod tests {
         let mut n_models = 0;
         for path in files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ending| ending == "onnx")) {
             let outline = onnx::outline(std::fs::File::open(&path).unwrap()).unwrap();
-            let outlined = OnnxFile::of_proto(onnx().proto_model_for_read(&mut &outline[..]).unwrap(), &path).unwrap();
-            let (whole, n_bytes) = (OnnxFile::read(&path).unwrap(), std::fs::metadata(&path).unwrap().len());
+            let source = ModelSource::from(&path);
+            let outlined = OnnxFile::of_proto(onnx().proto_model_for_read(&mut &outline[..]).unwrap(), &source).unwrap();
+            let (whole, n_bytes) = (OnnxFile::read(&source).unwrap(), std::fs::metadata(&path).unwrap().len());
             assert_eq!(outlined.info, whole.info, "{}", path.display());
-            assert_eq!(OnnxFile::read_info(&path).unwrap(), whole.info, "{}", path.display());
+            assert_eq!(OnnxFile::read_info(&source).unwrap(), whole.info, "{}", path.display());
             // Some keep their weights in nodes, which are part of it.
             let has_weights_apart = path.ends_with("age-v1.onnx");
             assert!(

@@ -24,12 +24,12 @@ use std::sync::{Arc, OnceLock};
 
 use api::Api;
 
+use super::engine::{IR, no_source, other_format};
 use super::exit;
 use super::find::Wanted;
 use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
 use crate::runtime::executor::Executors;
-use crate::runtime::model::ModelSource;
-use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Result};
 
 const PREFIX: &str = "ORT";
 
@@ -95,13 +95,18 @@ impl DeviceFamily for OnnxRuntime {
         Arc::new(OrtDevice { name: name.to_owned(), family: self.clone() })
     }
 
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
         // IR is text, and other engines' formats are folders: to load a library for them would be in vain.
-        if !path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort") {
+        let is_known = match source {
+            ModelSource::File(path) => path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort"),
+            ModelSource::Bytes(_) => matches!(other_format(source), None | Some("ort")),
+            ModelSource::Remote(_) | ModelSource::Ports => false,
+        };
+        if !is_known {
             return Err(Error::new(ErrorKind::Unsupported, format!("device {PREFIX}.CPU reads .onnx and .ort files")));
         }
         let api = self.api().map_err(|missing| missing.error("ORT.CPU"))?;
-        model::read(api, path)
+        model::read(api, source)
     }
 }
 
@@ -151,23 +156,21 @@ impl Device for OrtDevice {
         }
     }
 
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
-        self.family.read_model(path)
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
+        self.family.read_model(source)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let (api, provider) = self.provider().map_err(|missing| missing.error(&self.name))?;
         match model.source() {
-            ModelSource::File(path) if path.extension().is_some_and(|ending| ending == "xml") => Err(Error::new(
+            ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(&self.name, model.source())),
+            source if other_format(source) == Some(IR) => Err(Error::new(
                 ErrorKind::Model,
-                format!("device {} reads ONNX files, `{}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name, path.display()),
+                format!("device {} reads ONNX files, `{source}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name),
             )),
-            ModelSource::File(path) => {
+            source => {
                 let target = model::Target { device: &self.name, provider, config, executors };
-                Ok(Arc::new(model::OrtModel::compile(api, &target, path, model.info())?))
-            }
-            ModelSource::Ports => {
-                Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
+                Ok(Arc::new(model::OrtModel::compile(api, &target, source, model.info())?))
             }
         }
     }

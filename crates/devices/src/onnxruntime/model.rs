@@ -1,5 +1,6 @@
 //! A session, made of a file for one provider, and its ports.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
@@ -10,13 +11,13 @@ use super::api::{Api, Session};
 use super::options::Options;
 use super::request::OrtRequest;
 use crate::denormals::FlushDenormals;
-use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, other_format, refused};
 use crate::exit;
 use crate::kept::Kept;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
-use crate::runtime::{Config, Ignored, ModelInfo, Performance, Port, Precision, Result};
+use crate::runtime::{Config, Ignored, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
 const N_WAITERS: usize = 2;
@@ -25,17 +26,29 @@ const N_WAITERS: usize = 2;
 const CACHED_NAME: &str = "model.onnx";
 
 /// Ports and metadata of a file, without preparing it to run.
-pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let said = || -> Said<ModelInfo> {
         let options = Options::new(api)?;
         options.no_optimization()?;
         options.threads(1)?;
-        options.session(path)?.info(api)
+        session(&options, source)?.info(api)
     };
     let said = said();
     exit::guard();
-    said.map_err(|why| refused("ORT.CPU", path, &why))
+    said.map_err(|why| refused("ORT.CPU", source, &why))
+}
+
+/// The session of a model as it is.
+fn session(options: &Options<'_>, source: &ModelSource) -> Said<Session> {
+    match source {
+        ModelSource::File(path) => options.session(path),
+        ModelSource::Bytes(bytes) => {
+            onnx::check_whole(bytes.model())?;
+            options.session_of(bytes.model(), None)
+        }
+        ModelSource::Remote(_) | ModelSource::Ports => Err("it is no file".to_owned()),
+    }
 }
 
 /// Where a model is to run, and how.
@@ -77,7 +90,7 @@ fn processor() -> String {
 
 impl Prepared {
     /// `read` has the input shapes that the caller wants.
-    fn new(api: &Api, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Said<Self> {
+    fn new(api: &Api, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> Said<Self> {
         let config = target.config;
         let elsewhere = !target.is_processor();
         let mut prepared = Self {
@@ -89,11 +102,15 @@ impl Prepared {
             ..Self::default()
         };
         let mut not_kept = |why| prepared.ignored.extend(Ignored::of([(config.cache_folder.is_some(), "cache_folder", why)]));
-        if path.extension().is_some_and(|ending| ending == "ort") {
+        if other_format(source) == Some("ort") {
             not_kept("an .ort file is optimized already");
             return Ok(prepared);
         }
-        let bytes = std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?;
+        let bytes = match source {
+            ModelSource::Bytes(bytes) => Cow::Borrowed(bytes.model()),
+            ModelSource::File(path) => Cow::Owned(std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?),
+            ModelSource::Remote(_) | ModelSource::Ports => return Ok(prepared),
+        };
         // What is wrong with the bytes is the library's to say.
         prepared.changed = onnx::with_input_shapes(&bytes, &read.inputs).unwrap_or_default();
         if config.profiling {
@@ -117,10 +134,11 @@ impl Prepared {
     }
 
     /// The session, from the kept file if there is one; else one is kept, if it can be.
-    fn session<'a>(&self, path: &Path, options: impl Fn() -> Said<Options<'a>>) -> Said<Session> {
-        let compile = |options: Options<'a>| match &self.changed {
-            Some(model) => options.session_of(model, path.parent().unwrap_or(Path::new(""))),
-            None => options.session(path),
+    fn session<'a>(&self, source: &ModelSource, options: impl Fn() -> Said<Options<'a>>) -> Said<Session> {
+        let compile = |options: Options<'a>| match (&self.changed, source) {
+            (Some(model), ModelSource::File(path)) => options.session_of(model, Some(path.parent().unwrap_or(Path::new("")))),
+            (Some(model), _) => options.session_of(model, None),
+            (None, source) => session(&options, source),
         };
         let Some(kept) = &self.kept else { return compile(options()?) };
         if let Some(entry) = kept.found() {
@@ -128,7 +146,7 @@ impl Prepared {
             options.no_optimization()?;
             match options.session(&entry.join(CACHED_NAME)) {
                 Ok(session) => {
-                    tracing::debug!("`{}` was loaded from the cache", path.display());
+                    tracing::debug!("`{source}` was loaded from the cache");
                     return Ok(session);
                 }
                 Err(why) => {
@@ -140,7 +158,7 @@ impl Prepared {
         let draft = match kept.draft() {
             Ok(draft) => draft,
             Err(error) => {
-                tracing::info!("the compiled model of `{}` is not cached: {error}", path.display());
+                tracing::info!("the compiled model of `{source}` is not cached: {error}");
                 return compile(options()?);
             }
         };
@@ -154,7 +172,7 @@ impl Prepared {
             // The model may be at fault, or the folder: without it is known which.
             Err(why) => {
                 let session = compile(options()?)?;
-                tracing::info!("the compiled model of `{}` is not cached: {why}", path.display());
+                tracing::info!("the compiled model of `{source}` is not cached: {why}");
                 Ok(session)
             }
         }
@@ -192,7 +210,7 @@ pub(super) struct OrtModel {
 
 impl OrtModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, read: &ModelInfo) -> Result<Compiled<Self>> {
+    pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> Result<Compiled<Self>> {
         let &Target { device, provider, config, executors } = target;
         let pool = executors.for_model(device, config)?;
         let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
@@ -212,10 +230,10 @@ impl OrtModel {
             Ok(options)
         };
         let compile = || -> Said<(Self, Vec<Ignored>)> {
-            let prepared = Prepared::new(api, target, path, read)?;
+            let prepared = Prepared::new(api, target, source, read)?;
             // The library changes the first caller's thread for good; this puts it back.
             let _flushed = FlushDenormals::enter();
-            let session = prepared.session(path, options)?;
+            let session = prepared.session(source, options)?;
             let info = with_bounds(session.info(api)?, read)?;
             let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();
             let (input_names, output_names) = (names(&info.inputs)?, names(&info.outputs)?);
@@ -226,7 +244,7 @@ impl OrtModel {
         let _inside = exit::try_enter()?;
         let compiled = compile();
         exit::guard();
-        let (model, ignored) = compiled.map_err(|why| refused(device, path, &why))?;
+        let (model, ignored) = compiled.map_err(|why| refused(device, source, &why))?;
         let model = Arc::new(model);
         let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),

@@ -101,9 +101,11 @@ impl<'a> Options<'a> {
         Ok(Session { table, ptr: NonNull::new(session).ok_or("it gave no session")? })
     }
 
-    /// A session of a file's bytes; what they refer to lies in `folder`.
-    pub(super) fn session_of(&self, model: &[u8], folder: &Path) -> Said<Session> {
-        self.entry(c"session.model_external_initializers_file_folder_path", &text_of(folder)?)?;
+    /// A session of a file's bytes; what they refer to lies in `folder`, if there is one.
+    pub(super) fn session_of(&self, model: &[u8], folder: Option<&Path>) -> Said<Session> {
+        if let Some(folder) = folder {
+            self.entry(c"session.model_external_initializers_file_folder_path", &text_of(folder)?)?;
+        }
         let mut session: *mut OrtSession = ptr::null_mut();
         let (table, env, options) = (self.api.table(), self.api.env(), self.ptr.as_ptr());
         // SAFETY: environment and options live; so many bytes, which are only read, during the call.

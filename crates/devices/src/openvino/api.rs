@@ -9,11 +9,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::completion::Completion;
 use crate::engine::{Extent, Said, c_string, one_line};
 use crate::exit;
 use crate::find::{self, Library};
-use crate::runtime::{Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
+use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
 /// The oldest release whose numbers of element types are those below.
@@ -179,6 +178,7 @@ functions! {
     ov_available_devices_free: fn(*mut OvDevices);
     ov_core_get_property: fn(*const OvCore, *const c_char, *const c_char, *mut *mut c_char) -> Status;
     ov_core_read_model: fn(*const OvCore, *const c_char, *const c_char, *mut *mut OvModel) -> Status;
+    ov_core_read_model_from_memory_buffer: fn(*const OvCore, *const c_char, usize, *const OvTensor, *mut *mut OvModel) -> Status;
     ov_model_free: fn(*mut OvModel);
     ov_model_inputs_size: fn(*const OvModel, *mut usize) -> Status;
     ov_model_outputs_size: fn(*const OvModel, *mut usize) -> Status;
@@ -198,6 +198,7 @@ functions! {
     ov_partial_shape_free: fn(*mut OvPartialShape);
     ov_port_get_element_type: fn(*const OvPort, *mut u32) -> Status;
     ov_shape_free: fn(*mut OvShape) -> Status;
+    ov_tensor_create: fn(u32, OvShape, *mut *mut OvTensor) -> Status;
     ov_tensor_create_from_host_ptr: fn(u32, OvShape, *mut c_void, *mut *mut OvTensor) -> Status;
     ov_tensor_free: fn(*mut OvTensor);
     ov_tensor_data: fn(*const OvTensor, *mut *mut c_void) -> Status;
@@ -311,6 +312,21 @@ impl Api {
         // SAFETY: the memory is only looked at when the tensor is used; the shape is copied.
         self.check(unsafe { (self.functions.ov_tensor_create_from_host_ptr)(code, shape, data, &raw mut tensor) })?;
         Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
+    }
+
+    /// A tensor of the library's own that holds these bytes.
+    pub(super) fn tensor_of(self: &Arc<Self>, bytes: &[u8]) -> Said<TensorOver> {
+        let mut dim = bytes.len() as i64;
+        let shape = OvShape { rank: 1, dims: &raw mut dim };
+        let mut tensor = ptr::null_mut();
+        // SAFETY: the shape is copied; a place for the answer.
+        self.check(unsafe { (self.functions.ov_tensor_create)(code_of(ElementType::U8), shape, &raw mut tensor) })?;
+        let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? };
+        let (data, n_bytes) = tensor.data()?;
+        assert_eq!(n_bytes, bytes.len(), "a tensor of as many bytes");
+        // SAFETY: the tensor has so many bytes, and nobody else knows it yet.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast_mut(), n_bytes) };
+        Ok(tensor)
     }
 }
 
@@ -597,7 +613,7 @@ impl EngineRequest {
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
     // SAFETY: the argument of `call_back`, which lives as long as the request that calls.
     let completion = unsafe { &*argument.cast::<Completion>() };
-    completion.has_computed();
+    completion.complete(Ok(()));
 }
 
 impl Interrupt for EngineRequest {

@@ -3,17 +3,32 @@
 //!
 //! Keys of the latter are those that Model API writes into the metadata of ONNX files: `model_info labels`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use roxmltree::{Document, Node};
 
-use crate::runtime::Port;
+use crate::engine::{IR, other_format};
+use crate::runtime::{ModelSource, Port};
 
 /// A larger file is read by the engine alone: what is wanted of it takes a tree of all of its nodes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// See the module; of a file that is no IR there is nothing.
+/// The text of an IR; none of a model of another format, and of a large one.
+pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
+    match source {
+        _ if other_format(source) != Some(IR) => Cow::default(),
+        ModelSource::File(path) if std::fs::metadata(path).is_ok_and(|file| file.len() <= MAX_BYTES) => {
+            Cow::Owned(std::fs::read_to_string(path).unwrap_or_default())
+        }
+        ModelSource::Bytes(bytes) if bytes.model().len() as u64 <= MAX_BYTES => {
+            Cow::Borrowed(std::str::from_utf8(bytes.model()).unwrap_or_default())
+        }
+        _ => Cow::default(),
+    }
+}
+
+/// See the module; of a model that is no IR there is nothing.
 #[derive(Debug, Default)]
 pub(super) struct Ir {
     pub(super) metadata: BTreeMap<String, String>,
@@ -22,14 +37,8 @@ pub(super) struct Ir {
 }
 
 impl Ir {
-    pub(super) fn of_file(path: &Path) -> Self {
-        let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
-        let is_small = || std::fs::metadata(path).is_ok_and(|file| file.len() <= MAX_BYTES);
-        let text = if is_own_format && is_small() { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
-        Self::of_text(&text)
-    }
-
-    fn of_text(text: &str) -> Self {
+    /// Of the text of a model, see [`text_of`].
+    pub(super) fn of_text(text: &str) -> Self {
         // Most files have neither: their nodes need no tree.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {

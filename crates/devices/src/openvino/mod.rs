@@ -18,7 +18,6 @@
 //!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
-mod completion;
 mod ir;
 mod model;
 mod request;
@@ -28,12 +27,12 @@ use std::sync::{Arc, OnceLock};
 
 use api::Api;
 
+use super::engine::no_source;
 use super::exit;
 use super::find::Wanted;
 use crate::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel, Missing};
 use crate::runtime::executor::Executors;
-use crate::runtime::model::ModelSource;
-use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{Config, Model, ModelInfo, ModelSource, Result};
 
 const PREFIX: &str = "OPENVINO";
 
@@ -109,9 +108,12 @@ impl DeviceFamily for OpenVino {
         Arc::new(OpenVinoDevice { name: name.to_owned(), family: self.clone() })
     }
 
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
+        if !matches!(source, ModelSource::File(_) | ModelSource::Bytes(_)) {
+            return Err(no_source("OPENVINO.CPU", source));
+        }
         let (api, _) = self.api().map_err(|missing| missing.error("OPENVINO.CPU"))?;
-        model::read(api, path)
+        model::read(api, source)
     }
 }
 
@@ -164,28 +166,25 @@ impl Device for OpenVinoDevice {
         }
     }
 
-    fn read_model(&self, path: &Path) -> Result<ModelInfo> {
-        self.family.read_model(path)
+    fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
+        self.family.read_model(source)
     }
 
     /// The processor's plugin computes on the thread that calls it if a model has one stream of one thread. Else that thread sleeps while one
     /// of the library computes: two wake-ups for each call, after which the system may leave a computing thread behind another one while
     /// a core is idle.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
-        let ModelSource::File(path) = model.source() else { return None };
-        if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(path) } else { None }
+        if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(model.source()) } else { None }
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
         let (api, _) = self.api().map_err(|missing| missing.error(&self.name))?;
         match model.source() {
-            ModelSource::File(path) => {
+            source @ (ModelSource::File(_) | ModelSource::Bytes(_)) => {
                 let target = model::Target { device: &self.name, own_name: self.own_name(), config, executors };
-                Ok(Arc::new(model::compile(api, &target, path, model)?))
+                Ok(Arc::new(model::compile(api, &target, source, model)?))
             }
-            ModelSource::Ports => {
-                Err(Error::new(ErrorKind::Unsupported, format!("device {} runs model files; this model is ports alone", self.name)))
-            }
+            source => Err(no_source(&self.name, source)),
         }
     }
 }

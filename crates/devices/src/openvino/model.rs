@@ -1,5 +1,6 @@
 //! A compiled model, made of a file for one device, and its ports.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::io::Read;
@@ -7,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf};
-use super::ir::Ir;
+use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, TensorOver};
+use super::ir::{self, Ir};
 use super::request::OpenVinoRequest;
-use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, refused};
+use crate::engine::{Compiled, EngineModel, IR, Said, c_string, check_unchanged, other_format, refused};
 use crate::exit;
 use crate::kept::Kept;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
-use crate::runtime::executor::{Executor, Executors};
-use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, Performance, Port, Precision, Result};
+use crate::runtime::executor::Executors;
+use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
 /// The most properties that are set; the library takes them as a list of arguments.
 const MAX_PROPERTIES: usize = 12;
@@ -25,12 +26,12 @@ const MAX_PROPERTIES: usize = 12;
 const MAX_BYTES_READ: u64 = 64 << 20;
 
 /// Ports of a file, without preparing it to run.
-pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
+pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> Said<ModelInfo> {
-        check_is_ir(path)?;
-        let model = ReadModel::new(api, path)?;
+        check_is_ir(source)?;
+        let model = ReadModel::new(api, source)?;
         // SAFETY: the model lives, in these four.
         ports_of(
             api,
@@ -42,8 +43,8 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     };
     let said = said();
     exit::guard();
-    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{}` is no model that OpenVINO reads: {why}", path.display())))?;
-    let ir = Ir::of_file(path);
+    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{source}` is no model that OpenVINO reads: {why}")))?;
+    let ir = Ir::of_text(&ir::text_of(source));
     let complete = |mut ports: Vec<Port>| {
         ports.iter_mut().for_each(|port| ir.complete(port));
         ports
@@ -51,16 +52,23 @@ pub(super) fn read(api: &Arc<Api>, path: &Path) -> Result<ModelInfo> {
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
-/// A file that ends in .xml begins as the library's own format does. With others the library tries formats of other programs, which print to
-/// standard error what they find wrong.
-fn check_is_ir(path: &Path) -> Said<()> {
+/// A file that ends in .xml, and bytes of a text, begin as the library's own format does. With others the library tries formats of other
+/// programs, which print to standard error what they find wrong.
+fn check_is_ir(source: &ModelSource) -> Said<()> {
     const HEAD: u64 = 64 << 10;
-    if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+    if other_format(source) != Some(IR) {
         return Ok(());
     }
-    let mut head = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.map_err(|error| error.to_string())?;
+    let head = match source {
+        ModelSource::Bytes(bytes) => Cow::Borrowed(&bytes.model()[..bytes.model().len().min(HEAD as usize)]),
+        ModelSource::File(path) => {
+            let mut head = Vec::new();
+            let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+            read.map_err(|error| error.to_string())?;
+            Cow::Owned(head)
+        }
+        ModelSource::Remote(_) | ModelSource::Ports => return Ok(()),
+    };
     let has = |word: &str| head.windows(word.len()).any(|window| window == word.as_bytes());
     match has("<net ") && has("version=") {
         true => Ok(()),
@@ -78,14 +86,13 @@ pub(super) struct Target<'a> {
     pub(super) executors: &'a Executors,
 }
 
-/// Compiles the file of a model, whose input shapes may have been changed since it was read.
-pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &Model) -> Result<Compiled<OpenVinoModel>> {
+/// Compiles a model, whose input shapes may have been changed since it was read.
+pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, model: &Model) -> Result<Compiled<OpenVinoModel>> {
     let read = model.info();
     let &Target { device: name, own_name, config, executors } = target;
-    if has_own_variables(path) {
+    if has_own_variables(source) {
         let message = format!(
-            "device {name} cannot run `{}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful",
-            path.display()
+            "device {name} cannot run `{source}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful"
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
@@ -132,22 +139,24 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
         Ok(is_as_wanted.then_some((compiled, info)))
     };
     let compile = || -> Said<(CompiledFile, ModelInfo)> {
-        let compiled = match cache_folder {
-            _ if !model.is_reshaped() => of_file(path)?,
+        let compiled = match (source, cache_folder) {
+            (ModelSource::File(path), _) if !model.is_reshaped() => of_file(path)?,
             // What is wrong is told of the user's own file.
-            Some(folder) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
+            (ModelSource::File(path), Some(folder)) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
                 of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
                     None
                 })
             }),
-            None => None,
+            _ => None,
         };
         if let Some(compiled) = compiled {
             return Ok(compiled);
         }
-        let file = ReadModel::new(api, path)?;
-        file.reshape(&read.inputs)?;
+        let file = ReadModel::new(api, source)?;
+        if model.is_reshaped() || matches!(source, ModelSource::File(_)) {
+            file.reshape(&read.inputs)?;
+        }
         let compiled = CompiledFile::of_model(&file, own_name, &properties)?;
         let info = compiled.info()?;
         check_unchanged(&info, read)?;
@@ -156,26 +165,26 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, path: &Path, model: &
     let _inside = exit::try_enter()?;
     let compiled = compile();
     exit::guard();
-    let (compiled, mut info) = compiled.map_err(|why| refused(name, path, &why))?;
+    let (compiled, mut info) = compiled.map_err(|why| refused(name, source, &why))?;
     take_names(&mut info.inputs, &read.inputs);
     take_names(&mut info.outputs, &read.outputs);
-    let ignored = ignored(&compiled, config, on_processor);
+    let mut ignored = ignored(&compiled, config, on_processor);
+    if config.cache_folder.is_some() && matches!(source, ModelSource::Bytes(_)) {
+        ignored.push(Ignored { option: "cache_folder", why: "only models of files are cached; pass a path".to_owned() });
+    }
     let n_requests = match on_processor {
         true => n_requests,
         false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
     };
     // Runs that are to go one at a time hold their one worker; else an accelerator calls back, and no thread waits for it.
-    let calls_back_on: Option<Arc<dyn Executor>> = match on_processor || config.exclusive_requests {
-        true => None,
-        false => Some(pool.clone()),
-    };
-    let steps = match &calls_back_on {
-        None => vec![DeviceStep { name: "infer", executor: pool }],
-        Some(_) => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
+    let calls_back = !on_processor && !config.exclusive_requests;
+    let steps = match calls_back {
+        false => vec![DeviceStep { name: "infer", executor: pool }],
+        true => vec![DeviceStep { name: "submit", executor: pool.clone() }, DeviceStep { name: "wait", executor: pool }],
     };
     let (device, api, profiling) = (name.to_owned(), api.clone(), config.profiling);
     let rounds_to_not_run = own_name.contains("CPU");
-    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back_on });
+    let model = Arc::new(OpenVinoModel { device, api, compiled, info, profiling, rounds_to_not_run, calls_back });
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
@@ -289,23 +298,32 @@ fn take_names(compiled: &mut [Port], read: &[Port]) {
     }
 }
 
-/// How many bytes of weights a file has, where it can be told: in OpenVINO's own format they lie beside it.
-pub(super) fn weights_bytes(path: &Path) -> Option<u64> {
-    let is = |format: &str| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(format));
+/// How many bytes of weights a model has, where it can be told: in OpenVINO's own format they lie beside it.
+pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
+    let path = match source {
+        ModelSource::File(path) => path,
+        ModelSource::Bytes(bytes) => return Some(bytes.weights().unwrap_or(bytes.model()).len() as u64),
+        ModelSource::Remote(_) | ModelSource::Ports => return None,
+    };
     let n_bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
-    if is("xml") {
+    if other_format(source) == Some(IR) {
         return n_bytes(&path.with_extension("bin"));
     }
-    let n_bytes = n_bytes(path).filter(|_| is("onnx"))?;
+    let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
+    let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
     // Nobody copies a larger one, so that nobody needs to look inside.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
 
-/// Whether a file in OpenVINO's own format has state inside. No function of the library tells.
-fn has_own_variables(path: &Path) -> bool {
-    let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
-    let text = if is_own_format { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
+/// Whether a model in OpenVINO's own format has state inside. No function of the library tells.
+fn has_own_variables(source: &ModelSource) -> bool {
+    let text = match source {
+        _ if other_format(source) != Some(IR) => return false,
+        ModelSource::Bytes(bytes) => Cow::Borrowed(bytes.model()),
+        ModelSource::File(path) => Cow::Owned(std::fs::read(path).unwrap_or_default()),
+        ModelSource::Remote(_) | ModelSource::Ports => return false,
+    };
     ["type=\"ReadValue\"", "type='ReadValue'"].iter().any(|layer| text.windows(layer.len()).any(|window| window == layer.as_bytes()))
 }
 
@@ -340,8 +358,8 @@ pub(super) struct OpenVinoModel {
     pub(super) profiling: bool,
     /// The plugin of the processor says of nodes that took less than a microsecond that they did not run.
     pub(super) rounds_to_not_run: bool,
-    /// Where the engine computes beside the processor: the pool on which a run goes on when it has.
-    pub(super) calls_back_on: Option<Arc<dyn Executor>>,
+    /// The engine computes beside the processor, and tells when it has.
+    pub(super) calls_back: bool,
 }
 
 impl EngineModel for OpenVinoModel {
@@ -389,11 +407,31 @@ struct ReadModel<'a> {
 }
 
 impl<'a> ReadModel<'a> {
-    fn new(api: &'a Arc<Api>, path: &Path) -> Said<Self> {
-        let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+    fn new(api: &'a Arc<Api>, source: &'a ModelSource) -> Said<Self> {
         let mut model = ptr::null_mut();
-        // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
-        api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
+        match source {
+            ModelSource::File(path) => {
+                let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+                // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
+                api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
+            }
+            ModelSource::Bytes(bytes) => {
+                if other_format(source).is_none() {
+                    onnx::check_whole(bytes.model())?;
+                }
+                let weights = bytes.weights().filter(|weights| !weights.is_empty()).map(|weights| api.tensor_of(weights)).transpose()?;
+                let (text, n_bytes) = (bytes.model().as_ptr().cast(), bytes.model().len());
+                let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
+                let read = api.functions.ov_core_read_model_from_memory_buffer;
+                // SAFETY: the core lives; so many bytes, which are copied; a tensor, of which the model keeps its own share, or null.
+                let status = unsafe { read(api.core(), text, n_bytes, weights_ptr, &raw mut model) };
+                api.check(status).map_err(|why| match (other_format(source), bytes.weights()) {
+                    (Some(IR), None) => format!("{why}; pass the bytes of its .bin file with `ModelBytes::with_weights`"),
+                    _ => why,
+                })?;
+            }
+            ModelSource::Remote(_) | ModelSource::Ports => return Err("it is no file".to_owned()),
+        }
         Ok(Self { api, ptr: NonNull::new(model).ok_or("it gave no model")? })
     }
 

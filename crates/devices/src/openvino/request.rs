@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::{EngineRequest, TensorOver};
-use super::completion::Completion;
 use super::model::OpenVinoModel;
 use crate::engine::{Extent, Place, Said, check_inputs, device_error};
 use crate::exit::{self, Inside};
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
-use crate::runtime::executor::Executor;
 use crate::runtime::io::DeviceIo;
-use crate::runtime::{CancelToken, Interrupt, NodeStatus, NodeTime, Result};
+use crate::runtime::{CancelToken, Completion, Interrupt, NodeStatus, NodeTime, Result};
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OpenVinoRequest {
@@ -20,6 +18,8 @@ pub(super) struct OpenVinoRequest {
     interrupt: Arc<dyn Interrupt>,
     /// Where the engine computes beside the processor; without it on the thread of the step.
     completion: Option<Arc<Completion>>,
+    /// It was started there, and not waited for yet.
+    is_started: bool,
     /// This request's latest run came to its end; the engine's times are those of its runs and its neighbors'.
     has_run: bool,
     /// The library may have set something up in the first run.
@@ -35,13 +35,24 @@ impl OpenVinoRequest {
     pub(super) fn new(model: Arc<OpenVinoModel>) -> Said<Self> {
         // SAFETY: the model lives.
         let mut engine = unsafe { EngineRequest::new(&model.api, model.compiled.as_ptr()) }?;
-        let completion = model.calls_back_on.clone().map(Completion::new);
+        let completion = model.calls_back.then(Completion::new);
         if let Some(completion) = &completion {
             engine.call_back(completion.clone())?;
         }
         let engine = Arc::new(engine);
         let (inputs, outputs) = (Place::list(model.info.inputs.len()), Place::list(model.info.outputs.len()));
-        Ok(Self { interrupt: engine.clone(), engine, completion, has_run: false, is_guarded: false, inside: None, inputs, outputs, model })
+        Ok(Self {
+            interrupt: engine.clone(),
+            engine,
+            completion,
+            is_started: false,
+            has_run: false,
+            is_guarded: false,
+            inside: None,
+            inputs,
+            outputs,
+            model,
+        })
     }
 
     /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
@@ -71,24 +82,19 @@ impl OpenVinoRequest {
     }
 
     /// Lets the accelerator begin.
-    fn submit(&self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
-        completion.begin();
-        // SAFETY: as in `infer`; a run that is left early passes through `abandon`, which waits.
-        let started = unsafe { self.engine.start() };
-        if started.is_err() {
-            completion.end();
-            return self.outcome(started, cancel);
+    fn submit(&mut self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
+        // SAFETY: as in `infer`; the run does not end before the completion is told.
+        if let Err(said) = completion.start(|| unsafe { self.engine.start() }) {
+            return self.outcome(Err(said), cancel);
         }
+        self.is_started = true;
         cancel.interrupt_with(&self.interrupt);
         Ok(())
     }
 
-    /// Waits for the accelerator; on the way of an asynchronous run it has called back before.
-    fn wait(&self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
-        let ran = self.engine.wait();
-        completion.end();
-        cancel.forget();
-        self.outcome(ran, cancel)
+    /// How the run of the accelerator ended. It has called back, but its callback may still be on: the next start must wait for that.
+    fn take_outcome(&mut self) -> Said<()> {
+        if std::mem::take(&mut self.is_started) { self.engine.wait() } else { Ok(()) }
     }
 
     fn outcome(&self, ran: Said<()>, cancel: &CancelToken) -> Result<()> {
@@ -131,7 +137,10 @@ impl DeviceRequest for OpenVinoRequest {
         match (&completion, step_idx) {
             (None, _) => self.infer(cancel)?,
             (Some(completion), 0) => return self.submit(completion, cancel),
-            (Some(completion), _) => self.wait(completion, cancel)?,
+            (Some(_), _) => {
+                let ran = self.take_outcome();
+                self.outcome(ran, cancel)?;
+            }
         }
         self.has_run = true;
         if !std::mem::replace(&mut self.is_guarded, true) {
@@ -140,24 +149,13 @@ impl DeviceRequest for OpenVinoRequest {
         self.finish_outputs(io)
     }
 
-    fn executor(&self, step_idx: usize) -> Option<Arc<dyn Executor>> {
-        let completion = self.completion.clone().filter(|_| step_idx > 0)?;
-        Some(completion)
-    }
-
-    fn is_computing(&self) -> bool {
-        self.completion.as_ref().is_some_and(|completion| completion.is_computing())
-    }
-
-    fn abandon(&mut self) {
-        if let Some(completion) = self.completion.as_ref().filter(|completion| !completion.is_idle()) {
-            // It was told to end; how it ended is nobody's concern any more.
-            let _ended = self.engine.wait();
-            completion.end();
-        }
+    fn completion(&self) -> Option<Arc<Completion>> {
+        self.completion.clone()
     }
 
     fn end_run(&mut self) {
+        // Of a run that was canceled meanwhile.
+        let _ended = self.take_outcome();
         self.inside = None;
     }
 

@@ -6,7 +6,6 @@ mod model;
 mod request;
 mod script;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +14,7 @@ pub use script::{Gate, Script};
 
 use crate::device::{Device, DeviceInfo, DeviceModel};
 use crate::executor::{Executor, Executors};
-use crate::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, RemoteContext, Result};
+use crate::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result};
 
 /// The device. [`NullDevice::default`] writes zeros; a test gives a [`Script`].
 #[derive(Debug, Clone)]
@@ -51,8 +50,8 @@ impl Device for NullDevice {
         DeviceInfo { description: "computes nothing: outputs are zeros; for tests".to_owned(), properties: Vec::new(), missing: None }
     }
 
-    fn read_model(&self, _path: &Path) -> Result<ModelInfo> {
-        Err(Error::new(ErrorKind::Unsupported, "device NULL reads no files"))
+    fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
+        Err(Error::new(ErrorKind::Unsupported, "device NULL reads no models"))
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
@@ -64,7 +63,7 @@ impl Device for NullDevice {
             Some(executor) => executor.clone(),
             None => executors.for_model(&self.name, config)?,
         };
-        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter {
+        let waiter: Option<Arc<dyn Executor>> = match self.script.has_own_waiter && self.script.engine.is_none() {
             true => Some(executors.named(&format!("roiflow-{}-waiter", self.name), 1)?),
             false => None,
         };

@@ -6,7 +6,7 @@ use super::Script;
 use super::request::{NullRequest, Times};
 use crate::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::executor::Executor;
-use crate::{Config, Ignored, ModelInfo, Precision, Result};
+use crate::{Completion, Config, Ignored, ModelInfo, Precision, Result};
 
 pub(super) struct NullModel {
     info: ModelInfo,
@@ -17,7 +17,7 @@ pub(super) struct NullModel {
 
 impl NullModel {
     /// With a waiter, a run is handed to the device by the processor, waited for, and finished by the processor, as on an
-    /// accelerator; without one it is computed in one step.
+    /// accelerator; with an engine the same without the wait. Without both it is computed in one step.
     pub(super) fn new(
         info: ModelInfo,
         script: Arc<Script>,
@@ -31,6 +31,9 @@ impl NullModel {
                 DeviceStep { name: "wait", executor: waiter },
                 DeviceStep { name: "finish", executor: cpu },
             ],
+            None if script.engine.is_some() => {
+                vec![DeviceStep { name: "submit", executor: cpu.clone() }, DeviceStep { name: "finish", executor: cpu }]
+            }
             None => vec![DeviceStep { name: "infer", executor: cpu }],
         };
         steps.extend(script.more_steps.iter().map(|(name, executor)| DeviceStep { name, executor: executor.clone() }));
@@ -67,6 +70,7 @@ impl DeviceModel for NullModel {
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
         let steps = self.steps.iter().map(|step| step.name).collect();
         let times: Option<Times> = self.config.profiling.then(Times::default);
-        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps, times }))
+        let completion = self.script.engine.is_some().then(Completion::new);
+        Ok(Box::new(NullRequest { info: self.info.clone(), script: self.script.clone(), steps, times, completion }))
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Gate, NullMemory, Script};
+use super::{NullMemory, Script};
 use crate::device::{DeviceRequest, profiling_is_off};
+use crate::executor::Task;
 use crate::io::DeviceIo;
 use crate::tensor::{Shape, Tensor};
-use crate::{CancelToken, Error, ErrorKind, ModelInfo, NodeStatus, NodeTime, Result};
+use crate::{CancelToken, Completion, Error, ErrorKind, ModelInfo, NodeStatus, NodeTime, Result};
 
 pub(super) struct NullRequest {
     pub(super) info: ModelInfo,
@@ -17,6 +18,21 @@ pub(super) struct NullRequest {
     pub(super) steps: Vec<&'static str>,
     /// If the user wants to know the times of nodes.
     pub(super) times: Option<Times>,
+    /// If an engine computes beside the processor.
+    pub(super) completion: Option<Arc<Completion>>,
+}
+
+/// What the engine does of a run.
+struct Work {
+    script: Arc<Script>,
+    completion: Arc<Completion>,
+}
+
+impl Task for Work {
+    fn run(self: Arc<Self>) {
+        self.script.pass_gate();
+        self.completion.complete(Ok(()));
+    }
 }
 
 /// What is known of the one node that there is: the script.
@@ -44,6 +60,10 @@ impl DeviceRequest for NullRequest {
         followed
     }
 
+    fn completion(&self) -> Option<Arc<Completion>> {
+        self.completion.clone()
+    }
+
     fn accepts_remote(&self, tensor: &Tensor) -> bool {
         tensor.in_remote::<NullMemory>().is_some()
     }
@@ -58,21 +78,24 @@ impl DeviceRequest for NullRequest {
 
 impl NullRequest {
     fn follow_script(&self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
-        let pass_gate = || self.script.gate.as_deref().map_or((), Gate::pass);
         match self.steps[step_idx] {
             "infer" => {
                 self.script.n_calls.fetch_add(1, Ordering::AcqRel);
-                pass_gate();
+                self.script.pass_gate();
             }
             "submit" => {
                 self.script.n_calls.fetch_add(1, Ordering::AcqRel);
+                if let (Some(completion), Some(engine)) = (&self.completion, &self.script.engine) {
+                    let work = Work { script: self.script.clone(), completion: completion.clone() };
+                    return completion.start(|| Ok(engine.execute(Arc::new(work))));
+                }
                 return Ok(());
             }
             "wait" if self.script.has_own_waiter => {
-                pass_gate();
+                self.script.pass_gate();
                 return Ok(());
             }
-            "finish" if self.script.has_own_waiter => {}
+            "finish" if self.script.has_own_waiter || self.completion.is_some() => {}
             _ => return Ok(()),
         }
         if let Some(compute) = &self.script.compute {

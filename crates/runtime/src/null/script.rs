@@ -24,6 +24,9 @@ pub struct Script {
     /// The device computes beside the processor: a run waits at the gate on a waiter of the device's own, while the processor
     /// fills and finishes others.
     pub has_own_waiter: bool,
+    /// The device computes on this executor beside the processor, and tells the [`Completion`](crate::Completion) when it is done: a run
+    /// passes the gate there, while no thread waits. Instead of a waiter.
+    pub engine: Option<Arc<dyn Executor>>,
     /// Steps after the first, each on an executor of its own, such as the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
     /// Rows of a batch are computed from each other; without it each is as if it were alone.
@@ -38,6 +41,12 @@ impl Script {
     /// A script that computes with this closure.
     pub fn computing(compute: impl Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send + Sync + 'static) -> Self {
         Self { compute: Some(Box::new(compute)), ..Self::default() }
+    }
+
+    pub(super) fn pass_gate(&self) {
+        if let Some(gate) = &self.gate {
+            gate.pass();
+        }
     }
 
     /// How often the device was called.
