@@ -15,21 +15,24 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// See the module; of a file that is no IR there is nothing.
 #[derive(Debug, Default)]
-pub(super) struct Ir {
-    pub(super) metadata: BTreeMap<String, String>,
+pub struct Ir {
+    /// The entries of `model_info`; keys are `model_info NAME`.
+    pub metadata: BTreeMap<String, String>,
     /// The names of each tensor that has more than one.
     aliases: Vec<Vec<String>>,
 }
 
 impl Ir {
-    pub(super) fn of_file(path: &Path) -> Self {
+    /// Reads a file of at most 64 MiB that ends in `.xml`; of any other there is nothing.
+    pub fn of_file(path: &Path) -> Self {
         let is_own_format = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"));
         let is_small = || std::fs::metadata(path).is_ok_and(|file| file.len() <= MAX_BYTES);
         let text = if is_own_format && is_small() { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
         Self::of_text(&text)
     }
 
-    fn of_text(text: &str) -> Self {
+    /// Reads the text of an IR.
+    pub fn of_text(text: &str) -> Self {
         // Most files have neither: their nodes need no tree.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
@@ -40,7 +43,7 @@ impl Ir {
     }
 
     /// Adds to a port the other names of its tensor.
-    pub(super) fn complete(&self, port: &mut Port) {
+    pub fn complete(&self, port: &mut Port) {
         let own = port.names.first().and_then(|own| self.aliases.iter().find(|names| names.iter().any(|name| **name == **own)));
         for name in own.into_iter().flatten() {
             if port.names.iter().all(|known| **known != **name) {

@@ -19,7 +19,7 @@
 
 mod api;
 mod completion;
-mod ir;
+pub mod ir;
 mod model;
 mod request;
 
