@@ -22,7 +22,7 @@ BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup demo test test-analytics soak fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -42,8 +42,11 @@ demo: build ## Faces, gender and age on a clip: builds, fetches the models, runs
 	@mkdir -p out
 	@$(BINARY) run pipelines/faces.toml --device "$(DEVICE)" --input assets/demo/WolfgangLanger_Pexels.mp4 --json out/faces.jsonl --video out/faces.mp4
 
-test: setup ## Format, lints, tests, documentation, package
+test: setup ## Format, lints, documentation, all tests: under 6 minutes on two cores, once built
 	@scripts/check
+
+test-all: test ## The same, then licenses, the oldest Rust, model checks, soak, fuzzing, address sanitizer: 20 minutes
+	@scripts/check --long
 
 test-analytics: build ## GStreamer 1.26 in a Debian 13 root: its analytics elements and ours (root, network)
 	@scripts/test-analytics $(PLUGIN) $(TARGET)
@@ -52,7 +55,7 @@ soak: setup ## Sixteen streams under flushes, seeks, failures: DURATION=seconds,
 	@scripts/fetch-demo || echo "The soak goes on with a clip that it encodes itself." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
 
-fuzz: setup ## Arbitrary outputs, geometry and descriptions: DURATION=seconds for each of the four targets
+fuzz: setup ## Arbitrary outputs, geometry, descriptions and model files: DURATION=seconds for each of the six targets
 	@scripts/fuzz "$(DURATION)"
 
 bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json

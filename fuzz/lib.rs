@@ -1,5 +1,6 @@
-//! The part of the product that is fuzzed, under the product's names, without engines and GStreamer.
+//! The part of the product that is fuzzed, under the product's names, without GStreamer, and without what engines link.
 
+pub use roiflow_devices as devices;
 pub use roiflow_runtime as runtime;
 pub use roiflow_tensor as tensor;
 pub use roiflow_vision as vision;

@@ -34,15 +34,15 @@ pub fn redacted(input: &str) -> String {
 fn name(input: &str) -> String {
     let of_path = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let shown = redacted(input);
-    let text = match shown.split_once("://") {
+    let text = match (file_of_uri(input), shown.split_once("://")) {
         _ if input.starts_with("test:") && !Path::new(input).exists() => "test".to_owned(),
-        _ if let Ok(Some(path)) = file_of_uri(input) => of_path(&path),
-        Some((_, place)) => {
+        (Ok(Some(path)), _) => of_path(&path),
+        (_, Some((_, place))) => {
             let place = place.split(['?', '#']).next().unwrap_or_default();
             let host = place.strip_prefix(HIDDEN).and_then(|place| place.strip_prefix('@')).unwrap_or(place);
             host.replace(HIDDEN, "")
         }
-        None => of_path(Path::new(shown.trim_end_matches('/'))),
+        (_, None) => of_path(Path::new(shown.trim_end_matches('/'))),
     };
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     let name: String = text.chars().map(plain).collect();

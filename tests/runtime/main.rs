@@ -17,6 +17,8 @@ mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
 mod instructions;
+#[path = "../support/model_files.rs"]
+mod model_files;
 mod model_proc;
 mod models;
 mod own_decoders;
@@ -25,6 +27,7 @@ mod profiling;
 mod random_decoders;
 mod random_descriptions;
 mod random_fill;
+mod random_model_files;
 mod real_decoders;
 mod reference;
 mod request;

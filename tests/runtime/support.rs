@@ -11,6 +11,10 @@ use roiflow::runtime::device::DeviceInfo;
 use roiflow::runtime::{CompiledModel, Config};
 use roiflow::tensor::Tensor;
 
+#[path = "../support/models.rs"]
+mod models;
+pub use models::real;
+
 /// A model of our own making.
 pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)
@@ -19,19 +23,6 @@ pub fn tiny(name: &str) -> PathBuf {
 /// A description of a model that people bring.
 pub fn description(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models").join(name)
-}
-
-/// The real models and clips that development is measured with. They lie beside the project, or where `ROIFLOW_MODELS` says;
-/// without them, tests that need them say so and pass.
-pub fn real(path: &str) -> Option<PathBuf> {
-    let root =
-        std::env::var_os("ROIFLOW_MODELS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"), PathBuf::from);
-    let path = root.join(path);
-    if !path.exists() {
-        eprintln!("skipped: `{}` is not there (set ROIFLOW_MODELS)", path.display());
-        return None;
-    }
-    Some(path)
 }
 
 /// What `scripts/fetch-engines` fetches; without it, tests that need it say so and pass.

@@ -13,19 +13,11 @@ use roiflow::elements::{caps, meta};
 use roiflow::frame::{Detection, FrameResults, Outcome, PixelFormat, Rect};
 use roiflow::pipeline::{Input, Interrupt, Outputs, Plan, Spec};
 
-const N_FRAMES: usize = 200;
+#[path = "../support/models.rs"]
+mod models;
+pub use models::real;
 
-/// The development set, beside the project or where `ROIFLOW_MODELS` says.
-pub fn real(path: &str) -> Option<PathBuf> {
-    let root =
-        std::env::var_os("ROIFLOW_MODELS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/models"), PathBuf::from);
-    let path = root.join(path);
-    if !path.exists() {
-        eprintln!("skipped: `{}` is not there (set ROIFLOW_MODELS)", path.display());
-        return None;
-    }
-    Some(path)
-}
+const N_FRAMES: usize = 200;
 
 /// What was found in a frame, here or by the reference.
 struct Object {

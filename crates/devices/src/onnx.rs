@@ -24,6 +24,7 @@ const TYPE_TENSOR: u64 = 1;
 const TENSOR_SHAPE: u64 = 2;
 const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
+const DIM_NAME: u64 = 2;
 const NODE_ATTRIBUTE: u64 = 5;
 // Of `AttributeProto`: a tensor, a graph, and lists of both.
 const ATTRIBUTE_TENSORS: [u64; 2] = [5, 10];
@@ -67,10 +68,9 @@ pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
     let mut nodes = Vec::new();
     for graph in messages(model, MODEL_GRAPH)? {
         for node in messages(graph, GRAPH_NODE)? {
-            let text = |number| Ok::<_, String>(messages(node, number)?.first().map(|text| String::from_utf8_lossy(text).into_owned()));
-            let (name, operator) = (text(NODE_NAME)?.unwrap_or_default(), text(NODE_OPERATOR)?.unwrap_or_default());
-            if operator != "Constant" && !name.is_empty() {
-                nodes.push((name, operator));
+            let (name, operator) = (text(node, NODE_NAME)?, text(node, NODE_OPERATOR)?);
+            if operator != b"Constant" && !name.is_empty() {
+                nodes.push((String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(operator).into_owned()));
             }
         }
     }
@@ -148,8 +148,11 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
         let len = match key & 7 {
             0 => {
                 let value = next_varint(file, &mut left)?;
-                write_varint(key, &mut bytes);
-                write_varint(value, &mut bytes);
+                // Numbers of a tensor may also lie one by one.
+                if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
+                    write_varint(key, &mut bytes);
+                    write_varint(value, &mut bytes);
+                }
                 continue;
             }
             MESSAGE => next_varint(file, &mut left)?,
@@ -196,7 +199,7 @@ fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
 
 /// An input with the shape of the port of its name; `None` if it has that, or there is none.
 fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
-    let name = messages(input, VALUE_NAME)?.first().copied().unwrap_or_default();
+    let name = text(input, VALUE_NAME)?;
     let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
     let mut wanted = port.shape.dims().iter();
     let mut differs = false;
@@ -235,14 +238,17 @@ fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> Said<
 }
 
 fn extent_of(dim: &[u8]) -> Said<Dim> {
-    let mut rest = dim;
+    let (mut extent, mut rest) = (Dim::Dynamic, dim);
     while let Some(field) = Field::next(&mut rest)? {
-        // Some exporters write an open extent as 0 or -1, which the library takes at its word.
-        if let (DIM_EXTENT, Content::Number(extent)) = (field.number, field.content) {
-            return Ok(Dim::Fixed(usize::try_from(extent as i64).unwrap_or(0)));
+        match (field.number, field.content) {
+            // Some exporters write an open extent as 0 or -1, which the library takes at its word.
+            (DIM_EXTENT, Content::Number(number)) => extent = Dim::Fixed(usize::try_from(number as i64).unwrap_or(0)),
+            // Number or name, whichever comes last.
+            (DIM_NAME, Content::Message(_)) => extent = Dim::Dynamic,
+            _ => {}
         }
     }
-    Ok(Dim::Dynamic)
+    Ok(extent)
 }
 
 enum Change {
@@ -290,6 +296,11 @@ fn messages(message: &[u8], number: u64) -> Said<Vec<&[u8]>> {
         }
     }
     Ok(found)
+}
+
+/// The text with this field number, empty if there is none. Of several the last one counts, as in all protocol buffers.
+fn text(message: &[u8], number: u64) -> Said<&[u8]> {
+    Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
 
 const MESSAGE: u64 = 2;
@@ -397,8 +408,28 @@ mod tests {
         let outlined = b"\x3a\x0c\x12\x01g\x2a\x05\x08\x03\x42\x01w\x0a\x00\x08\xac\x02";
         assert_eq!(outline(Cursor::new(&model)).unwrap(), outlined);
         assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "nothing is left to leave out");
+        // The same numbers one by one: { graph (7): { initializer (5): { dims (1): 1, int64_data (7): 3, dims (1): 2 } } }
+        let one_by_one = b"\x3a\x08\x2a\x06\x08\x01\x38\x03\x08\x02";
+        assert_eq!(outline(Cursor::new(one_by_one)).unwrap(), b"\x3a\x06\x2a\x04\x08\x01\x08\x02");
         let too_long = [b"\x3a\xff\x7f", &graph[..]].concat();
         assert_eq!(outline(Cursor::new(&too_long)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn of_a_field_that_stands_twice_the_last_counts() {
+        // ModelProto { graph (7): { node (1): { name (3), op_type (4) }, input (11): { name (1), type (2): { tensor_type (1): { shape (2): { dim (1)
+        let named = |number: u8, names: [u8; 2]| [number << 3 | 2, 1, names[0], number << 3 | 2, 1, names[1]];
+        let node = [named(3, *b"an"), named(4, *b"PA")].concat();
+        // Extents 7, then 4; and 7, then the name `N`.
+        let shape = b"\x0a\x04\x08\x07\x08\x04\x0a\x05\x08\x07\x12\x01N";
+        let tensor = [&b"\x12\x0d"[..], shape].concat();
+        let of_type = [&b"\x12\x11\x0a\x0f"[..], &tensor].concat();
+        let value = [&named(1, *b"yx")[..], &of_type].concat();
+        let graph = [&b"\x0a\x0c"[..], &node, &b"\x5a\x19"[..], &value].concat();
+        let model = [&[0x3a, graph.len() as u8][..], &graph].concat();
+        assert_eq!(nodes(&model).unwrap(), [("n".to_owned(), "A".to_owned())]);
+        assert_eq!(with_input_shapes(&model, &[input([4.into(), Dim::Dynamic])]), Ok(None));
+        assert!(with_input_shapes(&model, &[input([7, 7])]).unwrap().is_some());
     }
 
     #[test]

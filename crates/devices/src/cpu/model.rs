@@ -347,8 +347,9 @@ mod tests {
     #[test]
     fn a_model_without_its_weights_says_the_same_of_itself() {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
-        let real = std::env::var_os("ROIFLOW_MODELS").map(|folder| Path::new(&folder).join("models"));
-        let files = [Some(ours), real].into_iter().flatten().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+        let real = std::env::var_os("ROIFLOW_MODELS").filter(|folder| !folder.is_empty());
+        let real = real.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("models"));
+        let files = [Some(ours), real].into_iter().flatten().flat_map(|folder| std::fs::read_dir(folder).unwrap());
         let mut n_models = 0;
         for path in files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ending| ending == "onnx")) {
             let outline = onnx::outline(std::fs::File::open(&path).unwrap()).unwrap();

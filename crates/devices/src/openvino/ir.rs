@@ -30,15 +30,16 @@ pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
 
 /// See the module; of a model that is no IR there is nothing.
 #[derive(Debug, Default)]
-pub(super) struct Ir {
-    pub(super) metadata: BTreeMap<String, String>,
+pub struct Ir {
+    /// The entries of `model_info`; keys are `model_info NAME`.
+    pub metadata: BTreeMap<String, String>,
     /// The names of each tensor that has more than one.
     aliases: Vec<Vec<String>>,
 }
 
 impl Ir {
-    /// Of the text of a model, see [`text_of`].
-    pub(super) fn of_text(text: &str) -> Self {
+    /// Reads the text of an IR, see [`text_of`].
+    pub fn of_text(text: &str) -> Self {
         // Most files have neither: their nodes need no tree.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
@@ -49,7 +50,7 @@ impl Ir {
     }
 
     /// Adds to a port the other names of its tensor.
-    pub(super) fn complete(&self, port: &mut Port) {
+    pub fn complete(&self, port: &mut Port) {
         let own = port.names.first().and_then(|own| self.aliases.iter().find(|names| names.iter().any(|name| **name == **own)));
         for name in own.into_iter().flatten() {
             if port.names.iter().all(|known| **known != **name) {

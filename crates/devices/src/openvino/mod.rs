@@ -18,7 +18,7 @@
 //!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
-mod ir;
+pub mod ir;
 mod model;
 mod request;
 

@@ -1,0 +1,57 @@
+//! ONNX files and OpenVINO IRs with bytes changed at random: nothing panics, and another reader finds the same in them.
+//! `fuzz/fuzz_targets/onnx.rs` and `ir.rs` do the same for longer.
+
+use crate::model_files::{try_ir, try_onnx};
+use crate::source::Source;
+use crate::support::tiny;
+
+fn seed() -> u64 {
+    let seed = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x0ff1ce);
+    eprintln!("seed {seed}");
+    seed
+}
+
+/// So many copies of the file, each with some bytes changed, repeated or cut out.
+fn mutants(file: &[u8], n_cases: usize) -> impl Iterator<Item = Vec<u8>> {
+    let seed = seed().to_le_bytes();
+    let mut source = Source::new(&[]);
+    seed.iter().for_each(|byte| {
+        for _ in 0..*byte {
+            source.random();
+        }
+    });
+    (0..n_cases).map(move |_| {
+        let mut bytes = file.to_vec();
+        for _ in 0..source.below(4) {
+            let (at, len) = (source.below(bytes.len()), source.below(12));
+            let end = (at + len).min(bytes.len());
+            match source.below(3) {
+                0 => bytes[at] = source.random() as u8,
+                1 => drop(bytes.drain(at..end)),
+                _ => drop(bytes.splice(at..at, bytes[at..end].to_vec())),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        bytes
+    })
+}
+
+#[test]
+fn another_reader_finds_the_same_in_an_onnx_file_with_other_shapes() {
+    const N_CASES: usize = 3000;
+    for name in ["double.onnx", "append.onnx", "color.onnx", "open_all.onnx"] {
+        let file = std::fs::read(tiny(name)).unwrap();
+        let n_read = mutants(&file, N_CASES).filter(|case| try_onnx(case)).count();
+        assert!(n_read > N_CASES / 8, "{name}: only {n_read} of {N_CASES} are models");
+    }
+}
+
+#[test]
+fn names_and_metadata_of_an_ir_are_read_as_they_are_written() {
+    const N_CASES: usize = 3000;
+    let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/descriptions/ssd.xml")).unwrap();
+    let n_names: usize = mutants(&file, N_CASES).map(|case| try_ir(&case)).sum();
+    assert!(n_names > N_CASES, "only {n_names} names in {N_CASES} files");
+}
