@@ -11,8 +11,8 @@ use super::dispatch::{Job, Queue, Tally, stopped};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
-use crate::vision::Scratch;
 use crate::vision::decode::Output;
+use crate::vision::{Scratch, Target};
 
 /// What passes between the steps of a run.
 pub(super) struct Slot<J> {
@@ -95,7 +95,7 @@ impl<J: Job> FillInput for JobRows<J> {
                     spec.preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
                     Ok(Transform::IDENTITY)
                 }
-                None => Ok(spec.preprocess.fill(&frame, input, row_idx, scratch)?),
+                None => Ok(spec.preprocess.fill_into(&frame, Target::Host(input), row_idx, scratch)?),
             });
             drop(frame);
             match filled {

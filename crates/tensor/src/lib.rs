@@ -34,6 +34,6 @@ pub use pool::TensorPool;
 pub use remote::{InRemote, RemoteMemory};
 #[cfg(target_os = "linux")]
 pub use shared::SharedTensor;
-pub use storage::{DeviceLease, ForeignMemory, Memory, ReadLease, WriteLease};
+pub use storage::{DeviceLease, ForeignMemory, Memory, MemoryKind, ReadLease, WriteLease};
 pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
 pub use values::Values;

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::tensor::Placed;
-use super::{DeviceLease, Error, ErrorKind, Layout, Memory, Result, Tensor};
+use super::{DeviceLease, Error, ErrorKind, Layout, Memory, MemoryKind, Result, Tensor};
 
 /// A block of a device's memory. The device implements it, and knows its own again by type: [`Tensor::in_remote`].
 pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
@@ -82,6 +82,11 @@ impl Tensor {
     /// Whether it lies in the memory of a device, which the host reaches by copying only.
     pub fn is_remote(&self) -> bool {
         self.placed().memory.as_remote().is_some()
+    }
+
+    /// What kind of memory it lies in.
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.placed().memory.kind()
     }
 
     /// The place of a remote tensor, for messages: "the memory of GPU.0".

@@ -37,6 +37,17 @@ pub unsafe trait ForeignMemory: Send + Sync {
     fn is_writable(&self) -> bool;
 }
 
+/// What kind of memory a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryKind {
+    /// Of this process: allocated, or mapped by somebody who gave an address.
+    Host,
+    /// Behind a file descriptor, so that other processes see it, too: [`Tensor::shared`](super::Tensor::shared). The host reads it as its own.
+    Shared,
+    /// Of a device. The host reaches it by copying only.
+    Device,
+}
+
 /// A block of bytes and the lease on it.
 pub struct Memory {
     ptr: NonNull<u8>,
@@ -141,6 +152,16 @@ impl Memory {
     /// is a name and nothing else.
     pub fn address(&self) -> *const u8 {
         self.ptr.as_ptr()
+    }
+
+    /// What kind of memory it is.
+    pub fn kind(&self) -> MemoryKind {
+        match &self.owner {
+            Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => MemoryKind::Host,
+            #[cfg(target_os = "linux")]
+            Owner::Shared(_) => MemoryKind::Shared,
+            Owner::Remote(_) => MemoryKind::Device,
+        }
     }
 
     /// The device's memory, if it is one that the host may not touch.

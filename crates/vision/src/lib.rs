@@ -39,6 +39,7 @@ mod samples;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
 mod simd;
 mod store;
+pub mod target;
 mod warp;
 mod yuv;
 
@@ -47,3 +48,4 @@ use roiflow_tensor as tensor;
 pub use cut::{Cut, Region};
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
 pub use simd::InstructionSet;
+pub use target::{DeviceFill, Target};

@@ -11,7 +11,7 @@ use super::simd::{InstructionSet, Instructions};
 use super::store::{InputElement, InputRow, Normalizer};
 use super::warp::WarpedLine;
 use crate::frame::{Frame, Similarity, Size, Transform};
-use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result, Tensor};
+use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Tensor};
 
 /// How pictures become the input of a model.
 ///
@@ -297,7 +297,7 @@ impl Preprocess {
         row: usize,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let input_size = self.check_row(input, row)?;
+        let input_size = self.check_row(input.layout(), row)?;
         let picture = Picture::of_frame(frame)?;
         let (width, source_rows) = (input_size.width as usize, picture.rows());
         let Scratch { instructions, warped, lines: line_buffer, .. } = scratch;
@@ -310,8 +310,7 @@ impl Preprocess {
     }
 
     /// The size of the input, if it has the row and takes pictures.
-    fn check_row(&self, input: &BytesMut, row: usize) -> Result<Size> {
-        let layout = *input.layout();
+    pub(super) fn check_row(&self, layout: &Layout, row: usize) -> Result<Size> {
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
@@ -321,7 +320,7 @@ impl Preprocess {
     }
 
     fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
-        let input_size = self.check_row(input, row)?;
+        let input_size = self.check_row(input.layout(), row)?;
         // Lines of the picture as it is become lines, or columns, of the input; so all but where they lie is as if nothing were turned.
         let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
         let is_filtered = self.is_filtered(picture.size(), placement.scaled);

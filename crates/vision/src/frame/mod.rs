@@ -16,6 +16,8 @@ pub use roiflow_results::{
     Rect, RotatedRect, ScoredLabel, Similarity, Size, Skeleton, TrackState, Transform,
 };
 
+pub use roiflow_tensor::MemoryKind;
+
 use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};
 
 /// The most planes a format has.
@@ -142,6 +144,11 @@ impl Frame {
     /// The planes, in the order of the format. Views of subsampled planes cover every chroma sample that the region touches.
     pub fn planes(&self) -> impl Iterator<Item = &Tensor> {
         self.planes.iter().flatten()
+    }
+
+    /// What kind of memory it lies in; of planes in several kinds the one that the host reaches least.
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.planes().map(Tensor::memory_kind).max().unwrap_or(MemoryKind::Host)
     }
 
     /// Where the region begins inside the first chroma sample, in pixels: 0 or 1 each way.
