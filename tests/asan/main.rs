@@ -23,7 +23,7 @@ mod request;
 #[path = "../support/source.rs"]
 mod source;
 #[path = "../runtime/support.rs"]
-#[allow(dead_code, reason = "some of it is for the tests with engines")]
+#[allow(dead_code, unused_imports, reason = "some of it is for the tests with engines")]
 mod support;
 #[path = "../runtime/tensors.rs"]
 mod tensors;
