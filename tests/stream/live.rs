@@ -12,18 +12,21 @@ use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{PixelRect, Size};
 use roiflow::runtime::executor::Pool;
 
-use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, detect, eventually, init, is_alone, on_buffers, picture, pipeline, run, stamp};
+use crate::harness::{FRAME_TIME, TIMEOUT, caps, detect, eventually, init, is_alone, on_buffers, picture, pipeline, stamp};
 use crate::rig::{SIZE, black};
 
-/// A device each of whose runs ends when it is told to, in whatever order. The warm-up is not counted.
+/// A device each of whose runs ends when it is told to, in whatever order. Those before it is held are not
+/// counted and end at once, but for the first, the warm-up, which takes a time of its own.
 struct Numbered {
     name: String,
+    warm_up: Duration,
     state: Mutex<NumberedState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct NumberedState {
+    is_warm: bool,
     counts: bool,
     n_begun: usize,
     let_go: BTreeSet<usize>,
@@ -31,12 +34,18 @@ struct NumberedState {
 
 impl Numbered {
     fn new(name: &str, n_threads: usize) -> Arc<Self> {
+        Self::warmed_up_in(Duration::ZERO, name, n_threads, None)
+    }
+
+    /// As [`Numbered::new`], with a warm-up of this time, and models that are compiled when the gate says.
+    fn warmed_up_in(warm_up: Duration, name: &str, n_threads: usize, compile_gate: Option<Arc<Gate>>) -> Arc<Self> {
         init();
         let name = format!("NULL.numbered-{name}");
-        let numbered = Arc::new(Self { name: name.clone(), state: Mutex::default(), changed: Condvar::new() });
+        let numbered = Arc::new(Self { name: name.clone(), warm_up, state: Mutex::default(), changed: Condvar::new() });
         let of_runs = numbered.clone();
         let script = Script {
             executor: Some(Arc::new(Pool::new("numbered", n_threads).unwrap())),
+            compile_gate,
             ..Script::computing(move |io, _| {
                 of_runs.pass();
                 io.output(0, &[1, 1, 6])?.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
@@ -50,7 +59,9 @@ impl Numbered {
     fn pass(&self) {
         let mut state = self.state.lock().unwrap();
         if !state.counts {
-            return;
+            let is_first = !std::mem::replace(&mut state.is_warm, true);
+            drop(state);
+            return std::thread::sleep(if is_first { self.warm_up } else { Duration::ZERO });
         }
         let number = state.n_begun;
         state.n_begun += 1;
@@ -83,6 +94,13 @@ fn harness(line: &str) -> (Harness, gst::Element) {
     let mut harness = Harness::with_element(&element, Some("sink"), Some("src"));
     harness.set_src_caps(caps("RGB", SIZE));
     harness.play();
+    (harness, element)
+}
+
+/// As [`harness`], behind a camera that keeps to the clock of the test, which goes on by one frame for each that is taken from it.
+fn behind_a_camera(line: &str) -> (Harness, gst::Element) {
+    let (mut harness, element) = harness(line);
+    harness.add_src_parse("videotestsrc is-live=true ! capsfilter caps=video/x-raw,format=RGB,width=64,height=48,framerate=25/1", true);
     (harness, element)
 }
 
@@ -166,10 +184,7 @@ fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowere
 fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn() {
     for (policy, drops) in [("", false), ("drop-frames=true", true)] {
         let device = Numbered::new("camera", 1);
-        let line = detect("rectangle", &format!("device={} nireq=1 {policy}", device.name));
-        let (mut harness, element) = harness(&line);
-        // A camera that keeps to the clock of the test, which goes on by one frame for each that is taken from it.
-        harness.add_src_parse("videotestsrc is-live=true ! capsfilter caps=video/x-raw,format=RGB,width=64,height=48,framerate=25/1", true);
+        let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
         device.hold();
         // The engine ends one run while ten frames come.
         const N_FRAMES: u64 = 200;
@@ -200,46 +215,57 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
     }
 }
 
-/// What a detector behind a live source of the clock's own pace counts. Before frames are taken, `at_start` sees the pipeline.
-fn behind_a_live_source(detect: &str, n_frames: u32, at_start: impl FnOnce(&gst::Pipeline)) -> gst::Structure {
-    let pipeline = pipeline(&format!(
-        "videotestsrc is-live=true num-buffers={n_frames} ! video/x-raw,format=RGB,width=64,height=48,framerate=30/1 ! {detect} name=detect \
-         ! fakesink"
-    ));
-    std::thread::scope(|scope| {
-        let ending = scope.spawn(|| run(&pipeline));
-        at_start(&pipeline);
-        assert_eq!(ending.join().unwrap().error, None);
-    });
-    pipeline.by_name("detect").unwrap().property("stats")
-}
+/// Longer than any thread of a busy machine is held up: a frame waits for a slot as long as runs take lately.
+const LONG_RUN: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
     for n_requests in [1, 2] {
-        let stats = behind_a_live_source(&detect("rectangle", &format!("nireq={n_requests}")), 45, |_| {});
-        let count = |field: &str| stats.get::<u64>(field).unwrap();
-        assert_eq!((count("inferred"), count("skipped"), count("dropped")), (45, 0, 0), "{stats}");
+        let device = Numbered::warmed_up_in(LONG_RUN, &format!("keeps-up-{n_requests}"), n_requests, None);
+        let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq={n_requests}", device.name)));
+        device.hold();
+        let n_slots = count(&element, "window");
+        harness.src_crank_and_push_many(n_slots as u32, n_slots as u32).unwrap();
+        // Each of these finds no slot, until a run ends while it waits.
+        const N_WAIT: u64 = 6;
+        for n in n_slots..n_slots + N_WAIT {
+            std::thread::scope(|scope| {
+                let pushing = scope.spawn(|| harness.src_crank_and_push_many(1, 1));
+                eventually("the frame has come", || count(&element, "frames-in") == n + 1);
+                device.let_go((n - n_slots) as usize);
+                pushing.join().unwrap().unwrap();
+            });
+        }
+        let n_frames = n_slots + N_WAIT;
+        (0..n_frames as usize).for_each(|number| device.let_go(number));
+        assert!(harness.push_event(gst::event::Eos::new()));
+        eventually("all have left", || count(&element, "frames-here") == 0);
+        let counts = ["inferred", "skipped", "dropped"].map(|field| count(&element, field));
+        assert_eq!(counts, [n_frames, 0, 0], "{n_requests} requests");
     }
 }
 
 #[test]
 fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
     for policy in ["queue-policy=drop-oldest", "queue-policy=drop-newest", "max-latency=60000"] {
-        let device = Numbered::new("asked-for", 1);
-        let (mut harness, element) = harness(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
-        harness.add_src_parse("videotestsrc is-live=true ! capsfilter caps=video/x-raw,format=RGB,width=64,height=48,framerate=25/1", true);
-        device.hold();
-        let begin = Instant::now();
-        harness.src_crank_and_push_many(8, 8).unwrap();
-        let took = begin.elapsed();
-        // One runs, and two have a slot behind it. Without a policy the fourth would wait two seconds for the first run.
-        assert!(took < Duration::from_millis(1500), "{policy}: {took:?}");
-        assert_eq!((count(&element, "frames-in"), count(&element, "frames-out")), (8, 0), "{policy}");
-        (0..8).for_each(|number| device.let_go(number));
-        assert!(harness.push_event(gst::event::Eos::new()));
-        eventually("all have left", || count(&element, "frames-here") == 0);
-        assert_eq!((count(&element, "inferred"), count(&element, "skipped-queue-policy")), (3, 5), "{policy}");
+        // Without a policy the fourth frame would wait this long for the first run, and those behind it no more. A thread may be held up as
+        // long on a busy machine, but not each time.
+        let is_quick = (0..5).any(|_| {
+            let device = Numbered::warmed_up_in(LONG_RUN, "asked-for", 1, None);
+            let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
+            device.hold();
+            let begin = Instant::now();
+            harness.src_crank_and_push_many(8, 8).unwrap();
+            let took = begin.elapsed();
+            // One runs, and two have a slot behind it.
+            assert_eq!((count(&element, "frames-in"), count(&element, "frames-out")), (8, 0), "{policy}");
+            (0..8).for_each(|number| device.let_go(number));
+            assert!(harness.push_event(gst::event::Eos::new()));
+            eventually("all have left", || count(&element, "frames-here") == 0);
+            assert_eq!((count(&element, "inferred"), count(&element, "skipped-queue-policy")), (3, 5), "{policy}");
+            took < LONG_RUN
+        });
+        assert!(is_quick, "{policy}: a frame waits for a slot");
     }
 }
 
@@ -247,58 +273,45 @@ fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
 fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
     for policy in ["", "drop-frames=true"] {
         let gate = Gate::closed();
-        let line = format!("{} nireq=1 {policy}", crate::harness::detect_compiled_through(&gate, &format!("loading{}", policy.len())));
-        let stats = behind_a_live_source(&line, 45, |pipeline| {
-            // Twenty frames have been due by then, and the queue has three slots.
-            let has_base_time = |pipeline: &gst::Pipeline| pipeline.base_time().is_some_and(|time| time > gst::ClockTime::ZERO);
-            let is_late = || pipeline.current_running_time().is_some_and(|time| time > gst::ClockTime::from_mseconds(660));
-            eventually("the source is late", || has_base_time(pipeline) && is_late());
-            gate.open();
+        let device = Numbered::warmed_up_in(LONG_RUN, &format!("loading{}", policy.len()), 1, Some(gate.clone()));
+        let line = detect("rectangle", &format!("device={} nireq=1 {policy}", device.name));
+        const N_FRAMES: u64 = 9;
+        let playing = std::thread::spawn(move || {
+            let (mut harness, element) = harness(&line);
+            // All are due by now. Three have a slot, and each of the others is less late than the one before.
+            harness.use_testclock();
+            harness.set_time(FRAME_TIME * N_FRAMES).unwrap();
+            (0..N_FRAMES).for_each(|n| assert_eq!(harness.push(black(n)), Ok(gst::FlowSuccess::Ok)));
+            assert!(harness.push_event(gst::event::Eos::new()));
+            eventually("all have left", || count(&element, "frames-here") == 0);
+            ["inferred", "skipped", "dropped"].map(|field| count(&element, field))
         });
-        let count = |field: &str| stats.get::<u64>(field).unwrap();
-        assert_eq!((count("inferred"), count("skipped"), count("dropped")), (45, 0, 0), "{policy}: {stats}");
+        gate.wait_for_arrivals(1);
+        gate.open();
+        let counts = playing.join().unwrap();
+        assert_eq!(counts, [N_FRAMES, 0, 0], "{policy}");
     }
 }
 
 #[test]
-fn behind_a_camera_that_is_faster_than_the_engine_99_of_100_frames_leave_in_time() {
-    const MAX_LATENCY: Duration = Duration::from_millis(200);
-    let mut seen = Vec::new();
-    // A machine that does other things as well may stall for longer than that, but not each time.
-    for _ in 0..5 {
-        let slow = Slow::open("in-time", 1);
-        let line = format!(
-            "videotestsrc is-live=true num-buffers=150 ! video/x-raw,format=RGB,width=64,height=48,framerate=100/1 ! {} ! fakesink",
-            slow.detect(&format!("nireq=1 name=detect max-latency={}", MAX_LATENCY.as_millis()))
-        );
-        let pipeline = pipeline(&line);
-        let (opener, ended) = (slow.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
-        let of_opener = ended.clone();
-        let opening = std::thread::spawn(move || {
-            while !of_opener.load(std::sync::atomic::Ordering::Acquire) {
-                opener.let_go(1);
-                std::thread::sleep(Duration::from_millis(60));
-            }
-            opener.release();
-        });
-        slow.hold();
-        let ending = run(&pipeline);
-        ended.store(true, std::sync::atomic::Ordering::Release);
-        opening.join().unwrap();
-        assert_eq!(ending.error, None);
-        let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
-        let count = |field: &str| stats.get::<u64>(field).unwrap();
-        assert_eq!((count("frames-in"), count("frames-out")), (150, 150), "{stats}");
-        assert!(count("skipped-queue-policy") + count("skipped-max-latency") > 50, "what was not inferred is counted: {stats}");
-        assert_eq!(count("inferred") + count("skipped"), 150);
-        let p99 = Duration::from_nanos(count("latency-p99-ns"));
-        seen.push(p99);
-        if p99 <= MAX_LATENCY {
-            eprintln!("p99 of the latency in each try: {seen:?}, at most {MAX_LATENCY:?}");
-            return;
-        }
-    }
-    panic!("p99 of the latency in each try: {seen:?}, expected at most {MAX_LATENCY:?}");
+fn behind_a_camera_frames_leave_when_their_time_is_over_whatever_the_engine_does() {
+    const N_FRAMES: u64 = 150;
+    let device = Numbered::new("hangs", 1);
+    let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 max-latency=200", device.name)));
+    device.hold();
+    harness.src_crank_and_push_many(N_FRAMES as u32, N_FRAMES as u32).unwrap();
+    // No run ends.
+    let left: Vec<(u64, String)> = (0..N_FRAMES).map(|_| harness.pull().unwrap()).map(|frame| (number(&frame), status(&frame))).collect();
+    assert_eq!(left.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..N_FRAMES).collect::<Vec<_>>());
+    assert!(left.iter().all(|(_, status)| status.starts_with("Skipped")), "{left:?}");
+    eventually("none is here", || count(&element, "frames-here") == 0);
+    assert_eq!(
+        count(&element, "skipped-queue-policy") + count(&element, "skipped-max-latency"),
+        N_FRAMES,
+        "what was not inferred is counted"
+    );
+    assert!(count(&element, "skipped-max-latency") > 0 && count(&element, "latency-p99-ns") >= 150_000_000, "results had their time");
+    (0..N_FRAMES as usize).for_each(|number| device.let_go(number));
 }
 
 #[test]

@@ -204,17 +204,18 @@ fn a_frame_leaves_without_results_when_its_time_is_over() {
     // What comes too late is no frame's.
     slow.release();
     eventually("the requests are idle", || rig.count("runs") >= 4);
+    // A busy machine is not late by so much.
+    rig.element.set_property("max-latency", 60_000_u32);
     for n in 3..8 {
         rig.frame(n).unwrap();
         assert_eq!(rig.next(), format!("frame {n} of 64x48"));
     }
     let left = rig.left();
-    assert!(left.iter().filter(|left| left.status == "inferred").count() >= 4, "{left:?}");
-    assert!(left.iter().all(|left| left.ids.len() == usize::from(left.status == "inferred")), "{left:?}");
+    assert!(left.iter().all(|left| left.status == "inferred" && left.ids.len() == 1), "{left:?}");
     rig.event(gst::event::Eos::new());
     rig.until_eos();
     rig.check_counts();
-    assert!(rig.count("skipped-max-latency") >= 3);
+    assert_eq!(rig.count("skipped-max-latency"), 3);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use gstreamer as gst;
 use roiflow::frame::{InferenceStatus, Rect, Size};
 use serde_json::{Value, json};
 
-use crate::harness::{attach, collect, eventually, face, on_buffers, pipeline, results, run};
+use crate::harness::{attach, collect, eventually, face, init, on_buffers, pipeline, results, run};
 
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: -20.0, y: 60.0, width: 52.0, height: 60.0 };
@@ -114,6 +114,7 @@ fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[
 
 #[test]
 fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
+    init();
     let ms = |n: u64| json!(n * 1_000_000);
     let segment = |start: u64, stop: Option<u64>, time: u64, rate: f64| {
         let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
@@ -257,14 +258,17 @@ fn stalled(test: &str, n_frames: u32, properties: &str) -> (Destination, std::fs
     (destination, reader, pipeline)
 }
 
-/// Plays until the queue is full; how many frames have come by then.
-fn wait_until_it_stands_still(pipeline: &gst::Pipeline) -> u64 {
+/// Plays until the FIFO and the queue are full, and a frame waits; how many have come by then.
+fn wait_until_it_stands_still(pipeline: &gst::Pipeline, fifo: &std::fs::File) -> u64 {
+    const QUEUE: u64 = 256;
     pipeline.set_state(gst::State::Playing).unwrap();
     let mut n_frames = 0;
     eventually("the stream waits", || {
-        let before = std::mem::replace(&mut n_frames, stats(pipeline)[0]);
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        n_frames > 256 && n_frames == before
+        let mut poll = [rustix::event::PollFd::new(fifo, rustix::event::PollFlags::OUT)];
+        let is_full = rustix::event::poll(&mut poll, Some(&rustix::time::Timespec::default())).unwrap() == 0;
+        let n_lines;
+        [n_frames, n_lines, ..] = stats(pipeline);
+        is_full && n_frames == n_lines + QUEUE + 1
     });
     n_frames
 }
@@ -272,7 +276,7 @@ fn wait_until_it_stands_still(pipeline: &gst::Pipeline) -> u64 {
 #[test]
 fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
     let (_destination, mut reader, pipeline) = stalled("stalled", 2000, "");
-    assert!(wait_until_it_stands_still(&pipeline) < 2000, "the queue is bounded");
+    assert!(wait_until_it_stands_still(&pipeline, &reader) < 2000, "the queue is bounded");
     let reading = std::thread::spawn(move || {
         let mut text = vec![0; 1 << 16];
         let mut n_lines = 0;
@@ -288,8 +292,8 @@ fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
 
 #[test]
 fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
-    let (_destination, _reader, pipeline) = stalled("flush", 100_000, "");
-    wait_until_it_stands_still(&pipeline);
+    let (_destination, reader, pipeline) = stalled("flush", 100_000, "");
+    wait_until_it_stands_still(&pipeline, &reader);
     for _ in 0..3 {
         pipeline.seek_simple(gst::SeekFlags::FLUSH, gst::ClockTime::ZERO).unwrap();
     }
