@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use roiflow::frame::{Frame, Outcome, PixelFormat, Point, Rect, Size};
-use roiflow::stages::{Classifier, Detector, Engine, StageOptions};
+use roiflow::stages::{Engine, Stage, StageOptions};
 use roiflow::tensor::{Error, ErrorKind, Result};
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawDetection, Reads, Results};
 
@@ -78,9 +78,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         Ok(StageOptions { model, description: Some(path), engine: engine.clone(), ..StageOptions::default() })
     };
     let detection = "version = 1\ntask = \"detection\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"corners\"\n";
-    let detector = Detector::new(&options("rectangle", detection)?)?;
+    let detector = Stage::detector(&options("rectangle", detection)?)?;
     let classification = "version = 1\ntask = \"classification\"\nname = \"warmth\"\n[output]\ndecoder = \"warmth\"\ngain = 100\n";
-    let classifier = Classifier::new(&options("color", classification)?)?;
+    let classifier = Stage::classifier(&options("color", classification)?)?;
 
     // A red square of 16 x 16 pixels in a black picture.
     let pixels: Vec<u8> = (0..64 * 64).flat_map(|n| if n / 64 / 16 == 1 && n % 64 / 16 == 2 { [255, 0, 0] } else { [0; 3] }).collect();

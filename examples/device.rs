@@ -13,7 +13,7 @@ use roiflow::runtime::device::{Device, DeviceInfo, DeviceModel, DeviceRequest, D
 use roiflow::runtime::executor::Executors;
 use roiflow::runtime::io::DeviceIo;
 use roiflow::runtime::{CancelToken, Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Result};
-use roiflow::stages::{Classifier, Engine, StageOptions};
+use roiflow::stages::{Engine, Stage, StageOptions};
 use roiflow::tensor::{Shape, Tensor};
 
 /// The device. It reads no files: another device tells the ports of a model.
@@ -93,7 +93,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     engine.register_device(Arc::new(Averager));
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
     let options = StageOptions { model, device: Some("AVERAGER".to_owned()), engine, ..StageOptions::default() };
-    let classifier = Classifier::new(&options)?;
+    let classifier = Stage::classifier(&options)?;
     let blue = Frame::from_packed(PixelFormat::Rgb, Size::new(2, 2), &[0, 0, 255].repeat(4))?;
     println!("on {}: {:?}", classifier.model().device(), classifier.classify(&blue)?);
     Ok(())

@@ -13,8 +13,7 @@ use gstreamer as gst;
 
 use super::properties::Properties;
 use crate::frame::{Detection, FrameResults, ObjectId};
-use crate::stages::classifier::Classified;
-use crate::stages::{self, AnswerCache, Cut, Region, ReuseOptions};
+use crate::stages::{self, AnswerCache, Cut, Region, ReuseOptions, StageResults};
 
 /// So many objects in a row without a name are no chance: nobody tracks.
 const N_NAMELESS: u64 = 16;
@@ -217,14 +216,14 @@ impl Economy {
     }
 
     /// The runs of a frame are over.
-    pub(super) fn settle(&self, remembered: &Remembered, classified: &Classified) {
+    pub(super) fn settle(&self, remembered: &Remembered, classified: &StageResults) {
         if !remembered.names.is_empty() {
             self.state.lock().unwrap().settle(remembered, classified);
         }
     }
 
     /// As [`Economy::settle`], of runs for which no frame waited; `has_succeeded` says whether one of them has given a result.
-    pub(super) fn settle_in_background(&self, remembered: &Remembered, classified: &Classified, has_succeeded: bool) {
+    pub(super) fn settle_in_background(&self, remembered: &Remembered, classified: &StageResults, has_succeeded: bool) {
         let mut state = self.state.lock().unwrap();
         state.n_in_background -= 1;
         state.settle(remembered, classified);
@@ -290,13 +289,13 @@ impl EconomyCounts {
 }
 
 impl State {
-    fn settle(&mut self, remembered: &Remembered, classified: &Classified) {
+    fn settle(&mut self, remembered: &Remembered, classified: &StageResults) {
         if remembered.n_resets != self.n_resets {
             return; // Of before a flush.
         }
         let Remembered { frame_number, names, .. } = remembered;
         for &(id, name) in names {
-            let mut answers = classified.classifications.iter().filter(|(of, _)| *of == id).peekable();
+            let mut answers = classified.of_regions.iter().filter(|(of, _)| *of == id).peekable();
             if answers.peek().is_none() && classified.failed.is_some() {
                 // Its own run may have ended well, with an answer below the threshold; nobody knows.
                 self.cache.take_back(*frame_number, name);

@@ -6,7 +6,7 @@ use gstreamer as gst;
 use super::graph::{Graph, Structure};
 use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
-use crate::stages::{Classifier, Detector, Engine, StageOptions};
+use crate::stages::{Engine, Stage, StageOptions};
 
 /// Checks a description with these values: its parameters, its graph, the elements and properties, and that each model can be loaded and
 /// is described. Gives the names of parameters that need a value and have none; of what depends on them nothing is known.
@@ -94,9 +94,9 @@ fn check_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result
     let loaded = match factory {
         "roidetect" => {
             let options = StageOptions { class_thresholds: text("class-thresholds"), iou_threshold: threshold("iou-threshold"), ..options };
-            Detector::new(&options).map(drop)
+            Stage::detector(&options)
         }
-        _ => Classifier::new(&options).map(drop),
+        _ => Stage::classifier(&options),
     };
-    loaded.map_err(|error| error.to_string())
+    loaded.map(drop).map_err(|error| error.to_string())
 }

@@ -6,8 +6,7 @@ use std::sync::mpsc;
 use roiflow::devices;
 use roiflow::frame::{Frame, ObjectId, PixelFormat, PixelRect, Size};
 use roiflow::runtime::{Config, Result};
-use roiflow::stages::classifier::Classified;
-use roiflow::stages::{Classifier, Sharing, StageOptions};
+use roiflow::stages::{Permit, Sharing, Stage, StageOptions, StageResults};
 
 use crate::budgets;
 use crate::engines::Engines;
@@ -40,7 +39,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
                 sharing: Sharing::Alike,
                 ..StageOptions::default()
             };
-            let with = |batch_size| Classifier::new(&StageOptions { batch_size, ..options.clone() });
+            let with = |batch_size| Stage::classifier(&StageOptions { batch_size, ..options.clone() });
             let name = format!("{} on {device}", model.file_stem().unwrap_or_default().to_string_lossy());
             let one_by_one = [with(Some(1))?];
             for (how, other) in [("as the device likes", [with(None)?]), ("by 16", [with(Some(16))?])] {
@@ -63,7 +62,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
 }
 
 /// Runs so many frames, each on the next of the stages.
-fn play(stages: &[Classifier], n_frames: usize) {
+fn play(stages: &[Stage], n_frames: usize) {
     let size = Size::new(256, 256);
     let frame = Frame::from_packed(PixelFormat::Rgb, size, &[90; 256 * 256 * 3]).expect("so many bytes");
     let rect = |n: u32| PixelRect { x: n % 4 * 64, y: n / 4 * 64, width: 64, height: 64 };
@@ -74,11 +73,11 @@ fn play(stages: &[Classifier], n_frames: usize) {
             ends();
         }
         let sender = sender.clone();
-        let tell = move |classified: Classified| {
+        let tell = move |classified: StageResults| {
             let _received = sender.send(classified.failed.map_or(0, |(_, n_failed)| n_failed));
         };
         let regions = (0..N_REGIONS).map(|n| (ObjectId(n as i32 + 1), rect(n)));
-        stages[n % stages.len()].submit(frame.clone(), n as u64, regions, Box::new(tell));
+        stages[n % stages.len()].submit_regions(frame.clone(), n as u64, regions, Permit::now(), tell);
     }
     (0..n_frames.min(N_IN_FLIGHT)).for_each(|_| ends());
 }

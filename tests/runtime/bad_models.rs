@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use roiflow::devices;
 use roiflow::runtime::{Config, Error, ErrorKind, Model, ModelInfo, Result};
 use roiflow::stages::spec::load_model;
-use roiflow::stages::{Classifier, Detector, StageOptions};
+use roiflow::stages::{Stage, StageOptions};
 
 use crate::support::{Scratch, real, tiny};
 
@@ -88,7 +88,7 @@ fn an_unknown_device_names_the_known_ones() {
     let known = ["`GPU`", "CPU", "NULL"];
     failures.check("core", core.compile_model(&model, "GPU", &Config::default()), ErrorKind::NotFound, &known);
     let options = StageOptions { model: tiny("color.onnx"), device: Some("GPU".to_owned()), ..StageOptions::default() };
-    failures.check("stage", Classifier::new(&options), ErrorKind::NotFound, &known);
+    failures.check("stage", Stage::classifier(&options), ErrorKind::NotFound, &known);
     let ports = Model::from_ports(ModelInfo::default());
     let said = ["device CPU", "ports alone"];
     failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &said);
@@ -298,8 +298,8 @@ fn a_wrong_description_says_both_sides() {
         let parts: Vec<&str> = [&[path.to_str().unwrap()], case.said].concat();
         let options = StageOptions { model: tiny(case.model), description: Some(path.clone()), ..StageOptions::default() };
         let refused: Option<Error> = match case.model {
-            "rectangle.onnx" => Detector::new(&options).err(),
-            _ => Classifier::new(&options).err(),
+            "rectangle.onnx" => Stage::detector(&options).err(),
+            _ => Stage::classifier(&options).err(),
         };
         failures.check(case.name, refused.map_or(Ok(()), Err), case.kind, &parts);
     }
@@ -323,14 +323,14 @@ fn a_missing_description_names_the_file_to_write() {
     let beside = model.with_extension("toml").display().to_string();
     failures.check(
         "none",
-        Classifier::new(&options),
+        Stage::classifier(&options),
         ErrorKind::Config,
         &["has no description", "not guessed", &beside, "docs/model-descriptions.md"],
     );
     let named = StageOptions { description: Some(scratch.path().join("nowhere.toml")), ..options.clone() };
-    failures.check("named", Classifier::new(&named), ErrorKind::Io, &["cannot read model description", "nowhere.toml", "check the path"]);
+    failures.check("named", Stage::classifier(&named), ErrorKind::Io, &["cannot read model description", "nowhere.toml", "check the path"]);
     scratch.file("model.toml", CLASSIFIER);
-    Classifier::new(&options).unwrap();
+    Stage::classifier(&options).unwrap();
 }
 
 /// What the caller says instead of the description is checked like the description.
@@ -340,7 +340,7 @@ fn a_callers_own_choice_is_checked_as_well() {
     let options = StageOptions { model: tiny("rectangle.onnx"), ..StageOptions::default() };
     let mut failures = Failures::default();
     let mut check =
-        |case: &str, options: StageOptions, kind: ErrorKind, parts: &[&str]| failures.check(case, Detector::new(&options), kind, parts);
+        |case: &str, options: StageOptions, kind: ErrorKind, parts: &[&str]| failures.check(case, Stage::detector(&options), kind, parts);
     let range = ["expected 0 to 1, got"];
     check("threshold", StageOptions { threshold: Some(2.0), ..options.clone() }, ErrorKind::Config, &range);
     check("overlap", StageOptions { iou_threshold: Some(f32::NAN), ..options.clone() }, ErrorKind::Config, &range);
@@ -358,18 +358,18 @@ fn models_with_several_inputs_or_outputs_say_what_is_missing() {
     let mut failures = Failures::default();
     let description = Some(scratch.file("add.toml", CLASSIFIER));
     let options = StageOptions { model: tiny("add.onnx"), description, ..StageOptions::default() };
-    failures.check("two inputs", Classifier::new(&options), ErrorKind::Config, &["one input", "add.onnx", "has 2"]);
+    failures.check("two inputs", Stage::classifier(&options), ErrorKind::Config, &["one input", "add.onnx", "has 2"]);
     let Some(model) = real("models/vehicle-attributes-recognition-barrier-0039.onnx") else { return };
     let description = Some(scratch.file("vehicle.toml", CLASSIFIER.replace("labels = [\"red\", \"green\", \"blue\", \"other\"]", "")));
     let options = StageOptions { model, description, ..StageOptions::default() };
-    failures.check("two outputs", Classifier::new(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
+    failures.check("two outputs", Stage::classifier(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
 }
 
 /// A device that reads no files runs a model that another one read: zeros are no objects.
 #[test]
 fn a_detector_on_the_null_device_finds_nothing() {
     let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };
-    let detector = Detector::new(&options).unwrap();
+    let detector = Stage::detector(&options).unwrap();
     let frame = roiflow::frame::Frame::from_packed(roiflow::frame::PixelFormat::Gray8, roiflow::frame::Size::new(8, 8), &[255; 64]);
     assert_eq!(detector.detect(&frame.unwrap()).unwrap(), []);
 }

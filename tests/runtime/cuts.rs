@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, Point, Rect, Size};
-use roiflow::stages::{Classifier, Detector, Region, StageOptions};
+use roiflow::stages::{Permit, Region, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
 
@@ -29,13 +29,13 @@ fn frame() -> Frame {
 const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
 /// What is said of a region.
-fn said(classifier: &Classifier, rect: Rect, keypoints: Vec<Point>) -> String {
+fn said(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };
-    classifier.submit(frame(), 0, [region], Box::new(move |classified| sender.send(classified).unwrap()));
+    classifier.submit_regions(frame(), 0, [region], Permit::now(), move |classified| sender.send(classified).unwrap());
     let classified = receiver.recv().unwrap();
     assert!(classified.failed.is_none(), "{:?}", classified.failed);
-    match &classified.classifications[0].1.outcome {
+    match &classified.of_regions[0].1.outcome {
         Outcome::Label { label: Some(label), .. } => label.to_string(),
         other => panic!("no label: {other:?}"),
     }
@@ -45,7 +45,7 @@ fn said(classifier: &Classifier, rect: Rect, keypoints: Vec<Point>) -> String {
 fn a_margin_and_a_square_show_what_is_around_the_box() {
     let scratch = Scratch::new("cuts");
     for (keys, expected) in [("", "green"), ("margin = 1.0", "red"), ("square = true", "red"), ("square = false\nmargin = 0", "green")] {
-        let classifier = Classifier::new(&options(&scratch, "color", keys)).unwrap();
+        let classifier = Stage::classifier(&options(&scratch, "color", keys)).unwrap();
         assert_eq!(said(&classifier, BAR, vec![]), expected, "{keys}");
         assert_eq!(classifier.n_unaligned(), 0);
     }
@@ -54,7 +54,7 @@ fn a_margin_and_a_square_show_what_is_around_the_box() {
 #[test]
 fn keypoints_decide_what_is_seen_and_boxes_where_they_cannot() {
     let scratch = Scratch::new("aligned cuts");
-    let classifier = Classifier::new(&options(&scratch, "color", "align = [[0.0, 0.0], [1.0, 1.0]]")).unwrap();
+    let classifier = Stage::classifier(&options(&scratch, "color", "align = [[0.0, 0.0], [1.0, 1.0]]")).unwrap();
     let points = |of: [(f32, f32); 2]| of.map(|(x, y)| Point { x, y }).to_vec();
     assert_eq!(said(&classifier, BAR, points([(40.0, 45.0), (60.0, 60.0)])), "blue");
     assert_eq!(classifier.n_unaligned(), 0);
@@ -77,10 +77,10 @@ fn descriptions_that_contradict_themselves_are_refused_with_what_to_do() {
         ("align = [[0.1, 0.1], [0.9, 0.9]]\nantialias = true", &["`align` and `antialias`", "leave one"]),
         ("align = [[0.1, 0.1], [0.9, 0.9]]\nrotate = 90", &["`align` and `rotate`", "leave one"]),
     ] {
-        let error = Classifier::new(&options(&scratch, "color", keys)).unwrap_err().to_string();
+        let error = Stage::classifier(&options(&scratch, "color", keys)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)) && error.contains("described.toml"), "{keys}: {error}");
     }
-    let error = Detector::new(&options(&scratch, "stripes", "margin = 0.1")).unwrap_err().to_string();
+    let error = Stage::detector(&options(&scratch, "stripes", "margin = 0.1")).unwrap_err().to_string();
     assert!(error.contains("`margin`") && error.contains("expected it of a classifier"), "{error}");
 }
 
@@ -88,14 +88,14 @@ fn descriptions_that_contradict_themselves_are_refused_with_what_to_do() {
 #[test]
 fn a_turned_detector_tells_places_of_the_frame() {
     let scratch = Scratch::new("turned");
-    let upright = Detector::new(&options(&scratch, "rectangle", "")).unwrap();
+    let upright = Stage::detector(&options(&scratch, "rectangle", "")).unwrap();
     let size = Size::new(64, 64);
     let red = |x: u32, y: u32| [if (10..30).contains(&x) && (40..52).contains(&y) { 255 } else { 0 }, 0, 0];
     let bytes: Vec<u8> = (0..size.height).flat_map(|y| (0..size.width).flat_map(move |x| red(x, y))).collect();
     let frame = Frame::from_packed(PixelFormat::Rgb, size, &bytes).unwrap();
     let expected = upright.detect(&frame).unwrap()[0].rect;
     for degrees in [0, 90, 180, 270] {
-        let turned = Detector::new(&options(&scratch, "rectangle", &format!("rotate = {degrees}"))).unwrap();
+        let turned = Stage::detector(&options(&scratch, "rectangle", &format!("rotate = {degrees}"))).unwrap();
         let found = turned.detect(&frame).unwrap()[0].rect;
         let is_near = |got: f32, expected: f32| (got - expected).abs() < 1.0;
         let sides = [(found.x, expected.x), (found.y, expected.y), (found.width, expected.width), (found.height, expected.height)];

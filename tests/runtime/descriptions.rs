@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use roiflow::devices;
 use roiflow::frame::{Frame, PixelFormat, Rect, Size};
 use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
-use roiflow::stages::{Description, Detector, ModelSpec, Source, StageOptions, Task};
+use roiflow::stages::{Description, ModelSpec, Source, Stage, StageOptions, Task};
 use roiflow::tensor::ElementType;
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
 use serde_json::Value;
@@ -261,7 +261,7 @@ fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_side
 #[test]
 fn an_ultralytics_export_finds_its_boxes_on_the_embedded_engine() {
     let detector =
-        Detector::new(&StageOptions { model: golden("yolo.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap();
+        Stage::detector(&StageOptions { model: golden("yolo.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap();
     // Twice the input's size, and borders of a quarter of the height above and below.
     let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(192, 64), &[0; 192 * 64]).unwrap();
     let found = detector.detect(&frame).unwrap();
@@ -291,7 +291,8 @@ fn model_info_in_an_ir_says_what_the_model_wants() {
         ..Preprocess::default()
     };
     assert_eq!(spec.preprocess, preprocess);
-    let found = Detector::new(&options).unwrap().detect(&Frame::from_packed(PixelFormat::Gray8, Size::new(96, 64), &[0; 96 * 64]).unwrap());
+    let found =
+        Stage::detector(&options).unwrap().detect(&Frame::from_packed(PixelFormat::Gray8, Size::new(96, 64), &[0; 96 * 64]).unwrap());
     assert_eq!(found.unwrap()[0].label.as_deref(), Some("three"));
 }
 

@@ -1,13 +1,10 @@
 //! Decoders through whole stages: several heads of one model, numbers and vectors, and what an application registers.
 
 use std::sync::mpsc;
-use std::time::Instant;
 
 use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::classifier::Classified;
-use roiflow::stages::detector::DetectedInRegions;
-use roiflow::stages::{Classifier, Detector, Engine, Permit, Region, StageOptions};
+use roiflow::stages::{Engine, Permit, Region, Stage, StageOptions, StageResults};
 use roiflow::tensor::Result;
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
 
@@ -30,7 +27,7 @@ fn options(scratch: &Scratch, model: &str, output: &str) -> StageOptions {
 
 fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
     let options = options(scratch, model, output);
-    let error = if model == "rectangle.onnx" { Detector::new(&options).err() } else { Classifier::new(&options).err() };
+    let error = if model == "rectangle.onnx" { Stage::detector(&options).err() } else { Stage::classifier(&options).err() };
     let error = error.unwrap_or_else(|| panic!("not refused: {output}"));
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     error.to_string()
@@ -39,7 +36,7 @@ fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
 /// What the classifier of the tiny colors says of a red picture, by attribute.
 fn said(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
     let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
-    let classifier = Classifier::new(&options(scratch, "color.onnx", output)).unwrap();
+    let classifier = Stage::classifier(&options(scratch, "color.onnx", output)).unwrap();
     classifier.classify(&red).unwrap().into_iter().map(|said| (said.name.to_string(), said.outcome)).collect()
 }
 
@@ -90,20 +87,20 @@ fn custom_gives_what_the_model_gives() {
 #[test]
 fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
     let scratch = Scratch::new("raw");
-    let detector = Detector::new(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
+    let detector = Stage::detector(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
     assert_eq!(detector.detect(&picture()).unwrap(), []);
     let expected = Outcome::Tensor { shape: vec![1, 1, 6], data: [0.0, 1.0, 0.25, 0.25, 0.75, 0.75].into() };
     let (sender, receiver) = mpsc::channel();
     let told = sender.clone();
-    detector.submit(picture(), 0, Box::new(move |found| told.send(found.unwrap().said).unwrap()));
+    detector.submit(picture(), 0, Permit::now(), move |found| told.send(found.into_result().unwrap().classifications).unwrap());
     let said = receive(&receiver);
     assert_eq!((&*said[0].name, &*said[0].model, &said[0].outcome), ("own", "rectangle", &expected));
     let whole = [(ObjectId(7), PixelRect::whole(Size::new(64, 64)))];
-    let done = move |found: DetectedInRegions| {
-        let [(ObjectId(7), said)] = &found.said[..] else { panic!("{found:?}") };
+    let done = move |found: StageResults| {
+        let [(ObjectId(7), said)] = &found.of_regions[..] else { panic!("{found:?}") };
         sender.send(vec![said.clone()]).unwrap();
     };
-    detector.submit_regions(picture(), 1, &whole, &Permit::new(Instant::now(), None), Box::new(done));
+    detector.submit_regions(picture(), 1, whole, Permit::now(), done);
     assert_eq!(receive(&receiver)[0].outcome, expected);
 }
 
@@ -221,7 +218,7 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     let engine = Engine::new(roiflow::devices::core().clone());
     engine.set_decoders(decoders);
     let options = |model: &str, output: &str| StageOptions { engine: engine.clone(), ..options(&scratch, model, output) };
-    let detector = |output: &str| Detector::new(&options("rectangle.onnx", output));
+    let detector = |output: &str| Stage::detector(&options("rectangle.onnx", output));
     let middle = detector("decoder = \"middle\"\nclass = 1\nlabels = [\"one\", \"other\"]").unwrap();
     assert_eq!(&*middle.spec().heads[0].decoder_name, "middle");
     let found = middle.detect(&picture()).unwrap();
@@ -231,7 +228,7 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     let fixed = detector("decoder = \"fixed\"\nthe-number = 7").unwrap().detect(&picture()).unwrap();
     let said: Vec<_> = fixed.iter().flat_map(|found| &found.classifications).map(|said| (&*said.name, &said.outcome)).collect();
     assert_eq!(said, [("depth", &Outcome::Value(-7.0))]);
-    let classifier = Classifier::new(&options("color.onnx", "decoder = \"fixed\"\nthe-number = 7")).unwrap();
+    let classifier = Stage::classifier(&options("color.onnx", "decoder = \"fixed\"\nthe-number = 7")).unwrap();
     let said = classifier.classify(&picture()).unwrap();
     assert_eq!((said.len(), &*said[0].name, &said[0].outcome), (1, "own", &Outcome::Value(7.0)));
 
@@ -286,26 +283,27 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
         Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
     };
     // A whole frame of twice and four times the input's width and height; then a region from (16, 8) on.
-    let detector = Detector::new(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let detector = Stage::detector(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
     let Size { width, height } = detector.spec().input_size;
     let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
     let (sender, receiver) = mpsc::channel();
     let told = sender.clone();
-    detector.submit(frame.clone(), 0, Box::new(move |found| told.send(found.unwrap()).unwrap()));
+    detector.submit(frame.clone(), 0, Permit::now(), move |found| told.send(found.into_result().unwrap()).unwrap());
     let found = receive(&receiver);
-    assert_eq!((found.said.len(), &found.said[0].outcome), (1, &expected));
+    assert_eq!((found.classifications.len(), &found.classifications[0].outcome), (1, &expected));
     assert_eq!((found.detections.len(), &found.detections[0].classifications[0].outcome), (1, &expected));
     let (sender, receiver) = mpsc::channel();
     let region = PixelRect { x: 16, y: 8, width, height };
-    let done = move |found: DetectedInRegions| sender.send(found).unwrap();
-    detector.submit_regions(frame, 1, &[(ObjectId(7), region)], &Permit::new(Instant::now(), None), Box::new(done));
+    let done = move |found: StageResults| sender.send(found).unwrap();
+    detector.submit_regions(frame, 1, [(ObjectId(7), region)], Permit::now(), done);
     let (found, expected) = (receive(&receiver), outline(Point { x: 20.0, y: 10.0 }));
-    assert_eq!((&found.said[0].1.outcome, &found.detections[0].classifications[0].outcome), (&expected, &expected));
+    assert_eq!((&found.of_regions[0].1.outcome, &found.detections[0].classifications[0].outcome), (&expected, &expected));
 
-    let classifier = Classifier::new(&options("color.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
+    let classifier = Stage::classifier(&options("color.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
     let region = (ObjectId(7), PixelRect { x: 16, y: 8, width: 16, height: 8 });
     let (sender, receiver) = mpsc::channel();
-    classifier.submit(black(64, 64), 0, [region], Box::new(move |classified| sender.send(classified.classifications).unwrap()));
+    let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
+    classifier.submit_regions(black(64, 64), 0, [region], Permit::now(), done);
     let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
     assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
 
@@ -317,10 +315,10 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let keypoints = [40.0, 56.0].map(|x| Point { x, y: x + 5.0 }).to_vec();
     let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
     let (sender, receiver) = mpsc::channel();
-    let done = move |classified: Classified| sender.send(classified.classifications).unwrap();
+    let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
     // Kept until the result is there: what waits when a stage is dropped is not run.
-    let classifier = Classifier::new(&aligned).unwrap();
-    classifier.submit(black(64, 64), 0, [region], Box::new(done));
+    let classifier = Stage::classifier(&aligned).unwrap();
+    classifier.submit_regions(black(64, 64), 0, [region], Permit::now(), done);
     let classified = receive(&receiver);
     let [(_, said)] = &classified[..] else { panic!("one region: {classified:?}") };
     let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };

@@ -2,7 +2,7 @@
 
 use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
-use roiflow::stages::{Classifier, StageOptions};
+use roiflow::stages::{Stage, StageOptions};
 
 use crate::support::{description, is_here, quantizes_as_references_do, real};
 
@@ -24,7 +24,7 @@ fn known_classifiers_say_of_pictures_what_their_engine_says() {
         ("emotion_mini_xception.onnx", "CPU", &[("multi_face.jpg", "sad", 0.507), ("dog_bike_car.jpg", "sad", 0.489)]),
     ] {
         let Some(model) = real(&format!("models/{model}")).filter(|_| is_here(device)) else { continue };
-        let classifier = Classifier::new(&StageOptions { model, device: Some(device.to_owned()), ..StageOptions::default() }).unwrap();
+        let classifier = Stage::classifier(&StageOptions { model, device: Some(device.to_owned()), ..StageOptions::default() }).unwrap();
         for &(name, expected, confidence) in cases {
             let said = classifier.classify(&picture(name).unwrap()).unwrap().remove(0);
             let Outcome::Label { label: Some(label), confidence: found, .. } = &said.outcome else { panic!("{said:?}") };
@@ -41,7 +41,7 @@ fn heads_say_in_one_run_what_they_say_in_two() {
     let all = ["vehicle-attributes.toml", "vehicle-attributes-type.toml", "vehicle-attributes-color.toml"].map(|toml| options(model, toml));
     let (Some(picture), [Some(both), Some(kind), Some(color)]) = (picture("car_detection.png"), all) else { return };
     let region = picture.region(PixelRect { x: 100, y: 100, width: 200, height: 200 }).unwrap();
-    let said = |options: &StageOptions| -> Vec<Classification> { Classifier::new(options).unwrap().classify(&region).unwrap() };
+    let said = |options: &StageOptions| -> Vec<Classification> { Stage::classifier(options).unwrap().classify(&region).unwrap() };
     assert_eq!(said(&both), [said(&kind), said(&color)].concat());
     assert_eq!(said(&both).len(), 2);
 }
@@ -50,7 +50,7 @@ fn heads_say_in_one_run_what_they_say_in_two() {
 fn vectors_of_persons_have_the_length_one_and_tell_them_apart() {
     let Some(options) = options("person-reidentification-retail-0288.onnx", "person-reidentification-retail-0288.toml") else { return };
     let Some(picture) = picture("pedestrians.jpg") else { return };
-    let classifier = Classifier::new(&options).unwrap();
+    let classifier = Stage::classifier(&options).unwrap();
     let vector = |x: u32| {
         let region = picture.region(PixelRect { x, y: 100, width: 80, height: 200 }).unwrap();
         let said = classifier.classify(&region).unwrap();

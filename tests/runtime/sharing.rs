@@ -7,8 +7,7 @@ use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{Classification, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{Error, ErrorKind, Result};
-use roiflow::stages::classifier::Classified;
-use roiflow::stages::{Classifier, Detector, Engine, Permit, Scheduling, Sharing, StageOptions};
+use roiflow::stages::{Engine, Permit, Scheduling, Sharing, Stage, StageOptions, StageResults};
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
@@ -87,38 +86,39 @@ fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
     (Frame::from_packed(PixelFormat::Rgb, size, &bytes).unwrap(), (0..16).map(|n| (ObjectId(n as i32 + 1), cell(n))).collect())
 }
 
-fn classified(classifier: &Classifier, frame: &Frame, regions: &[(ObjectId, PixelRect)]) -> mpsc::Receiver<Classified> {
+fn classified(classifier: &Stage, frame: &Frame, regions: &[(ObjectId, PixelRect)]) -> mpsc::Receiver<StageResults> {
     let (sender, receiver) = mpsc::channel();
     let done = move |classified| drop(sender.send(classified));
-    classifier.submit(frame.clone(), 0, regions.to_vec(), Box::new(done));
+    classifier.submit_regions(frame.clone(), 0, regions.to_vec(), Permit::now(), done);
     receiver
 }
 
 type Found = Result<Vec<Detection>>;
 
-fn detected(detector: &Detector, frame: &Frame) -> mpsc::Receiver<Found> {
+fn detected(detector: &Stage, frame: &Frame) -> mpsc::Receiver<Found> {
     let (sender, receiver) = mpsc::channel();
-    detector.submit(frame.clone(), 0, Box::new(move |found| drop(sender.send(found.map(|found| found.detections)))));
+    let done = move |found: StageResults| drop(sender.send(found.into_result().map(|found| found.detections)));
+    detector.submit(frame.clone(), 0, Permit::now(), done);
     receiver
 }
 
 #[test]
 fn sixteen_regions_of_a_frame_are_one_call() {
     let device = Scripted::register("NULL.sixteen", echoes(None));
-    let classifier = Classifier::new(&StageOptions { n_requests: None, ..device.options("color.onnx") }).unwrap();
+    let classifier = Stage::classifier(&StageOptions { n_requests: None, ..device.options("color.onnx") }).unwrap();
     let (frame, regions) = mosaic();
     let said = receive(&classified(&classifier, &frame, &regions));
     assert_eq!((device.script.n_calls(), said.failed.is_none()), (1, true));
     let names = ["red", "green", "blue", "other"];
-    assert_eq!(said.classifications.len(), 16);
-    for (id, said) in &said.classifications {
+    assert_eq!(said.of_regions.len(), 16);
+    for (id, said) in &said.of_regions {
         assert_eq!(label(said), names[(id.0 - 1) as usize % 4], "region {id:?}");
     }
     let stats = classifier.stats();
     assert_eq!((stats.n_runs, stats.n_rows), (1, 16));
     // A frame with more than is good for one call takes two.
     let many: Vec<_> = regions.iter().cycle().take(40).enumerate().map(|(n, (_, rect))| (ObjectId(n as i32 + 100), *rect)).collect();
-    assert_eq!(receive(&classified(&classifier, &frame, &many)).classifications.len(), 40);
+    assert_eq!(receive(&classified(&classifier, &frame, &many)).of_regions.len(), 40);
     assert_eq!(device.script.n_calls(), 3);
 }
 
@@ -126,14 +126,14 @@ fn sixteen_regions_of_a_frame_are_one_call() {
 fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_other() {
     let (frame, regions) = mosaic();
     let device = Scripted::register("NULL.one-by-one", echoes(None));
-    let classifier = Classifier::new(&StageOptions { batch_size: Some(1), ..device.options("color.onnx") }).unwrap();
+    let classifier = Stage::classifier(&StageOptions { batch_size: Some(1), ..device.options("color.onnx") }).unwrap();
     receive(&classified(&classifier, &frame, &regions));
     assert_eq!((device.script.n_calls(), classifier.stats().n_runs), (16, 16));
     let device = Scripted::register("NULL.mixes", Script { mixes_rows: true, ..echoes(None) });
-    let classifier = Classifier::new(&device.options("color.onnx")).unwrap();
+    let classifier = Stage::classifier(&device.options("color.onnx")).unwrap();
     receive(&classified(&classifier, &frame, &regions));
     assert_eq!(device.script.n_calls(), 16);
-    let error = Classifier::new(&StageOptions { batch_size: Some(4), ..device.options("color.onnx") }).unwrap_err();
+    let error = Stage::classifier(&StageOptions { batch_size: Some(4), ..device.options("color.onnx") }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("not independent") && error.to_string().contains("use batch size 1"), "{error}");
 }
@@ -142,7 +142,7 @@ fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_oth
 fn eight_frames_of_eight_streams_are_one_call() {
     let device = Scripted::register("NULL.eight", means());
     let options = StageOptions { batch_size: Some(8), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
-    let detectors: Vec<Detector> = (0..8).map(|_| Detector::new(&options).unwrap()).collect();
+    let detectors: Vec<Stage> = (0..8).map(|_| Stage::detector(&options).unwrap()).collect();
     let receivers: Vec<_> = detectors.iter().zip(0..).map(|(detector, n)| detected(detector, &picture(130 + n * 10))).collect();
     for (receiver, n) in receivers.iter().zip(0..) {
         let found = receive(receiver).unwrap();
@@ -158,7 +158,7 @@ fn a_lone_frame_waits_no_longer_than_the_time_limit() {
     let device = Scripted::register("NULL.lone", means());
     for timeout in [Duration::ZERO, Duration::from_millis(60)] {
         let options = StageOptions { batch_size: Some(8), batch_timeout: Some(timeout), ..device.options("rectangle.onnx") };
-        let detector = Detector::new(&options).unwrap();
+        let detector = Stage::detector(&options).unwrap();
         let begin = Instant::now();
         receive(&detected(&detector, &picture(200))).unwrap();
         let took = begin.elapsed();
@@ -173,12 +173,12 @@ fn a_lone_frame_waits_no_longer_than_the_time_limit() {
         scheduling: Scheduling::Latency,
         ..device.options("rectangle.onnx")
     };
-    let detector = Detector::new(&options).unwrap();
+    let detector = Stage::detector(&options).unwrap();
     let begin = Instant::now();
     let (sender, receiver) = mpsc::channel();
     for age in [0, 1000] {
         let (sender, permit) = (sender.clone(), Permit::new(begin.checked_sub(Duration::from_millis(age)).unwrap(), None));
-        detector.submit_with(picture(200), 0, permit, Box::new(move |found| sender.send(found.is_ok()).unwrap()));
+        detector.submit(picture(200), 0, permit, move |found| sender.send(found.failed.is_none()).unwrap());
     }
     assert!(receive(&receiver) && receive(&receiver));
     assert_eq!(device.script.n_calls(), 3, "both in one call");
@@ -199,8 +199,8 @@ fn what_a_batch_finds_is_what_single_runs_find() {
                     batch_timeout: Some(Duration::from_secs(3600)),
                     ..StageOptions::default()
                 };
-                let classifier = Classifier::new(&options).unwrap();
-                let mut said = receive(&classified(&classifier, frame, &regions)).classifications;
+                let classifier = Stage::classifier(&options).unwrap();
+                let mut said = receive(&classified(&classifier, frame, &regions)).of_regions;
                 said.sort_by_key(|(id, _)| *id);
                 (said, classifier.stats())
             };
@@ -237,7 +237,7 @@ fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
     });
     let device = Scripted::register("NULL.thirteen", script);
     let options = StageOptions { batch_size: Some(4), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
-    let detectors: Vec<Detector> = (0..4).map(|_| Detector::new(&options).unwrap()).collect();
+    let detectors: Vec<Stage> = (0..4).map(|_| Stage::detector(&options).unwrap()).collect();
     let receivers: Vec<_> = detectors.iter().zip([7, 13, 8, 9]).map(|(detector, value)| detected(detector, &picture(value))).collect();
     let found: Vec<_> = receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect();
     assert_eq!(found, [Ok(1), Err(ErrorKind::Device), Ok(1), Ok(1)]);
@@ -251,8 +251,8 @@ fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
     for round in 1..=20 {
         let options = device.options("rectangle.onnx");
         // All at the same time.
-        let detectors: Vec<Detector> = std::thread::scope(|scope| {
-            let loading: Vec<_> = (0..16).map(|_| scope.spawn(|| Detector::new(&options).unwrap())).collect();
+        let detectors: Vec<Stage> = std::thread::scope(|scope| {
+            let loading: Vec<_> = (0..16).map(|_| scope.spawn(|| Stage::detector(&options).unwrap())).collect();
             loading.into_iter().map(|loading| loading.join().unwrap()).collect()
         });
         assert_eq!(device.n_compiled(), round);
@@ -268,7 +268,7 @@ fn who_leaves_while_runs_end_frees_everything_all_the_same() {
     let device = Scripted::register("NULL.leaving", means());
     let before = Arc::strong_count(&device.script);
     for _ in 0..200 {
-        let detector = Detector::new(&StageOptions { n_requests: Some(2), ..device.options("rectangle.onnx") }).unwrap();
+        let detector = Stage::detector(&StageOptions { n_requests: Some(2), ..device.options("rectangle.onnx") }).unwrap();
         let (first, second) = (detected(&detector, &picture(255)), detected(&detector, &picture(255)));
         receive(&first).unwrap();
         drop(detector);
@@ -285,15 +285,15 @@ fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_d
     let scratch = Scratch::new("sharing");
     let other_file = scratch.file("rectangle.onnx", std::fs::read(tiny("rectangle.onnx")).unwrap());
     let description = Some(scratch.file("other.toml", std::fs::read(tiny("rectangle.toml")).unwrap()));
-    let first = Detector::new(&options).unwrap();
+    let first = Stage::detector(&options).unwrap();
     let same = [
         StageOptions { threshold: Some(0.9), iou_threshold: Some(0.1), ..options.clone() },
         StageOptions { labels: Some(vec!["box".into()]), scheduling: Scheduling::Latency, ..options.clone() },
         StageOptions { description: description.clone(), batch_timeout: Some(Duration::from_secs(1)), ..options.clone() },
     ];
-    let same: Vec<Detector> = same.iter().map(|options| Detector::new(options).unwrap()).collect();
+    let same: Vec<Stage> = same.iter().map(|options| Stage::detector(options).unwrap()).collect();
     assert_eq!(device.n_compiled(), 1);
-    let of = |detector: &Detector, value| receive(&detected(detector, &picture(value))).unwrap();
+    let of = |detector: &Stage, value| receive(&detected(detector, &picture(value))).unwrap();
     assert_eq!((of(&first, 200).len(), of(&same[0], 200).len(), of(&same[0], 250).len()), (1, 0, 1), "each has its threshold");
     assert_eq!((of(&same[1], 200)[0].label.as_deref(), of(&first, 200)[0].label.as_deref()), (Some("box"), Some("rectangle")));
     let others = [
@@ -304,7 +304,7 @@ fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_d
         StageOptions { sharing: Sharing::Nobody, ..options.clone() },
     ];
     let n_before = device.n_compiled();
-    let kept: Vec<Detector> = others.iter().map(|options| Detector::new(options).unwrap()).collect();
+    let kept: Vec<Stage> = others.iter().map(|options| Stage::detector(options).unwrap()).collect();
     // A batch of two has its first axis opened, by one compilation more.
     assert_eq!(device.n_compiled(), n_before + kept.len() + 1);
 }
@@ -314,9 +314,9 @@ fn who_shares_by_name_and_contradicts_hears_both_sides() {
     let device = Scripted::register("NULL.named", means());
     let named = |options| StageOptions { sharing: Sharing::Named("front".into()), ..options };
     let options = named(StageOptions { batch_size: Some(2), ..device.options("rectangle.onnx") });
-    let first = Detector::new(&options).unwrap();
+    let first = Stage::detector(&options).unwrap();
     let open = StageOptions { device: None, n_requests: None, batch_size: None, ..options.clone() };
-    let second = Detector::new(&open).unwrap();
+    let second = Stage::detector(&open).unwrap();
     assert_eq!(second.model().device(), first.model().device(), "what is left open is as the other has it");
     let says = |error: Error, parts: &[&str]| {
         let said = error.to_string();
@@ -324,19 +324,22 @@ fn who_shares_by_name_and_contradicts_hears_both_sides() {
     };
     let other = StageOptions { n_requests: Some(3), device: Some("CPU".into()), batch_size: Some(4), ..options.clone() };
     let both_sides = ["`front`", "nireq: 1, and here 3", "device: NULL.named, and here CPU", "batch-size: 2, and here 4"];
-    says(Detector::new(&other).unwrap_err(), &both_sides);
-    says(Detector::new(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(), &["rectangle.onnx", "stripes.onnx"]);
-    says(Classifier::new(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector, and here a classifier"]);
+    says(Stage::detector(&other).unwrap_err(), &both_sides);
+    says(
+        Stage::detector(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(),
+        &["rectangle.onnx", "stripes.onnx"],
+    );
+    says(Stage::classifier(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector, and here a classifier"]);
     drop((first, second));
-    Classifier::new(&named(device.options("color.onnx"))).unwrap();
+    Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }
 
 /// A detector for each of so many streams, on one request that stands at a gate; and a frame of the first one that keeps it busy.
-fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Detector>, mpsc::Receiver<Found>) {
+fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Stage>, mpsc::Receiver<Found>) {
     let gate = Gate::closed();
     let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });
     let options = change(device.options("rectangle.onnx"));
-    let detectors: Vec<Detector> = (0..n_streams).map(|_| Detector::new(&options).unwrap()).collect();
+    let detectors: Vec<Stage> = (0..n_streams).map(|_| Stage::detector(&options).unwrap()).collect();
     let first = detected(&detectors[0], &picture(255));
     gate.wait_for_arrivals(1);
     (gate, detectors, first)
@@ -351,7 +354,7 @@ fn the_oldest_frame_of_all_streams_is_next_or_the_one_that_came_first() {
         for (number, age) in [50, 400, 40, 300, 30, 300].into_iter().enumerate() {
             let (order, permit) = (order.clone(), Permit::new(now - Duration::from_millis(age), None));
             let done = move |_| order.lock().unwrap().push(number);
-            detectors[number % 3].submit_with(picture(255), 0, permit, Box::new(done));
+            detectors[number % 3].submit(picture(255), 0, permit, done);
         }
         gate.open();
         receive(&first).unwrap();
@@ -369,7 +372,7 @@ fn who_leaves_takes_only_its_own_frames_along_and_waits_for_nobody_elses() {
     let kinds = |receivers: &[mpsc::Receiver<Found>]| -> Vec<_> {
         receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect()
     };
-    let of = |detector: &Detector| (0..3).map(|_| detected(detector, &picture(255))).collect::<Vec<_>>();
+    let of = |detector: &Stage| (0..3).map(|_| detected(detector, &picture(255))).collect::<Vec<_>>();
     let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
     let leaving = detectors.pop().unwrap();
     // The gate is closed: whoever waited for the run of another would wait here.
@@ -405,7 +408,7 @@ fn who_leaves_waits_for_its_own_frame_in_a_call_with_others() {
 fn a_stage_may_be_dropped_by_who_takes_its_result() {
     let device = Scripted::register("NULL.taker", means());
     let before = Arc::strong_count(&device.script);
-    let detector = Arc::new(Detector::new(&device.options("rectangle.onnx")).unwrap());
+    let detector = Arc::new(Stage::detector(&device.options("rectangle.onnx")).unwrap());
     let (go_on, may_go_on) = mpsc::channel::<()>();
     let (sender, receiver) = mpsc::channel();
     let last = detector.clone();
@@ -414,7 +417,7 @@ fn a_stage_may_be_dropped_by_who_takes_its_result() {
         drop(last);
         sender.send(()).unwrap();
     };
-    detector.submit(picture(255), 0, Box::new(done));
+    detector.submit(picture(255), 0, Permit::now(), done);
     drop(detector);
     let begin = Instant::now();
     go_on.send(()).unwrap();
@@ -436,13 +439,13 @@ fn engines_share_neither_devices_nor_compiled_models() {
         ..StageOptions::default()
     };
     engines[0].register_device(device.clone());
-    let first = Detector::new(&options(&engines[0])).unwrap();
-    let same = Detector::new(&options(&engines[0])).unwrap();
+    let first = Stage::detector(&options(&engines[0])).unwrap();
+    let same = Stage::detector(&options(&engines[0])).unwrap();
     assert_eq!(script.n_compiled(), 1);
-    assert_eq!(Detector::new(&options(&engines[1])).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(Stage::detector(&options(&engines[1])).unwrap_err().kind(), ErrorKind::NotFound);
     engines[1].register_device(device);
-    let other = Detector::new(&options(&engines[1])).unwrap();
+    let other = Stage::detector(&options(&engines[1])).unwrap();
     assert_eq!(script.n_compiled(), 2);
-    assert_eq!(Detector::new(&options(Engine::of_process())).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(Stage::detector(&options(Engine::of_process())).unwrap_err().kind(), ErrorKind::NotFound);
     drop((first, same, other));
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::detector::Found;
-use roiflow::stages::{Classifier, Detector, Permit, Region, Scheduling, StageOptions};
+use roiflow::stages::{Permit, Region, Scheduling, Stage, StageOptions, StageResults};
 use roiflow::tensor::Memory;
 
 use crate::support::{Scratch, in_time, is_here, tiny};
@@ -21,8 +20,8 @@ fn options(model: &str) -> StageOptions {
     StageOptions { model: tiny(model), ..StageOptions::default() }
 }
 
-fn detector(model: &str) -> Detector {
-    Detector::new(&options(model)).unwrap()
+fn detector(model: &str) -> Stage {
+    Stage::detector(&options(model)).unwrap()
 }
 
 /// A picture of one color with a rectangle of another; rows are padded, planes lie one after the other.
@@ -115,7 +114,7 @@ fn label(outcome: &Outcome) -> &str {
 
 #[test]
 fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
-    let (detector, classifier) = (detector("rectangle.onnx"), Classifier::new(&options("color.onnx")).unwrap());
+    let (detector, classifier) = (detector("rectangle.onnx"), Stage::classifier(&options("color.onnx")).unwrap());
     let rects = [[0, 0, 64, 64], [10, 20, 30, 12], [7, 3, 11, 21], [1, 63, 1, 1], [62, 0, 2, 63], [33, 31, 4, 5]];
     let mut failures = Vec::new();
     for format in PixelFormat::ALL {
@@ -197,7 +196,7 @@ fn a_threshold_of_the_caller_takes_the_place_of_the_descriptions() {
     let size = Size::new(80, 60);
     let (_memory, frame) = paint(PixelFormat::Rgb, size, BLACK, PixelRect::whole(size), [153; 3]);
     for (threshold, n_expected) in [(None, 300), (Some(0.59), 300), (Some(0.61), 0)] {
-        let detector = Detector::new(&StageOptions { threshold, ..options("stripes.onnx") }).unwrap();
+        let detector = Stage::detector(&StageOptions { threshold, ..options("stripes.onnx") }).unwrap();
         assert_eq!(detector.detect(&frame).unwrap().len(), n_expected, "{threshold:?}");
     }
 }
@@ -209,8 +208,8 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
     let text = std::fs::read_to_string(tiny("stripes.toml")).unwrap();
     let text = text.replace("resize = \"stretch\"", "resize = \"letterbox\"\npad = 255.0");
     let description = Some(scratch.file("letterbox.toml", text));
-    let detector = Detector::new(&StageOptions { description, ..options("stripes.onnx") }).unwrap();
-    let classifier = Classifier::new(&options("color.onnx")).unwrap();
+    let detector = Stage::detector(&StageOptions { description, ..options("stripes.onnx") }).unwrap();
+    let classifier = Stage::classifier(&options("color.onnx")).unwrap();
     let size = Size::new(80, 20);
     let (_memory, frame) = paint(PixelFormat::Nv12, size, BLACK, PixelRect { x: 0, y: 0, width: 4, height: 4 }, WHITE);
     let found = detector.detect(&frame).unwrap();
@@ -220,17 +219,17 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
     let (sender, receiver) = mpsc::channel();
     let outside = PixelRect { x: 80, y: 10, width: 4, height: 4 };
     let regions = [(ObjectId::next(), outside), (ObjectId::next(), pixels[0]), (ObjectId::next(), PixelRect::default())];
-    classifier.submit(frame, 0, regions, Box::new(move |classified| sender.send(classified).unwrap()));
+    classifier.submit_regions(frame, 0, regions, Permit::now(), move |classified| sender.send(classified).unwrap());
     let classified = receiver.recv().unwrap();
     let (error, n_failed) = classified.failed.unwrap();
-    assert_eq!((classified.classifications.len(), n_failed, error.kind()), (1, 2, ErrorKind::Tensor));
-    assert_eq!(classified.classifications[0].0, regions[1].0);
-    assert_eq!(label(&classified.classifications[0].1.outcome), "other");
+    assert_eq!((classified.of_regions.len(), n_failed, error.kind()), (1, 2, ErrorKind::Tensor));
+    assert_eq!(classified.of_regions[0].0, regions[1].0);
+    assert_eq!(label(&classified.of_regions[0].1.outcome), "other");
 }
 
 #[test]
 fn a_value_is_the_expectation_of_the_models_bins() {
-    let classifier = Classifier::new(&options("brightness.onnx")).unwrap();
+    let classifier = Stage::classifier(&options("brightness.onnx")).unwrap();
     for (gray, expected) in [(0, 0.0), (51, 20.0), (255, 100.0)] {
         for format in [PixelFormat::Rgb, PixelFormat::Gray8, PixelFormat::Bgrx] {
             let size = Size::new(31, 9);
@@ -261,26 +260,26 @@ fn so_it_is_on_each_device_with_compiled_models_that_are_kept() {
     for device in ["AUTO", "CPU", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| *device == "AUTO" || is_here(device)) {
         let config = format!("cache-folder={}", scratch.path().join(device).display());
         let options = StageOptions { device: Some(device.to_owned()), config: Some(config), ..options("rectangle.onnx") };
-        let detector = Detector::new(&options).unwrap();
+        let detector = Stage::detector(&options).unwrap();
         assert_eq!(detector.n_requests(), std::thread::available_parallelism().unwrap().get(), "{device}");
         deliver_each_once(&detector);
     }
 }
 
-fn deliver_each_once(detector: &Detector) {
+fn deliver_each_once(detector: &Stage) {
     let (sender, receiver) = mpsc::channel();
     let n_frames = 300;
     for number in 0..n_frames {
         let rect = PixelRect { x: number % 50, y: number % 41, width: 3, height: 5 };
         let (memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, rect, COLORS[0].1);
         let sender = sender.clone();
-        let done = move |found: roiflow::runtime::Result<Found>| {
+        let done = move |found: StageResults| {
             // The stage let go of the frame before it told of it.
             assert_eq!(Arc::strong_count(&memory), 1);
             memory.lease_write().unwrap();
-            sender.send((number, rect, found.unwrap().detections)).unwrap();
+            sender.send((number, rect, found.into_result().unwrap().detections)).unwrap();
         };
-        detector.submit(frame, number.into(), Box::new(done));
+        detector.submit(frame, number.into(), Permit::now(), done);
     }
     drop(sender);
     let delivered: Vec<_> = in_time(move || receiver.iter().collect());
@@ -298,8 +297,8 @@ fn deliver_each_once(detector: &Detector) {
 /// All jobs but the first still wait when the stage goes.
 /// Submits frames that came so many milliseconds ago, while the only request is busy, then lets it go: the numbers of the frames in
 /// the order in which they were done, and whether they were run.
-fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Detector, &[Arc<Permit>])) -> Vec<(usize, bool)> {
-    let detector = Detector::new(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
+fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<Permit>])) -> Vec<(usize, bool)> {
+    let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     let (entered, has_entered) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel::<()>();
@@ -307,15 +306,15 @@ fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Dete
         entered.send(()).unwrap();
         may_go_on.recv().unwrap();
     };
-    detector.submit(frame.clone(), 0, Box::new(done));
+    detector.submit(frame.clone(), 0, Permit::now(), done);
     has_entered.recv().unwrap();
     let (sender, receiver) = mpsc::channel();
     let now = Instant::now();
     let permits: Vec<Arc<Permit>> = ages.iter().map(|&age| Permit::new(now - Duration::from_millis(age), None)).collect();
     for (number, permit) in permits.iter().enumerate() {
         let sender = sender.clone();
-        let done = move |result: roiflow::runtime::Result<Found>| sender.send((number, result.is_ok())).unwrap();
-        detector.submit_with(frame.clone(), number as u64, permit.clone(), Box::new(done));
+        let done = move |results: StageResults| sender.send((number, results.failed.is_none())).unwrap();
+        detector.submit(frame.clone(), number as u64, permit.clone(), done);
     }
     meddle(&detector, &permits);
     go_on.send(()).unwrap();
@@ -350,15 +349,15 @@ fn frames_whose_permit_was_taken_back_are_not_run_and_told_at_once() {
 
 #[test]
 fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
-    let detector = Detector::new(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
+    let detector = Stage::detector(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     let (entered, has_entered) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel::<()>();
     let results = Arc::new(Mutex::new(Vec::new()));
     let note = |number: u32| {
         let results = results.clone();
-        move |result: roiflow::runtime::Result<Found>| {
-            results.lock().unwrap().push((number, result.map_err(|error| error.kind()).map(|found| found.detections.len())));
+        move |found: StageResults| {
+            results.lock().unwrap().push((number, found.into_result().map_err(|error| error.kind()).map(|found| found.detections.len())));
         }
     };
     let first = note(0);
@@ -367,9 +366,9 @@ fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
         may_go_on.recv().unwrap();
         first(result);
     };
-    detector.submit(frame.clone(), 0, Box::new(done));
+    detector.submit(frame.clone(), 0, Permit::now(), done);
     has_entered.recv().unwrap();
-    (1..20).for_each(|number| detector.submit(frame.clone(), number.into(), Box::new(note(number))));
+    (1..20).for_each(|number| detector.submit(frame.clone(), number.into(), Permit::now(), note(number)));
     in_time(move || drop(detector));
     let stopped: Vec<_> = (1..20).map(|number| (number, Err(ErrorKind::Stopped))).collect();
     assert_eq!(*results.lock().unwrap(), stopped);
@@ -388,21 +387,21 @@ fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
 fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     for n_jobs in 1..40 {
-        let classifier = Classifier::new(&options("color.onnx")).unwrap();
+        let classifier = Stage::classifier(&options("color.onnx")).unwrap();
         let n_delivered = Arc::new(AtomicUsize::new(0));
         let (sender, receiver) = mpsc::channel();
         for _ in 0..n_jobs {
             let (n, sender) = (n_delivered.clone(), sender.clone());
             let regions = [4, 8].map(|width| (ObjectId::next(), PixelRect { x: 0, y: 0, width, height: 8 }));
-            let done = move |classified: roiflow::stages::classifier::Classified| {
+            let done = move |classified: StageResults| {
                 n.fetch_add(1, Ordering::AcqRel);
                 let n_failed = classified.failed.map_or(0, |(error, n_failed)| {
                     assert!(matches!(error.kind(), ErrorKind::Stopped | ErrorKind::Canceled), "{error}");
                     n_failed
                 });
-                sender.send(classified.classifications.len() + n_failed).unwrap();
+                sender.send(classified.of_regions.len() + n_failed).unwrap();
             };
-            classifier.submit(frame.clone(), 0, regions, Box::new(done));
+            classifier.submit_regions(frame.clone(), 0, regions, Permit::now(), done);
         }
         drop(sender);
         in_time(move || drop(classifier));
@@ -414,10 +413,11 @@ fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
 
 #[test]
 fn a_frame_without_regions_is_done_at_once() {
-    let classifier = Classifier::new(&options("color.onnx")).unwrap();
+    let classifier = Stage::classifier(&options("color.onnx")).unwrap();
     let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let (sender, receiver) = mpsc::channel();
-    classifier.submit(frame, 0, Vec::<Region>::new(), Box::new(move |classified| sender.send(classified.classifications.len()).unwrap()));
+    let done = move |classified: StageResults| sender.send(classified.of_regions.len()).unwrap();
+    classifier.submit_regions(frame, 0, Vec::<Region>::new(), Permit::now(), done);
     assert_eq!(receiver.try_recv(), Ok(0));
     assert_eq!(Arc::strong_count(&memory), 1);
 }
@@ -425,9 +425,9 @@ fn a_frame_without_regions_is_done_at_once() {
 /// A panic in the closure of one frame is no reason to keep the others waiting.
 #[test]
 fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
-    let detector = Detector::new(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
+    let detector = Stage::detector(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
-    detector.submit(frame.clone(), 0, Box::new(|_| panic!("in the closure of a frame")));
+    detector.submit(frame.clone(), 0, Permit::now(), |_| panic!("in the closure of a frame"));
     let found = in_time(move || (0..3).map(|_| detector.detect(&frame).unwrap().len()).sum::<usize>());
     assert_eq!(found, 0);
 }
@@ -435,20 +435,20 @@ fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
 /// A frame that comes just when the only request becomes idle: it must never hear of a request that is busy.
 #[test]
 fn a_frame_that_comes_between_two_runs_is_not_refused() {
-    let classifier = Classifier::new(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();
+    let classifier = Stage::classifier(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let n_delivered = Arc::new(AtomicUsize::new(0));
     let refused = Arc::new(Mutex::new(None));
     for round in 0..20_000 {
         let (n, refused) = (n_delivered.clone(), refused.clone());
-        let done = move |classified: roiflow::stages::classifier::Classified| {
+        let done = move |classified: StageResults| {
             if let Some((error, _)) = classified.failed {
                 *refused.lock().unwrap() = Some(error);
             }
             n.fetch_add(1, Ordering::AcqRel);
         };
         let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
-        classifier.submit(frame.clone(), round as u64, whole, Box::new(done));
+        classifier.submit_regions(frame.clone(), round as u64, whole, Permit::now(), done);
         while n_delivered.load(Ordering::Acquire) <= round {
             std::hint::spin_loop();
         }
@@ -460,16 +460,16 @@ fn a_frame_that_comes_between_two_runs_is_not_refused() {
 
 #[test]
 fn a_stage_takes_only_models_of_its_task() {
-    let error = Detector::new(&options("color.onnx")).unwrap_err();
+    let error = Stage::detector(&options("color.onnx")).unwrap_err();
     assert!(error.to_string().contains("described as classification") && error.to_string().contains("task = \"detection\""), "{error}");
-    let error = Classifier::new(&options("rectangle.onnx")).unwrap_err();
+    let error = Stage::classifier(&options("rectangle.onnx")).unwrap_err();
     assert!(error.to_string().contains("described as detection") && error.to_string().contains("task = \"classification\""), "{error}");
 }
 
 #[test]
 fn a_model_with_an_open_batch_is_compiled_for_one_row_where_it_gets_no_more() {
     for (batch_size, expected) in [(Some(1), "[1, 3, 8, 8]"), (None, "[?, 3, 8, 8]")] {
-        let classifier = Classifier::new(&StageOptions { batch_size, device: Some("CPU".to_owned()), ..options("color.onnx") }).unwrap();
+        let classifier = Stage::classifier(&StageOptions { batch_size, device: Some("CPU".to_owned()), ..options("color.onnx") }).unwrap();
         assert_eq!(classifier.model().inputs()[0].shape.to_string(), expected, "batch size {batch_size:?}");
     }
 }

@@ -2,7 +2,7 @@
 //! results and starts the next jobs on the same request, so no thread ever waits for another.
 //!
 //! A [`Queue`] has the requests of one compiled model. Each stage that uses them is a [`Client`] of it, with jobs, statistics and an
-//! end of its own: who leaves takes only its own jobs along, and waits only for those of them that run.
+//! end of its own: a client that leaves takes only its own jobs along, and waits only for those of them that run.
 //!
 //! # Which jobs are next
 //!
@@ -32,87 +32,21 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::client::{Client, Scheduling, StepStats, stopped};
 use super::copies::{CompileAnother, Copies};
+use super::job::Job;
 use super::pace::Pace;
 use super::rows::{JobRows, Row, Slot, decode_rows};
-use super::{ModelSpec, Permit};
-use crate::frame::{Frame, Similarity, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
-use crate::vision::decode::Output;
+use crate::vision::decode::Results;
 
 /// How long a client that leaves waits for its jobs that run, and an engine that is freed for its runs.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// One frame or region for one row of a call.
-pub(super) trait Job: Send + 'static {
-    /// What a request keeps for decoding.
-    type Scratch: Default + Send;
-
-    /// The picture.
-    fn frame(&self) -> &Frame;
-
-    /// The way from the pixels of its input to those of the picture, where the picture is not simply fitted in.
-    fn alignment(&self) -> Option<Similarity> {
-        None
-    }
-
-    /// The number of the frame in its stream, for traces.
-    fn frame_number(&self) -> u64;
-
-    /// Whether it may begin.
-    fn permit(&self) -> &Permit;
-
-    /// The frame's span, in which its runs are started; for traces.
-    fn span(&self) -> &tracing::Span;
-
-    /// How the picture becomes an input, and the outputs a result.
-    fn spec(&self) -> &Arc<ModelSpec>;
-
-    /// Reads the outputs of its row, and keeps what it finds.
-    fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, scratch: &mut Self::Scratch) -> Result<()>;
-
-    /// Tells the owner what was kept, or the error. The job, and its share of the frame's memory, are gone before this returns.
-    fn deliver(self, ended: Result<()>);
-}
-
-/// Which of the jobs that wait is next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scheduling {
-    /// The one that came to the stage first.
-    #[default]
-    Throughput,
-    /// The one whose frame is oldest.
-    Latency,
-}
-
-/// How often a stage ran, and how long its steps took in all.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StageStats {
-    /// The device that runs the model; the one that was chosen, where a device chooses among others.
-    pub device: String,
-    /// Runs of the model in which frames of this stage took part.
-    pub n_runs: u64,
-    /// Those of them that failed.
-    pub n_failed: u64,
-    /// The pictures and regions of this stage in them.
-    pub n_rows: u64,
-    /// The steps of a run, in order.
-    pub steps: Vec<StepStats>,
-}
-
-/// Time spent in one step, over all runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StepStats {
-    /// The step: `fill`, the device's own, `decode`.
-    pub name: Arc<str>,
-    /// The sum. Of a run that several stages shared, this stage's part by its rows.
-    pub total: Duration,
-}
 
 /// How many jobs run in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,15 +58,16 @@ pub(super) struct Rows {
 }
 
 /// The requests of one model, and the jobs that wait for them.
-pub(super) struct Queue<J: Job> {
-    rows: Rows,
-    device: String,
-    n_requests: usize,
+pub(super) struct Queue {
+    pub(super) rows: Rows,
+    pub(super) device: String,
+    /// Those of all clients.
+    pub(super) n_requests: usize,
     n_cores: usize,
     /// Runs of this model go before others.
     urgent: bool,
     compile_another: Option<CompileAnother>,
-    state: Mutex<State<J>>,
+    state: Mutex<State>,
     follows_pace: bool,
     pace: Mutex<Pace>,
     /// Jobs of a client have ended.
@@ -141,17 +76,17 @@ pub(super) struct Queue<J: Job> {
     watched: Condvar,
     /// A client has waited in vain for its jobs.
     hangs: AtomicBool,
-    /// A run has given a result.
-    has_run: AtomicBool,
+    /// A run, of whichever client, has given a result.
+    pub(super) has_run: AtomicBool,
 }
 
-struct State<J: Job> {
+struct State {
     /// Empty once the queue is closed.
-    workers: Vec<Arc<Worker<J>>>,
+    workers: Vec<Arc<Worker>>,
     /// Workers that are to be made when there is work for them, each with a copy of the model.
     n_to_make: usize,
     maker: Option<JoinHandle<()>>,
-    pending: VecDeque<Pending<J>>,
+    pending: VecDeque<Row>,
     idle: Vec<usize>,
     n_groups: u64,
     /// When the watcher looks next; `None` while it is awake, or waits without a limit.
@@ -160,38 +95,9 @@ struct State<J: Job> {
     closed: bool,
 }
 
-/// A job that waits.
-struct Pending<J> {
-    job: J,
-    client: Arc<Tally>,
-    /// Jobs that came together: those of one frame.
-    group: u64,
-    /// Its place in the queue.
-    order: Instant,
-    submitted: Instant,
-    /// It runs in a call of its own: one with others failed, or somebody waits for it.
-    alone: bool,
-}
-
-pub(super) struct Worker<J: Job> {
+pub(super) struct Worker {
     request: InferRequest,
-    slot: Arc<Mutex<Slot<J>>>,
-}
-
-/// What is known of one client.
-pub(super) struct Tally {
-    /// Of its jobs. Changes under the queue's lock.
-    n_running: AtomicUsize,
-    has_left: AtomicBool,
-    stats: Mutex<StageStats>,
-}
-
-/// A stage as its queue knows it. Dropped, it takes its jobs along: those that wait are told so; those that run alone are canceled;
-/// and it waits until all have been told of.
-pub(super) struct Client<J: Job> {
-    queue: Arc<Queue<J>>,
-    tally: Arc<Tally>,
-    scheduling: Scheduling,
+    slot: Arc<Mutex<Slot>>,
 }
 
 thread_local! {
@@ -199,120 +105,7 @@ thread_local! {
     static IS_TELLING: Cell<bool> = const { Cell::new(false) };
 }
 
-impl<J: Job> Client<J> {
-    pub(super) fn new(queue: &Arc<Queue<J>>, scheduling: Scheduling) -> Self {
-        let stats = Mutex::new(StageStats { device: queue.device.clone(), ..StageStats::default() });
-        let tally = Arc::new(Tally { n_running: AtomicUsize::new(0), has_left: AtomicBool::new(false), stats });
-        Self { queue: queue.clone(), tally, scheduling }
-    }
-
-    /// Number of requests, which are those of all clients.
-    pub(super) fn n_requests(&self) -> usize {
-        self.queue.n_requests
-    }
-
-    /// How many frames have to wait so that all requests are busy with calls as large as was asked for.
-    pub(super) fn n_frames_at_once(&self) -> usize {
-        let Rows { max, timeout } = self.queue.rows;
-        self.queue.n_requests * if timeout.is_some() { max } else { 1 }
-    }
-
-    /// Whether jobs wait for others, of whatever frame.
-    pub(super) fn gathers_frames(&self) -> bool {
-        self.queue.rows.max > 1 && self.queue.rows.timeout.is_some()
-    }
-
-    /// How many frames fewer would do now, for requests wait for threads; see [`super::pace`].
-    pub(super) fn n_frames_fewer(&self) -> usize {
-        self.queue.pace.lock().unwrap().n_fewer()
-    }
-
-    /// Runs the jobs of one frame as soon as requests are idle. Never blocks.
-    pub(super) fn submit(&self, jobs: impl IntoIterator<Item = J>) {
-        self.put(jobs, false);
-    }
-
-    /// As [`Client::submit`], in a call of its own that waits for no others: for who waits for the result.
-    pub(super) fn submit_alone(&self, job: J) {
-        self.put([job], true);
-    }
-
-    fn put(&self, jobs: impl IntoIterator<Item = J>, alone: bool) {
-        let submitted = Instant::now();
-        let mut state = self.queue.state.lock().unwrap();
-        state.n_groups += 1;
-        let group = state.n_groups;
-        let mut place = None;
-        for job in jobs {
-            let order = match self.scheduling {
-                Scheduling::Throughput => submitted,
-                Scheduling::Latency => job.permit().arrived(),
-            };
-            // Those of one frame stay together.
-            let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
-            state.pending.insert(at, Pending { job, client: self.tally.clone(), group, order, submitted, alone });
-            place = Some(at + 1);
-        }
-        drop(state);
-        self.queue.start_calls(None);
-    }
-
-    /// Drops the jobs that have not begun; their owners are told.
-    pub(super) fn drop_pending(&self) {
-        self.queue.drop_those(|pending| Arc::ptr_eq(&pending.client, &self.tally));
-    }
-
-    /// Drops the jobs whose permit was taken back; their owners are told.
-    pub(super) fn drop_withdrawn(&self) {
-        self.queue.drop_those(|pending| Arc::ptr_eq(&pending.client, &self.tally) && pending.job.permit().withdrawal().is_some());
-    }
-
-    pub(super) fn scheduling(&self) -> Scheduling {
-        self.scheduling
-    }
-
-    /// Whether a run, of whichever client, has given a result.
-    pub(super) fn has_run(&self) -> bool {
-        self.queue.has_run.load(Ordering::Acquire)
-    }
-
-    pub(super) fn stats(&self) -> StageStats {
-        self.tally.stats.lock().unwrap().clone()
-    }
-}
-
-impl<J: Job> Drop for Client<J> {
-    fn drop(&mut self) {
-        let Self { queue, tally, .. } = &*self;
-        let workers = {
-            let state = queue.state.lock().unwrap();
-            tally.has_left.store(true, Ordering::Release);
-            state.workers.clone()
-        };
-        self.drop_pending();
-        for worker in &workers {
-            // With the slot's lock held no other run can begin on this request: only the one that is looked at is canceled.
-            let slot = worker.slot.lock().unwrap();
-            if !slot.rows.is_empty() && slot.rows.iter().all(|row| Arc::ptr_eq(&row.client, tally)) {
-                worker.request.cancel();
-            }
-        }
-        drop(workers);
-        if IS_TELLING.get() {
-            return;
-        }
-        let state = queue.state.lock().unwrap();
-        let runs = |_: &mut State<J>| tally.n_running.load(Ordering::Acquire) > 0;
-        let (state, waited) = queue.ended.wait_timeout_while(state, PATIENCE, runs).unwrap();
-        drop(state);
-        if waited.timed_out() {
-            queue.hangs.store(true, Ordering::Release);
-            tracing::warn!("runs of a stage go on after it was dropped: an engine, or who takes a result, did not return for {PATIENCE:?}");
-        }
-    }
-}
-
-impl<J: Job> Queue<J> {
+impl Queue {
     /// The requests of the model, whose runs go before others if they are `urgent`; with `follows_pace` frames are kept from them where
     /// they wait for threads.
     pub(super) fn new(copies: Copies, rows: Rows, urgent: bool, follows_pace: bool) -> Result<Arc<Self>> {
@@ -365,7 +158,7 @@ impl<J: Job> Queue<J> {
         request.set_urgent(self.urgent);
         let slot = Arc::new(Mutex::new(Slot::new(self.rows.max)));
         request.set_input((), JobRows::new(slot.clone(), Arc::downgrade(self)))?;
-        let (of_step, mut scratch) = (slot.clone(), J::Scratch::default());
+        let (of_step, mut scratch) = (slot.clone(), Results::default());
         request.append_step("decode", move |context| decode_rows(&of_step, context, &mut scratch))?;
         let worker = Arc::new(Worker { request, slot });
         let mut state = self.state.lock().unwrap();
@@ -381,6 +174,63 @@ impl<J: Job> Queue<J> {
             state.idle.push(worker_idx);
         }
         Ok(())
+    }
+
+    /// Runs the jobs of one frame as soon as requests are idle. Never blocks. `alone`: each in a call of its own that waits for no others,
+    /// for a caller that waits for the result.
+    pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
+        let submitted = Instant::now();
+        let mut state = self.state.lock().unwrap();
+        state.n_groups += 1;
+        let group = state.n_groups;
+        let mut place = None;
+        for job in jobs {
+            let order = match job.runs.client.scheduling {
+                Scheduling::Throughput => submitted,
+                Scheduling::Latency => job.runs.permit.arrived(),
+            };
+            // Those of one frame stay together.
+            let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
+            state.pending.insert(at, Row::new(job, group, order, submitted, alone));
+            place = Some(at + 1);
+        }
+        drop(state);
+        self.start_calls(None);
+    }
+
+    /// How many frames fewer would do now, for requests wait for threads; see [`super::pace`].
+    pub(super) fn n_frames_fewer(&self) -> usize {
+        self.pace.lock().unwrap().n_fewer()
+    }
+
+    /// A client leaves, and takes its jobs along: those that wait are dropped, those that run alone are canceled. Waits until the owners of
+    /// all of them know.
+    pub(super) fn leave(&self, client: &Arc<Client>) {
+        let workers = {
+            let state = self.state.lock().unwrap();
+            client.has_left.store(true, Ordering::Release);
+            state.workers.clone()
+        };
+        self.drop_those(|job| job.is_of(client));
+        for worker in &workers {
+            // With the slot's lock held no other run can begin on this request: only the one that is looked at is canceled.
+            let slot = worker.slot.lock().unwrap();
+            if !slot.rows.is_empty() && slot.rows.iter().all(|row| row.job.is_of(client)) {
+                worker.request.cancel();
+            }
+        }
+        drop(workers);
+        if IS_TELLING.get() {
+            return;
+        }
+        let state = self.state.lock().unwrap();
+        let runs = |_: &mut State| client.n_running.load(Ordering::Acquire) > 0;
+        let (state, waited) = self.ended.wait_timeout_while(state, PATIENCE, runs).unwrap();
+        drop(state);
+        if waited.timed_out() {
+            self.hangs.store(true, Ordering::Release);
+            tracing::warn!("runs of a stage go on after it was dropped: an engine, or who takes a result, did not return for {PATIENCE:?}");
+        }
     }
 
     /// Makes the workers that are still to be made, beside those that run, if jobs wait for them.
@@ -443,17 +293,18 @@ impl<J: Job> Queue<J> {
         self.n_cores / n_busy.max(1)
     }
 
-    fn drop_those(&self, is_one: impl Fn(&Pending<J>) -> bool) {
+    /// Drops those of the jobs that wait; their owners are told.
+    pub(super) fn drop_those(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
         // From the end, so that those that stay keep their order.
         for place in (0..state.pending.len()).rev() {
-            if is_one(&state.pending[place]) {
+            if is_one(&state.pending[place].job) {
                 dropped.extend(state.pending.remove(place));
             }
         }
         drop(state);
-        dropped.into_iter().rev().for_each(|pending| deliver(pending.job, Err(stopped())));
+        dropped.into_iter().rev().for_each(|row| deliver(row.job, Err(stopped())));
     }
 
     /// Starts calls while there are jobs for them and idle requests, that of `own` first: it is idle, and in nobody else's hands.
@@ -473,7 +324,7 @@ impl<J: Job> Queue<J> {
             } else {
                 drop(state);
             }
-            withdrawn.into_iter().for_each(|job| deliver(job, Err(stopped())));
+            withdrawn.into_iter().for_each(|row| deliver(row.job, Err(stopped())));
             if !has_call {
                 return;
             }
@@ -484,7 +335,7 @@ impl<J: Job> Queue<J> {
         }
     }
 
-    fn finish(self: &Arc<Self>, worker_idx: usize, worker: &Worker<J>, result: Result<()>) {
+    fn finish(self: &Arc<Self>, worker_idx: usize, worker: &Worker, result: Result<()>) {
         worker.count(result.is_err());
         self.keep_pace(worker);
         self.settle(worker, result);
@@ -493,7 +344,7 @@ impl<J: Job> Queue<J> {
     }
 
     /// Counts what a run that has just ended waited and took. Calls of several frames need all that they can get.
-    fn keep_pace(&self, worker: &Worker<J>) {
+    fn keep_pace(&self, worker: &Worker) {
         let (placed, began) = {
             let mut slot = worker.slot.lock().unwrap();
             (slot.placed.take(), slot.began.take())
@@ -504,7 +355,7 @@ impl<J: Job> Queue<J> {
     }
 
     /// Tells the owners of a call's jobs; or puts the jobs back, to be run one by one.
-    fn settle(&self, worker: &Worker<J>, result: Result<()>) {
+    fn settle(&self, worker: &Worker, result: Result<()>) {
         let mut rows = std::mem::take(&mut worker.slot.lock().unwrap().rows);
         let again = match &result {
             Err(error) if rows.len() > 1 && !matches!(error.kind(), ErrorKind::Canceled | ErrorKind::Stopped) => {
@@ -517,25 +368,28 @@ impl<J: Job> Queue<J> {
             let mut state = self.state.lock().unwrap();
             for place in (0..rows.len()).rev() {
                 let row = &rows[place];
-                if row.failed.is_some() || row.client.has_left.load(Ordering::Acquire) || state.closed {
+                let client = &row.job.runs.client;
+                if row.failed.is_some() || client.has_left.load(Ordering::Acquire) || state.closed {
                     continue;
                 }
-                let Row { job, client, group, order, submitted, .. } = rows.remove(place);
                 client.n_running.fetch_sub(1, Ordering::AcqRel);
-                state.pending.push_front(Pending { job, client, group, order, submitted, alone: true });
+                let mut row = rows.remove(place);
+                row.alone = true;
+                state.pending.push_front(row);
             }
             drop(state);
         }
-        let mut clients: Vec<Arc<Tally>> = Vec::new();
+        let mut clients: Vec<Arc<Client>> = Vec::new();
         // The usual call has one client: no list is needed for it.
-        let mut first: Option<(Arc<Tally>, usize)> = None;
-        for Row { job, client, failed, .. } in rows.drain(..) {
+        let mut first: Option<(Arc<Client>, usize)> = None;
+        for Row { job, failed, .. } in rows.drain(..) {
+            let client = job.runs.client.clone();
             let ended = match (failed, &result) {
                 (Some(error), _) => Err(error),
                 (None, result) => result.clone(),
             };
             if ended.is_ok() {
-                job.permit().succeed();
+                job.runs.permit.succeed();
                 self.has_run.store(true, Ordering::Release);
             }
             deliver(job, ended);
@@ -558,7 +412,7 @@ impl<J: Job> Queue<J> {
     }
 
     /// Tells the watcher, if it would look too late.
-    fn tell_watcher(&self, state: MutexGuard<'_, State<J>>) {
+    fn tell_watcher(&self, state: MutexGuard<'_, State>) {
         let Some(due) = state.due_at(self.rows) else { return };
         let is_late = state.watcher.is_some() && state.looks_at.is_none_or(|looks_at| due < looks_at);
         drop(state);
@@ -586,7 +440,7 @@ impl<J: Job> Queue<J> {
     }
 }
 
-impl<J: Job> State<J> {
+impl State {
     /// When the next call is to begin even if it is not full; `None` if nothing waits.
     fn due_at(&self, rows: Rows) -> Option<Instant> {
         let first = self.pending.front()?;
@@ -600,7 +454,7 @@ impl<J: Job> State<J> {
     }
 
     /// Moves the jobs of the next call into the slot; false if there is none now. Those that may not run any more come back.
-    fn take_call(&mut self, rows: Rows, slot: &mut Slot<J>, withdrawn: &mut Vec<J>) -> bool {
+    fn take_call(&mut self, rows: Rows, slot: &mut Slot, withdrawn: &mut Vec<Row>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
         let now = Instant::now();
         (slot.input_shape, slot.placed, slot.began) = (None, Some(now), None);
@@ -614,28 +468,29 @@ impl<J: Job> State<J> {
                     slot.rows.len() < rows.max
                         && !(first.alone || next.alone)
                         && (rows.timeout.is_some() || first.group == next.group)
-                        && slot.input_shape == Some(next.job.spec().input_shape)
+                        && slot.input_shape == Some(next.job.runs.client.spec.input_shape)
                 }
             };
             if !fits {
                 break;
             }
             let Some(next) = self.pending.pop_front() else { break };
-            if !next.job.permit().begin() {
-                withdrawn.push(next.job);
+            if !next.job.runs.permit.begin() {
+                withdrawn.push(next);
                 continue;
             }
-            next.client.n_running.fetch_add(1, Ordering::AcqRel);
-            slot.input_shape = Some(next.job.spec().input_shape);
-            slot.rows.push(Row::new(next.job, next.client, next.group, next.order, next.submitted, next.alone));
+            let client = &next.job.runs.client;
+            client.n_running.fetch_add(1, Ordering::AcqRel);
+            slot.input_shape = Some(client.spec.input_shape);
+            slot.rows.push(next);
         }
         !slot.rows.is_empty()
     }
 }
 
-impl<J: Job> Worker<J> {
+impl Worker {
     fn start(&self) -> Result<()> {
-        let span = self.slot.lock().unwrap().rows.first().map(|row| row.job.span().clone());
+        let span = self.slot.lock().unwrap().rows.first().map(|row| row.job.runs.span.clone());
         let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
@@ -653,12 +508,13 @@ impl<J: Job> Worker<J> {
         let slot = self.slot.lock().unwrap();
         let n_rows = slot.rows.len() as u32;
         for (place, row) in slot.rows.iter().enumerate() {
-            let is_first = !slot.rows[..place].iter().any(|other| Arc::ptr_eq(&other.client, &row.client));
-            if !is_first {
+            let client = &row.job.runs.client;
+            let is_own = |row: &&Row| row.job.is_of(client);
+            if slot.rows[..place].iter().any(|row| is_own(&row)) {
                 continue;
             }
-            let n_own = slot.rows[place..].iter().filter(|other| Arc::ptr_eq(&other.client, &row.client)).count() as u32;
-            let mut stats = row.client.stats.lock().unwrap();
+            let n_own = slot.rows[place..].iter().filter(is_own).count() as u32;
+            let mut stats = client.stats.lock().unwrap();
             stats.n_runs += 1;
             stats.n_failed += u64::from(failed);
             stats.n_rows += u64::from(n_own);
@@ -677,17 +533,12 @@ impl<J: Job> Worker<J> {
 }
 
 /// Tells the owner. A panic of the owner's closure must not cost the stage the request, or the other owners their results.
-fn deliver<J: Job>(job: J, ended: Result<()>) {
+fn deliver(mut job: Job, ended: Result<()>) {
     let was_telling = IS_TELLING.replace(true);
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.deliver(ended))).is_err() {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || job.end(ended))).is_err() {
         tracing::error!("the closure that takes a result panicked");
     }
     IS_TELLING.set(was_telling);
-}
-
-/// The error of a job that never ran.
-pub(super) fn stopped() -> Error {
-    Error::new(ErrorKind::Stopped, "the stage was stopped before it got to this frame")
 }
 
 #[cfg(test)]
@@ -696,60 +547,53 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::StageOptions;
-    use crate::frame::{PixelFormat, Size};
+    use crate::frame::{Frame, PixelFormat, Size};
+    use crate::job::{FrameRuns, Picture};
     use crate::spec::load_model;
+    use crate::vision::decode::{Decoder, Output};
+    use crate::{ModelSpec, Permit, StageOptions, StageResults};
 
-    /// A job that panics where it is told to.
-    struct Picture {
-        frame: Frame,
-        spec: Arc<ModelSpec>,
-        permit: Arc<Permit>,
+    /// Sees that it gets the outputs of one row, or panics.
+    #[derive(Debug)]
+    struct OneRow {
         panics: bool,
-        sender: mpsc::Sender<Result<()>>,
     }
 
-    impl Job for Picture {
-        type Scratch = ();
-
-        fn frame(&self) -> &Frame {
-            &self.frame
+    impl Decoder for OneRow {
+        fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> roiflow_tensor::Result<u32> {
+            Ok(0)
         }
 
-        fn frame_number(&self) -> u64 {
-            0
-        }
-
-        fn span(&self) -> &tracing::Span {
-            static NONE: std::sync::LazyLock<tracing::Span> = std::sync::LazyLock::new(tracing::Span::none);
-            &NONE
-        }
-
-        fn permit(&self) -> &Permit {
-            &self.permit
-        }
-
-        fn spec(&self) -> &Arc<ModelSpec> {
-            &self.spec
-        }
-
-        fn decode(&mut self, outputs: &[Output<'_>], _: &Transform, (): &mut ()) -> Result<()> {
+        fn decode(&self, outputs: &[Output<'_>], _input: Size, _results: &mut Results) -> roiflow_tensor::Result<()> {
             assert!(!self.panics, "in the decoder");
             assert_eq!((outputs.len(), outputs[0].shape, outputs[0].data.len()), (1, &[1, 4][..], 4), "a row");
             Ok(())
         }
+    }
 
-        fn deliver(self, ended: Result<()>) {
-            self.sender.send(ended).unwrap();
-        }
+    fn color() -> (CompiledModel, ModelSpec) {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        load_model(&StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap()
+    }
+
+    /// A client whose decoder looks at its rows, or panics.
+    fn client(queue: &Queue, spec: &ModelSpec, panics: bool) -> Arc<Client> {
+        let mut spec = spec.clone();
+        spec.heads[0].decoder = Arc::new(OneRow { panics });
+        Client::new(spec, Scheduling::Throughput, queue.device.clone())
+    }
+
+    /// A job, and what takes its end.
+    fn job(client: &Arc<Client>, sender: &mpsc::Sender<Result<()>>) -> Job {
+        let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
+        let (permit, sender) = (Permit::now(), sender.clone());
+        let done = move |results: StageResults| sender.send(results.into_result().map(drop)).unwrap();
+        Job::new(Picture::whole(frame), FrameRuns::new(client.clone(), 0, permit, 1, StageResults::default(), done))
     }
 
     #[test]
     fn copies_are_compiled_when_jobs_wait_and_work_goes_on_without_them() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
-        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
-        let (model, spec) = load_model(&options).unwrap();
-        let (spec, frame) = (Arc::new(spec), Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap());
+        let (model, spec) = color();
         for fails in [false, true] {
             let (said, compiled) = mpsc::channel();
             let another = model.clone();
@@ -758,17 +602,11 @@ mod tests {
                 if fails { Err(Error::new(ErrorKind::Device, "no memory")) } else { Ok(another.clone()) }
             });
             let copies = Copies { first: model.clone(), n_requests: 2, compile_another: Some(compile_another) };
-            let queue = Queue::<Picture>::new(copies, Rows { max: 1, timeout: None }, false, true).unwrap();
-            let client = Client::new(&queue, Scheduling::Throughput);
+            let queue = Queue::new(copies, Rows { max: 1, timeout: None }, false, true).unwrap();
+            let client = client(&queue, &spec, false);
             let (sender, receiver) = mpsc::channel();
             let run = |n_jobs: usize| {
-                client.submit((0..n_jobs).map(|_| Picture {
-                    frame: frame.clone(),
-                    spec: spec.clone(),
-                    permit: Permit::new(Instant::now(), None),
-                    panics: false,
-                    sender: sender.clone(),
-                }));
+                queue.submit((0..n_jobs).map(|_| job(&client, &sender)), false);
                 (0..n_jobs).for_each(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap());
             };
             run(1);
@@ -780,34 +618,23 @@ mod tests {
             assert_eq!(queue.state.lock().unwrap().workers.len(), if fails { 1 } else { 2 });
             run(3);
             assert!(compiled.try_recv().is_err(), "all that were wanted are there, or never will be");
-            drop(client);
+            queue.leave(&client);
             queue.close();
         }
     }
 
     #[test]
     fn a_panic_in_the_decoder_is_the_error_of_that_job_alone() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
-        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
-        let (model, spec) = load_model(&options).unwrap();
-        let spec = Arc::new(spec);
-        let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
+        let (model, spec) = color();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
-            let queue =
-                Queue::<Picture>::new(Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false, true).unwrap();
-            let client = Client::new(&queue, Scheduling::Throughput);
+            let queue = Queue::new(Copies { n_requests: 1, ..Copies::one(model.clone()) }, Rows { max, timeout }, false, true).unwrap();
+            let clients = [false, true, false].map(|panics| client(&queue, &spec, panics));
             let (sender, receiver) = mpsc::channel();
-            client.submit((0..3).map(|n| Picture {
-                frame: frame.clone(),
-                spec: spec.clone(),
-                permit: Permit::new(Instant::now(), None),
-                panics: n == 1,
-                sender: sender.clone(),
-            }));
+            queue.submit(clients.iter().map(|client| job(client, &sender)), false);
             let results: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
             assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Panic);
             assert!(matches!((&results[0], &results[2]), (Ok(()), Ok(()))), "{results:?}");
-            drop(client);
+            clients.iter().for_each(|client| queue.leave(client));
             queue.close();
         }
     }

@@ -1,24 +1,22 @@
 //! Compiled models with their requests, shared by all stages of an engine that ask for the same.
 //!
-//! What counts as the same is what the compiled model and its requests are made of: [`Settings`]. How a picture becomes an input, how
-//! outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them along. The register holds
-//! instances weakly; the last stage that goes frees the model on its own thread, before its drop returns.
+//! What counts as the same is what the compiled model and its requests are made of, [`Settings`], and what the stage does, [`Role`]. How a
+//! picture becomes an input, how outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them
+//! along. The register holds instances weakly; the last stage that goes frees the model on its own thread, before its drop returns.
 //!
 //! Who loads holds the lock of the instance's place only, so that a model is compiled once however many ask for it at the same
 //! time, and others load meanwhile.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use super::copies::Copies;
-use super::dispatch::{Job, Queue, Rows};
+use super::dispatch::{Queue, Rows};
 use super::spec::{DEFAULT_DEVICE, with_described_size};
-use super::{ModelSpec, Permit, StageOptions};
-use crate::frame::{Frame, PixelFormat, Size};
+use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
 
 /// The most regions of one frame that run in one call where nobody says how many.
@@ -38,36 +36,38 @@ pub enum Sharing {
     Named(String),
 }
 
-/// A compiled model, its requests and the jobs of all who share it.
-pub(super) struct Instance<J: Job> {
-    pub(super) queue: Arc<Queue<J>>,
-    pub(super) model: CompiledModel,
-    /// What the file says of it, for one row.
-    pub(super) info: ModelInfo,
-    made_of: Settings,
-    warmed_up: Mutex<Option<Duration>>,
+/// What a stage does with its model. Stages that do different things do not share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    Detector,
+    /// Of regions, of which a frame may have several.
+    Classifier,
+    ClassifierOfFrames,
 }
 
-impl<J: Job> Instance<J> {
-    /// How long a run takes that waits for no other: that of the second of two on a black frame, for the first pays for what engines make
-    /// lazily. Measured once for all who share the model.
-    pub(super) fn warm_up(&self, size: Size, run: impl Fn(&Frame, &Arc<Permit>) -> Result<()>) -> Result<Duration> {
-        let mut warmed_up = self.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(took) = *warmed_up {
-            return Ok(took);
-        }
-        let frame = Frame::from_packed(PixelFormat::Rgb, size, &vec![0; size.width as usize * size.height as usize * 3])?;
-        let mut took = Duration::ZERO;
-        for _ in 0..2 {
-            let permit = Permit::new(Instant::now(), None);
-            run(&frame, &permit)?;
-            took = permit.arrived().elapsed().saturating_sub(permit.waited().unwrap_or_default());
-        }
-        Ok(*warmed_up.insert(took))
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Detector => "detector",
+            Self::Classifier => "classifier",
+            Self::ClassifierOfFrames => "classifier of frames",
+        })
     }
 }
 
-impl<J: Job> Drop for Instance<J> {
+/// A compiled model, its requests and the jobs of all who share it.
+pub(super) struct Instance {
+    pub(super) queue: Arc<Queue>,
+    pub(super) model: CompiledModel,
+    /// What the file says of it, for one row.
+    pub(super) info: ModelInfo,
+    /// How long a run takes, once that was measured.
+    pub(super) warmed_up: Mutex<Option<Duration>>,
+    role: Role,
+    made_of: Settings,
+}
+
+impl Drop for Instance {
     fn drop(&mut self) {
         self.queue.close();
     }
@@ -147,13 +147,12 @@ impl Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Those of another task have other jobs.
-    Alike(&'static str, Settings),
+    Alike(Role, Settings),
     Named(String),
 }
 
-/// Where one instance is, if it is, with its task; locked while it is made.
-type Place = Arc<Mutex<Option<(&'static str, Weak<dyn Any + Send + Sync>)>>>;
+/// Where one instance is, if it is; locked while it is made.
+type Place = Arc<Mutex<Weak<Instance>>>;
 
 /// The compiled models of an engine.
 #[derive(Default)]
@@ -163,28 +162,24 @@ fn place(instances: &Instances, key: Key) -> Place {
     let mut places = instances.0.lock().unwrap();
     places.retain(|_, place| {
         // Who loads holds a share of it.
-        Arc::strong_count(place) > 1
-            || place.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|(_, instance)| instance.strong_count() > 0)
+        Arc::strong_count(place) > 1 || place.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
     });
     places.entry(key).or_default().clone()
 }
 
-/// The instance that these options ask for: one that is there, or a new one. `task` says what its jobs are; `runs_regions` that a
-/// frame may have several of them.
-pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_regions: bool) -> Result<Arc<Instance<J>>> {
+/// The instance that these options ask for: one that is there, or a new one.
+pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instance>> {
     let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
-    let compile = |settings| make::<J>(&core, options, settings, runs_regions);
+    let compile = |settings| make(&core, options, settings, role);
     let (key, name) = match &options.sharing {
         Sharing::Nobody => return compile(settings).map(Arc::new),
-        Sharing::Alike => (Key::Alike(task, settings.clone().filled_in()), None),
+        Sharing::Alike => (Key::Alike(role, settings.clone().filled_in()), None),
         Sharing::Named(name) => (Key::Named(name.clone()), Some(name)),
     };
     let place = place(options.engine.instances(), key);
     let mut held = place.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((its_task, there)) = &*held
-        && let Some(there) = there.upgrade()
-    {
+    if let Some(there) = held.upgrade() {
         let wrong = |why: String| {
             let name = name.map_or("", String::as_str);
             Error::new(
@@ -194,23 +189,23 @@ pub(super) fn instance<J: Job>(options: &StageOptions, task: &'static str, runs_
                 ),
             )
         };
-        let Ok(there) = there.downcast::<Instance<J>>() else {
-            return Err(wrong(format!("it is a {its_task}, and here a {task}")));
-        };
+        if there.role != role {
+            return Err(wrong(format!("it is a {}, and here a {role}", there.role)));
+        }
         let found = if name.is_some() { there.made_of.contradictions(&settings) } else { Vec::new() };
         return if found.is_empty() { Ok(there) } else { Err(wrong(found.join("; "))) };
     }
     let made = Arc::new(compile(settings)?);
-    let weak: Weak<Instance<J>> = Arc::downgrade(&made);
-    *held = Some((task, weak));
+    *held = Arc::downgrade(&made);
     Ok(made)
 }
 
-fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_regions: bool) -> Result<Instance<J>> {
+fn make(core: &Core, options: &StageOptions, made_of: Settings, role: Role) -> Result<Instance> {
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = options.config()?;
     let one_by_one = Rows { max: 1, timeout: None };
+    let runs_regions = role == Role::Classifier;
     let runs_one_row = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
     let pinned = runs_one_row.then(|| with_one_row(&model)).flatten();
@@ -248,7 +243,7 @@ fn make<J: Job>(core: &Core, options: &StageOptions, made_of: Settings, runs_reg
     let model = copies.first.clone();
     let follows_pace = config.n_requests.is_none();
     let queue = Queue::new(copies, rows, runs_regions, follows_pace)?;
-    Ok(Instance { queue, model, info, made_of, warmed_up: Mutex::new(None) })
+    Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, made_of })
 }
 
 /// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.

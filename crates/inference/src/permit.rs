@@ -39,6 +39,11 @@ impl Permit {
         Arc::new(Self { state: AtomicU8::new(WAITING), arrived, begin_by, begun_ns: AtomicU64::new(0), succeeded: AtomicBool::new(false) })
     }
 
+    /// For a frame that came now; its runs may begin at any time.
+    pub fn now() -> Arc<Self> {
+        Self::new(Instant::now(), None)
+    }
+
     /// When the frame came.
     pub fn arrived(&self) -> Instant {
         self.arrived

@@ -7,17 +7,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use super::dispatch::{Job, Queue, Tally, stopped};
+use super::client::stopped;
+use super::dispatch::Queue;
+use super::job::{Job, Picture};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
-use crate::vision::decode::Output;
+use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
 /// What passes between the steps of a run.
-pub(super) struct Slot<J> {
+pub(super) struct Slot {
     /// Empty while the request is idle, and while they are decoded.
-    pub(super) rows: Vec<Row<J>>,
+    pub(super) rows: Vec<Row>,
     /// Of one of them; all have the same.
     pub(super) input_shape: Option<Shape>,
     /// When they came here, and when a thread began with them.
@@ -25,45 +27,47 @@ pub(super) struct Slot<J> {
     pub(super) began: Option<Instant>,
 }
 
-impl<J> Slot<J> {
+impl Slot {
     pub(super) fn new(max_rows: usize) -> Self {
         Self { rows: Vec::with_capacity(max_rows), input_shape: None, placed: None, began: None }
     }
 }
 
-/// A job that runs.
-pub(super) struct Row<J> {
-    pub(super) job: J,
-    pub(super) client: Arc<Tally>,
+/// A job that waits or runs.
+pub(super) struct Row {
+    pub(super) job: Job,
+    /// Jobs that came together: those of one frame.
     pub(super) group: u64,
+    /// Its place in the queue.
     pub(super) order: Instant,
     pub(super) submitted: Instant,
+    /// It runs in a call of its own: one with others failed, or a thread waits for it.
     pub(super) alone: bool,
     frame_from_input: Transform,
     /// Why this row has no result, whatever becomes of the call.
     pub(super) failed: Option<Error>,
 }
 
-impl<J> Row<J> {
-    pub(super) fn new(job: J, client: Arc<Tally>, group: u64, order: Instant, submitted: Instant, alone: bool) -> Self {
-        Self { job, client, group, order, submitted, alone, frame_from_input: Transform::IDENTITY, failed: None }
+impl Row {
+    pub(super) fn new(job: Job, group: u64, order: Instant, submitted: Instant, alone: bool) -> Self {
+        Self { job, group, order, submitted, alone, frame_from_input: Transform::IDENTITY, failed: None }
     }
 }
 
 /// Fills the input from the jobs in the slot.
-pub(super) struct JobRows<J: Job> {
-    slot: Arc<Mutex<Slot<J>>>,
-    queue: Weak<Queue<J>>,
+pub(super) struct JobRows {
+    slot: Arc<Mutex<Slot>>,
+    queue: Weak<Queue>,
     scratch: Scratch,
 }
 
-impl<J: Job> JobRows<J> {
-    pub(super) fn new(slot: Arc<Mutex<Slot<J>>>, queue: Weak<Queue<J>>) -> Self {
+impl JobRows {
+    pub(super) fn new(slot: Arc<Mutex<Slot>>, queue: Weak<Queue>) -> Self {
         Self { slot, queue, scratch: Scratch::default() }
     }
 }
 
-impl<J: Job> FillInput for JobRows<J> {
+impl FillInput for JobRows {
     fn shape(&mut self, _port: &Port) -> Result<Shape> {
         let slot = self.slot.lock().unwrap();
         let Some(of_one) = slot.input_shape else { return Err(stopped()) };
@@ -71,7 +75,7 @@ impl<J: Job> FillInput for JobRows<J> {
     }
 
     fn frame(&mut self) -> Option<u64> {
-        self.slot.lock().unwrap().rows.first().map(|row| row.job.frame_number())
+        self.slot.lock().unwrap().rows.first().map(|row| row.job.runs.frame_number)
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
@@ -83,19 +87,21 @@ impl<J: Job> FillInput for JobRows<J> {
         self.scratch.set_threads(self.queue.upgrade().map_or(1, |queue| queue.n_cores_of_a_run()));
         let mut n_filled = 0;
         for row_idx in 0..n_rows {
-            let (frame, alignment, spec) = {
+            let (frame, alignment, client) = {
                 let slot = self.slot.lock().unwrap();
                 let job = &slot.rows[row_idx].job;
-                (job.frame().clone(), job.alignment(), job.spec().clone())
+                let Picture { frame, alignment, .. } = job.picture();
+                (frame.clone(), *alignment, job.runs.client.clone())
             };
+            let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = calm("filling the input", || match alignment {
                 // What is said of such a picture is never a place in it.
                 Some(alignment) => {
-                    spec.preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
+                    preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
                     Ok(Transform::IDENTITY)
                 }
-                None => Ok(spec.preprocess.fill_into(&frame, Target::Host(input), row_idx, scratch)?),
+                None => Ok(preprocess.fill_into(&frame, Target::Host(input), row_idx, scratch)?),
             });
             drop(frame);
             match filled {
@@ -113,14 +119,14 @@ impl<J: Job> FillInput for JobRows<J> {
 }
 
 /// The step behind the device's: each job reads its row of the outputs.
-pub(super) fn decode_rows<J: Job>(slot: &Mutex<Slot<J>>, context: &RunContext<'_>, scratch: &mut J::Scratch) -> Result<()> {
+pub(super) fn decode_rows(slot: &Mutex<Slot>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let mut rows = std::mem::take(&mut slot.lock().unwrap().rows);
     let decoded = decode_each(&mut rows, context, scratch);
     slot.lock().unwrap().rows = rows;
     decoded
 }
 
-fn decode_each<J: Job>(rows: &mut [Row<J>], context: &RunContext<'_>, scratch: &mut J::Scratch) -> Result<()> {
+fn decode_each(rows: &mut [Row], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let n_rows = rows.len();
     // The shape that an output has in each row, and the values of all.
     let mut values = Vec::with_capacity(context.n_outputs());

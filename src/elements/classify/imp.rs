@@ -14,7 +14,7 @@ use crate::elements::economy::{self, Economy, EconomySettings};
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::stage::Stage;
-use crate::stages::{self, Classifier};
+use crate::stages;
 
 /// The element's inside.
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl InferenceImpl for RoiClassify {
                 None
             }
         };
-        let classifier = if objects.is_some() { Classifier::new(options) } else { Classifier::of_frames(options) }?;
+        let classifier = if objects.is_some() { stages::Stage::classifier(options) } else { stages::Stage::classifier_of_frames(options) }?;
         let counts = self.obj().upcast_ref::<Inference>().economy_counts().clone();
         let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
         Ok(Arc::new(ClassifyStage {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gst::glib;
 use gstreamer as gst;
@@ -13,14 +13,13 @@ use crate::elements::classes::{self, ClassCheck};
 use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::stage::{Done, Stage};
-use crate::frame::{Detection, Frame, FrameResults, InferenceStatus, ObjectId, Rect};
+use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages;
-use crate::stages::classifier::Classified;
-use crate::stages::{Classifier, Permit, Region, Scheduling, StageStats};
+use crate::stages::{Permit, Scheduling, StageResults, StageStats};
 
 /// See the module.
 pub(super) struct ClassifyStage {
-    pub(super) classifier: Classifier,
+    pub(super) classifier: stages::Stage,
     /// Which objects; `None`: the frame.
     pub(super) objects: Option<ObjectFilter>,
     pub(super) economy: Arc<Economy>,
@@ -33,8 +32,14 @@ pub(super) struct ClassifyStage {
 
 impl Stage for ClassifyStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
-        let Some(objects) = &self.objects else { return self.run_on_frame(frame, results, permit, done) };
         let frame_number = results.frame_number;
+        let Some(objects) = &self.objects else {
+            let finish = move |classified: StageResults| {
+                classified.add_to(&mut results);
+                done(results);
+            };
+            return self.classifier.submit(frame, frame_number, permit, finish);
+        };
         self.class_check.look(&self.element, objects.classes(), &results);
         let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
         let FramePlan { now, in_background, remembered, warning, background } = self.economy.plan(&results, objects, cut);
@@ -51,31 +56,24 @@ impl Stage for ClassifyStage {
         let remembered = if in_background.is_empty() {
             Some(remembered)
         } else {
-            let (economy, permit) = (economy.clone(), Permit::new(Instant::now(), None));
+            let (economy, permit) = (economy.clone(), Permit::now());
             let of_runs = permit.clone();
-            let finish = move |classified: Classified| economy.settle_in_background(&remembered, &classified, of_runs.has_succeeded());
-            self.classifier.submit_with(frame.clone(), frame_number, in_background, permit, Box::new(finish));
+            let finish = move |classified: StageResults| economy.settle_in_background(&remembered, &classified, of_runs.has_succeeded());
+            self.classifier.submit_regions(frame.clone(), frame_number, in_background, permit, finish);
             None
         };
         let of_frame = permit.clone();
-        let finish = move |classified: Classified| {
+        let finish = move |classified: StageResults| {
             if of_frame.withdrawal().is_some() {
                 economy.tell_later(background);
             }
             if let Some(remembered) = remembered {
                 economy.settle(&remembered, &classified);
             }
-            for (id, classification) in classified.classifications {
-                if let Some(detection) = results.detection_mut(id) {
-                    detection.classifications.push(classification);
-                }
-            }
-            if let Some((error, n_failed)) = classified.failed {
-                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
-            }
+            classified.add_to(&mut results);
             done(results);
         };
-        self.classifier.submit_with(frame, frame_number, now, permit, Box::new(finish));
+        self.classifier.submit_regions(frame, frame_number, now, permit, finish);
         let n_unaligned = self.classifier.n_unaligned();
         let n_known = self.n_unaligned.swap(n_unaligned, Ordering::Relaxed);
         if n_unaligned > n_known {
@@ -169,22 +167,6 @@ impl Stage for ClassifyStage {
 }
 
 impl ClassifyStage {
-    /// One run, on the whole frame, whatever was found in it.
-    fn run_on_frame(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
-        let frame_number = results.frame_number;
-        let (width, height) = (frame.size().width as f32, frame.size().height as f32);
-        // The id tells only the answers of one call apart, and here is one.
-        let whole = Region { id: ObjectId(0), rect: Rect { x: 0.0, y: 0.0, width, height }, keypoints: Vec::new() };
-        let finish = move |classified: Classified| {
-            results.classifications.extend(classified.classifications.into_iter().map(|(_, said)| said));
-            if let Some((error, _)) = classified.failed {
-                results.status = InferenceStatus::Failed(error.to_string().into());
-            }
-            done(results);
-        };
-        self.classifier.submit_with(frame, frame_number, [whole], permit, Box::new(finish));
-    }
-
     fn warn_of_unaligned(&self) {
         if let Some(element) = self.element.upgrade() {
             let spec = self.classifier.spec();

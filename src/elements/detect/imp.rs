@@ -13,7 +13,7 @@ use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::stage::Stage;
 use crate::elements::{policy, settings};
-use crate::stages::{self, Detector};
+use crate::stages;
 
 /// The element's inside.
 #[derive(Default)]
@@ -83,7 +83,7 @@ impl InferenceImpl for RoiDetect {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
-        let detector = Detector::new(options)?;
+        let detector = stages::Stage::detector(options)?;
         let element = self.obj().upcast_ref::<gst::Element>().downgrade();
         let stage = |detector, parents| -> stages::Result<Arc<dyn Stage>> {
             Ok(Arc::new(DetectStage { detector, parents, class_check: ClassCheck::default(), element }))

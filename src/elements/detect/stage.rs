@@ -11,15 +11,14 @@ use gstreamer as gst;
 use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::stage::{Done, Stage};
-use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, Rect};
+use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
 use crate::stages;
-use crate::stages::detector::{DetectedInRegions, Found};
 use crate::stages::labels::Labels;
-use crate::stages::{Detector, Permit, Scheduling, StageStats};
+use crate::stages::{Permit, Scheduling, StageResults, StageStats};
 
 /// See the module.
 pub(super) struct DetectStage {
-    pub(super) detector: Detector,
+    pub(super) detector: stages::Stage,
     /// In which objects it looks; `None`: in the frame.
     pub(super) parents: Option<ObjectFilter>,
     pub(super) class_check: ClassCheck,
@@ -30,35 +29,18 @@ pub(super) struct DetectStage {
 impl Stage for DetectStage {
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
-        // What is found stands behind what detectors before this one found.
-        let Some(parents) = &self.parents else {
-            let finish = move |detected: stages::Result<Found>| {
-                match detected {
-                    Ok(found) => {
-                        results.detections.extend(found.detections);
-                        results.classifications.extend(found.said);
-                    }
-                    Err(error) => results.status = InferenceStatus::Failed(error.to_string().into()),
-                }
-                done(results);
-            };
-            return self.detector.submit_with(frame, frame_number, permit, Box::new(finish));
-        };
-        self.class_check.look(&self.element, parents.classes(), &results);
-        let regions: Vec<_> = parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect();
-        let finish = move |detected: DetectedInRegions| {
-            results.detections.extend(detected.detections);
-            for (id, said) in detected.said {
-                if let Some(detection) = results.detection_mut(id) {
-                    detection.classifications.push(said);
-                }
-            }
-            if let Some((error, n_failed)) = detected.failed {
-                results.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into());
-            }
+        let regions = self.parents.as_ref().map(|parents| -> Vec<_> {
+            self.class_check.look(&self.element, parents.classes(), &results);
+            parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect()
+        });
+        let finish = move |found: StageResults| {
+            found.add_to(&mut results);
             done(results);
         };
-        self.detector.submit_regions(frame, frame_number, &regions, &permit, Box::new(finish));
+        match regions {
+            None => self.detector.submit(frame, frame_number, permit, finish),
+            Some(regions) => self.detector.submit_regions(frame, frame_number, regions, permit, finish),
+        }
     }
 
     fn leave(&self, _results: &mut FrameResults) {

@@ -1,7 +1,7 @@
 //! Cascades of real models against the answers that lie beside them.
 
 use roiflow::frame::{Outcome, Rect};
-use roiflow::stages::{Classifier, Detector, image_input};
+use roiflow::stages::{Stage, image_input};
 use roiflow::vision::{InputLayout, Preprocess, Rounding};
 use serde_json::Value;
 
@@ -90,8 +90,8 @@ fn check_faces(device: &str, name: &str, bounds: &Bounds) {
     ) else {
         return;
     };
-    let detector = Detector::new(&detector).unwrap();
-    let (gender, age) = (Classifier::new(&gender).unwrap(), Classifier::new(&age).unwrap());
+    let detector = Stage::detector(&detector).unwrap();
+    let (gender, age) = (Stage::classifier(&gender).unwrap(), Stage::classifier(&age).unwrap());
     for file in ["demo_A_face_gender_age.jsonl", "demo_A2_faces_grid.jsonl", "demo_A_images.jsonl"] {
         let Some(pictures) = pictures(file) else { return };
         let mut worst = Worst::default();
@@ -134,7 +134,7 @@ fn check_objects(device: &str, name: &str, bounds: &Bounds) {
     let scratch = Scratch::new(&format!("reference-objects-{device}-{name}"));
     let Some(options) = stage(&scratch, device, "yolox_nano_416x416.onnx", "yolox-nano.toml", bounds) else { return };
     let Some(pictures) = pictures("dev_B_yolox_imagenet_vehicle.jsonl") else { return };
-    let detector = Detector::new(&options).unwrap();
+    let detector = Stage::detector(&options).unwrap();
     let mut worst = Worst::default();
     for picture in &pictures {
         let found = detector.detect(&picture.frame).unwrap();
@@ -192,8 +192,8 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
         return;
     };
     let Some(pictures) = pictures("dev_C_omz_vehicle_attributes.jsonl") else { return };
-    let detector = Detector::new(&detector).unwrap();
-    let classifiers = [("color", Classifier::new(&color).unwrap()), ("type", Classifier::new(&kind).unwrap())];
+    let detector = Stage::detector(&detector).unwrap();
+    let classifiers = [("color", Stage::classifier(&color).unwrap()), ("type", Stage::classifier(&kind).unwrap())];
     let mut worst = Worst::default();
     for picture in &pictures {
         let found = detector.detect(&picture.frame).unwrap();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use roiflow::frame::{Detection, Outcome, Rect, Size};
-use roiflow::stages::{Classifier, Detector, StageOptions};
+use roiflow::stages::{Stage, StageOptions};
 use serde_json::{Value, json};
 
 use super::{Bounds, EXACT, Picture, U8, Worst, float, floats, pairs, stage};
@@ -64,7 +64,7 @@ fn vectors_of_persons_are_those_of_the_reference() {
 fn check_boxes(model: &str, toml: &str, threshold: f32, devices: &[&str]) {
     let stem = Path::new(model).file_stem().unwrap().to_str().unwrap();
     each_device(model, toml, devices, stem, |options, bounds, pictures, what| {
-        let detector = Detector::new(options).unwrap();
+        let detector = Stage::detector(options).unwrap();
         let mut worst = Worst::default();
         for picture in pictures {
             let size = picture.frame.size();
@@ -84,7 +84,7 @@ fn check_boxes(model: &str, toml: &str, threshold: f32, devices: &[&str]) {
 
 fn check_classes(model: &str, toml: &str, golden: &str, devices: &[&str]) {
     each_device(model, toml, devices, golden, |options, bounds, pictures, what| {
-        let classifier = Classifier::new(options).unwrap();
+        let classifier = Stage::classifier(options).unwrap();
         let mut worst = Worst::default();
         for picture in pictures {
             for expected in &picture.objects {

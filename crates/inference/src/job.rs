@@ -1,0 +1,234 @@
+//! What runs: a frame or a region of one; and how the results of a frame come together from its runs.
+//!
+//! Knows no queue and no request.
+
+use std::sync::{Arc, Mutex};
+
+use super::Permit;
+use super::client::{Client, stopped};
+use super::results::{Place, add_results};
+use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
+use crate::runtime::{Error, Result};
+use crate::vision::decode::{Output, Results};
+
+/// Results of a stage for one frame, or for regions of it. All places are in the frame's space.
+#[derive(Debug, Default)]
+pub struct StageResults {
+    /// Detections, best first. Those of a region have the region's object as their parent; the order is that of the regions.
+    pub detections: Vec<Detection>,
+    /// Classifications of the whole frame, or the outputs of a model that is described as `custom`; none that is below its threshold.
+    pub classifications: Vec<Classification>,
+    /// The same of regions, with the ID that was given with the region; in the order in which the runs ended.
+    pub of_regions: Vec<(ObjectId, Classification)>,
+    /// The first error, and how many regions failed: 0 where the whole frame did.
+    pub failed: Option<(Error, usize)>,
+}
+
+impl StageResults {
+    /// The results, if nothing failed.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn into_result(mut self) -> Result<Self> {
+        self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
+    }
+
+    /// Adds these to the results of their frame. What was classified in a region goes to the detection with its ID.
+    pub fn add_to(self, frame: &mut FrameResults) {
+        frame.detections.extend(self.detections);
+        frame.classifications.extend(self.classifications);
+        for (id, classification) in self.of_regions {
+            if let Some(detection) = frame.detection_mut(id) {
+                detection.classifications.push(classification);
+            }
+        }
+        match self.failed {
+            None => {}
+            Some((error, 0)) => frame.status = InferenceStatus::Failed(error.to_string().into()),
+            Some((error, n_failed)) => frame.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into()),
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: Error, is_region: bool) {
+        let (_, n_failed) = self.failed.get_or_insert((error, 0));
+        *n_failed += usize::from(is_region);
+    }
+}
+
+/// The runs of one frame: what they share, and their results so far.
+pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
+    pub(super) client: Arc<Client>,
+    /// In its stream, for traces.
+    pub(super) frame_number: u64,
+    pub(super) permit: Arc<Permit>,
+    /// The frame's span, in which its runs are started; for traces.
+    pub(super) span: tracing::Span,
+    gathered: Mutex<Gathered>,
+    /// Takes the results, once.
+    done: Mutex<F>,
+}
+
+struct Gathered {
+    /// Runs that have not ended.
+    n_open: usize,
+    results: StageResults,
+    /// Detections in regions, by the place of the region among those of the frame.
+    of_regions: Vec<(usize, Vec<Detection>)>,
+}
+
+impl FrameRuns {
+    /// For so many runs; `results` is what there is before them.
+    pub(super) fn new(
+        client: Arc<Client>,
+        frame_number: u64,
+        permit: Arc<Permit>,
+        n_runs: usize,
+        results: StageResults,
+        done: impl FnOnce(StageResults) + Send + 'static,
+    ) -> Arc<Self> {
+        let mut done = Some(done);
+        let done = move |results: StageResults| {
+            if let Some(done) = done.take() {
+                done(results);
+            }
+        };
+        let gathered = Mutex::new(Gathered { n_open: n_runs, results, of_regions: Vec::new() });
+        Arc::new(FrameRuns { client, frame_number, permit, span: tracing::Span::current(), gathered, done: Mutex::new(done) })
+    }
+
+    fn end(&self, region: Option<(usize, ObjectId)>, ended: Result<(Vec<Detection>, Vec<Classification>)>) {
+        let results = {
+            let Gathered { n_open, results, of_regions } = &mut *self.gathered.lock().unwrap();
+            match (ended, region) {
+                (Ok((detections, said)), None) => (results.detections, results.classifications) = (detections, said),
+                (Ok((detections, said)), Some((place, id))) => {
+                    results.of_regions.extend(said.into_iter().map(|classification| (id, classification)));
+                    if !detections.is_empty() {
+                        of_regions.push((place, detections));
+                    }
+                }
+                (Err(error), region) => results.fail(error, region.is_some()),
+            }
+            *n_open -= 1;
+            if *n_open > 0 {
+                return;
+            }
+            of_regions.sort_unstable_by_key(|(place, _)| *place);
+            results.detections.extend(of_regions.drain(..).flat_map(|(_, detections)| detections));
+            std::mem::take(results)
+        };
+        (self.done.lock().unwrap())(results);
+    }
+}
+
+/// What an input is made of.
+pub(super) struct Picture {
+    pub(super) frame: Frame,
+    /// Where it begins in the frame that was given.
+    pub(super) corner: Point,
+    /// The way from the pixels of the input to those of the frame, where keypoints are brought to their places.
+    pub(super) alignment: Option<Similarity>,
+    /// The place of the region among those of the frame, and its ID; `None`: the whole frame.
+    pub(super) region: Option<(usize, ObjectId)>,
+}
+
+impl Picture {
+    pub(super) fn whole(frame: Frame) -> Self {
+        Self { frame, corner: Point::default(), alignment: None, region: None }
+    }
+}
+
+/// One frame or region, for one row of a call. Dropped before it has run, it counts as stopped.
+pub(super) struct Job {
+    /// `None` once it is over.
+    picture: Option<Picture>,
+    pub(super) runs: Arc<FrameRuns>,
+    detections: Vec<Detection>,
+    said: Vec<Classification>,
+}
+
+impl Job {
+    pub(super) fn new(picture: Picture, runs: Arc<FrameRuns>) -> Self {
+        Self { picture: Some(picture), runs, detections: Vec::new(), said: Vec::new() }
+    }
+
+    pub(super) fn picture(&self) -> &Picture {
+        self.picture.as_ref().expect("only the end takes it")
+    }
+
+    pub(super) fn is_of(&self, client: &Arc<Client>) -> bool {
+        Arc::ptr_eq(&self.runs.client, client)
+    }
+
+    /// Reads the outputs of its row, and keeps the results.
+    pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
+        let &Picture { corner, alignment, region, .. } = self.picture();
+        let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
+        let place = Place { frame_from_input, alignment, parent: region.map(|(_, id)| id) };
+        let (detections, said, Client { spec, check, .. }) = (&mut self.detections, &mut self.said, &*self.runs.client);
+        check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &place, detections, said))
+    }
+
+    /// Releases the frame's memory, then adds what was kept, or the error, to the results of the frame.
+    pub(super) fn end(&mut self, ended: Result<()>) {
+        let Some(Picture { frame, region, .. }) = self.picture.take() else { return };
+        // First, so that the buffer under it is writable when the owner of the frame gets the results.
+        drop(frame);
+        let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.said));
+        self.runs.end(region, ended.map(|()| found));
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end(Err(stopped()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::frame::{Outcome, Rect};
+    use crate::spec::load_model;
+    use crate::{Scheduling, StageOptions};
+
+    #[test]
+    fn results_of_regions_are_told_once_in_the_order_of_the_regions() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
+        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
+        let (_, spec) = load_model(&options).unwrap();
+        let client = Client::new(spec, Scheduling::Throughput, "CPU".to_owned());
+        let (sender, receiver) = mpsc::channel();
+        let done = move |results| sender.send(results).unwrap();
+        let runs = FrameRuns::new(client, 0, Permit::now(), 3, StageResults::default(), done);
+        let rect = Rect { x: 0.0, y: 0.0, width: 1.0, height: 1.0 };
+        let detection = |id: i32| Detection {
+            id: ObjectId(id),
+            track: None,
+            track_state: None,
+            parent: None,
+            rect,
+            keypoints: Vec::new(),
+            confidence: 1.0,
+            label_id: 0,
+            label: None,
+            classifications: Vec::new(),
+        };
+        let said = |value| Classification { name: "of".into(), model: "this".into(), outcome: Outcome::Value(value) };
+        runs.end(Some((2, ObjectId(7))), Ok((vec![detection(20), detection(21)], vec![said(2.0)])));
+        runs.end(Some((1, ObjectId(8))), Err(stopped()));
+        assert!(receiver.try_recv().is_err(), "one region runs");
+        runs.end(Some((0, ObjectId(9))), Ok((vec![detection(0)], vec![said(0.0)])));
+        let results = receiver.try_recv().unwrap();
+        assert_eq!(results.detections, [detection(0), detection(20), detection(21)]);
+        assert_eq!(results.of_regions, [(ObjectId(7), said(2.0)), (ObjectId(9), said(0.0))], "as they ended");
+        assert_eq!(results.failed.as_ref().map(|(_, n_failed)| *n_failed), Some(1));
+        let mut frame = FrameResults { detections: vec![detection(9)], ..FrameResults::default() };
+        results.add_to(&mut frame);
+        assert_eq!(frame.detections[0].classifications, [said(0.0)]);
+        assert!(matches!(&frame.status, InferenceStatus::Failed(reason) if reason.starts_with("1 regions: ")), "{:?}", frame.status);
+    }
+}
