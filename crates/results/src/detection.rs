@@ -1,4 +1,4 @@
-//! What decoders produce and metas carry.
+//! Detections, their attributes, and all results of a frame.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,25 +6,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Geometry, PixelRect, Point, Rect, Size};
 
-/// How many ids [`ObjectId::next`] has given; of a copy of the library that is not the first one, from a later number on.
+/// Number of ids that [`ObjectId::next`] has returned, plus the offset of this copy of the library.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
-/// Names one object for the life of the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
+/// Identifies one object within the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
-    /// The first of the ids that [`ObjectId::next`] gives. Lower ones are left to others: other detectors number the regions of a frame
-    /// from 0 or 1, and trackers number their tracks from 1.
+    /// The first id of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number their tracks from
+    /// 1, so lower ids would collide with theirs.
     const FIRST: u32 = 1 << 16;
 
-    /// A new one. Wraps after two thousand million objects, long after the first ones left the stream.
+    /// Returns a new id. Wraps after about 2^31 objects.
     pub fn next() -> Self {
         Self::nth(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Makes [`ObjectId::next`] go on with ids of its own in the copy of this library of this number in the process, from 0: each has a
-    /// hundred million before it meets those of the next copy.
+    /// Reserves a separate range of ids for one of several copies of this library in a process, counted from 0. Each range has 2^27 ids.
     pub fn begin_at_copy(copy_idx: usize) {
         NEXT_ID.fetch_add((copy_idx as u32) << 27, Ordering::Relaxed);
     }
@@ -43,105 +42,105 @@ impl fmt::Display for ObjectId {
 /// One object in a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Detection {
-    /// Its name; classifications and ROI metas refer to it.
+    /// The id that classifications and ROI metas refer to.
     pub id: ObjectId,
-    /// The name under which a tracker knows the object in every frame.
+    /// The track ID: the same in every frame, given by a tracker.
     pub track: Option<ObjectId>,
-    /// What a tracker knows of the object in this frame; `None` if no tracker follows it.
+    /// The state of the track in this frame; `None` without a tracker.
     pub track_state: Option<TrackState>,
-    /// The object in whose region it was found.
+    /// The object in whose region this one was detected.
     pub parent: Option<ObjectId>,
-    /// Where, in frame space; real-valued, may reach outside the frame.
+    /// The box in pixels of the frame; real-valued, may reach outside the frame.
     pub rect: Rect,
-    /// Points of the object in frame space, in the order of the model that found it: of a face the eyes, the nose and the corners of
-    /// the mouth, each first on the left of the picture. Empty if the model has none. May lie outside the rectangle.
+    /// Keypoints in pixels of the frame, in the model's order. Faces: left eye, right eye, nose, left and right corner of the mouth, as seen in
+    /// the image. Empty if the model has none. May lie outside the box.
     pub keypoints: Vec<Point>,
-    /// 0..=1.
+    /// Confidence of the detector, in 0..=1.
     pub confidence: f32,
-    /// The class index that the model gave.
+    /// Class index of the model.
     pub label_id: u32,
-    /// The class's name, if the model has labels.
+    /// Name of the class, if the model has labels.
     pub label: Option<Arc<str>>,
-    /// What classifiers said of it, in the order in which they ran.
+    /// Attributes, in the order in which classifiers ran.
     pub classifications: Vec<Classification>,
 }
 
 impl Detection {
-    /// Takes over the track ID that another tracker gave, if the object has none yet.
+    /// Sets the track ID of another tracker, if the object has none.
     pub fn adopt_track(&mut self, track: ObjectId) {
         if self.track.is_none() {
             (self.track, self.track_state) = (Some(track), Some(TrackState::Confirmed));
         }
     }
 
-    /// Moves it to another place, and its keypoints and the geometry of its attributes with it.
+    /// Moves the box, and with it the keypoints and the geometry of the attributes.
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
         self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
         self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, rect)));
     }
 
-    /// Whether this is the same object as `earlier`: by its name, or by that of its track.
+    /// Whether this is the same object as `earlier`: equal id, or equal track ID.
     pub fn is_same_object(&self, earlier: &Self) -> bool {
         self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
     }
 }
 
-/// What a tracker knows of an object in a frame.
+/// State of a track in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackState {
-    /// Followed, but not found often enough yet to have a track ID.
+    /// Tracked, but not seen in enough frames to have a track ID.
     Tentative,
-    /// It has a track ID and was found in this frame.
+    /// Has a track ID and was detected in this frame.
     Confirmed,
-    /// It has a track ID; this frame was not inferred, and the object is carried over from an earlier frame.
+    /// Has a track ID; this frame was not inferred, and the object is carried over from an earlier frame.
     Held,
 }
 
-/// An attribute of one object, or of the whole frame: what one model said of it.
+/// An attribute of one object or of the whole frame, from one head of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
-    /// The attribute: "gender", "color"; the key in the JSON.
+    /// Name of the attribute, such as "gender"; the key in the JSON.
     pub name: Arc<str>,
-    /// The model that said it.
+    /// Name of the model.
     pub model: Arc<str>,
-    /// What it said.
+    /// Value of the attribute.
     pub outcome: Outcome,
 }
 
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// One of several classes.
+    /// One class.
     Label {
         label_id: u32,
         label: Option<Arc<str>>,
-        /// 0..=1.
+        /// In 0..=1.
         confidence: f32,
     },
-    /// Any number of several classes, the surest first.
+    /// Several classes, by descending confidence.
     Labels(Vec<ScoredLabel>),
     /// A number, such as an age in years.
     Value(f32),
-    /// Text that was read.
+    /// Recognized text.
     Text {
         text: Arc<str>,
         /// 0..=1.
         confidence: f32,
     },
-    /// Where something is in the frame, or what is at each place.
+    /// A shape in the frame, or a map of values over it.
     Geometry(Geometry),
-    /// Numbers to be used elsewhere: an embedding, or what a model gives, as it is.
+    /// An embedding, or raw outputs.
     Tensor {
-        /// The extent of each axis.
+        /// Extent of each axis.
         shape: Vec<usize>,
-        /// The values, last axis fastest.
+        /// Values in row-major order.
         data: Arc<[f32]>,
     },
 }
 
 impl Outcome {
-    /// Brings geometry to another space, see [`Geometry::map`]; everything else is the same in all of them.
+    /// Maps the coordinates of a geometry to another space, see [`Geometry::map`]. Other values have no coordinates and stay as they are.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         if let Self::Geometry(geometry) = self {
             geometry.map(to);
@@ -149,7 +148,7 @@ impl Outcome {
     }
 }
 
-/// One of several classes that a classifier saw at once.
+/// One class of a multi-label result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoredLabel {
     pub label_id: u32,
@@ -158,35 +157,35 @@ pub struct ScoredLabel {
     pub confidence: f32,
 }
 
-/// Whether inference took place on a frame.
+/// Whether a frame was inferred.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InferenceStatus {
-    /// Yes.
+    /// Inferred.
     #[default]
     Inferred,
-    /// No, on purpose, for this reason.
+    /// Passed without inference, for this reason.
     Skipped(Arc<str>),
-    /// No, because of this error.
+    /// Inference failed with this error.
     Failed(Arc<str>),
 }
 
 /// All results of one frame.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FrameResults {
-    /// The size of the frame that the rectangles refer to.
+    /// Size of the frame that the boxes refer to.
     pub size: Size,
-    /// The frame's number in its stream, from 0.
+    /// Number of the frame in its stream, from 0.
     pub frame_number: u64,
-    /// What happened to it; the worst of all stages.
+    /// The worst status of all inference stages.
     pub status: InferenceStatus,
-    /// The objects, best first.
+    /// The objects, by descending confidence.
     pub detections: Vec<Detection>,
-    /// What was said of the whole frame: what models give whose outputs are passed on as they are.
+    /// Attributes of the whole frame.
     pub classifications: Vec<Classification>,
 }
 
 impl FrameResults {
-    /// Sets the size of the frame, and brings the geometry of what was said of the whole frame to it. Detections stay where they are.
+    /// Sets the size of the frame, and scales the geometry of its attributes to it. Detections are not changed.
     pub fn set_size(&mut self, size: Size) {
         let was = std::mem::replace(&mut self.size, size);
         if was != size && was.width > 0 && was.height > 0 {

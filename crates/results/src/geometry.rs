@@ -1,82 +1,82 @@
-//! Where something is in a frame, beyond a rectangle: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Plain values in
-//! the pixels of a space, and how they get to another space.
+//! Shapes beyond boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a named space, and can be
+//! mapped to another space.
 
 use std::sync::Arc;
 
 use super::Point;
 
-/// Where something is, or what is at each place.
+/// A shape, or a map of values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Geometry {
-    /// The points of a pose, a face, a hand.
+    /// Keypoints of a pose, a face or a hand.
     Keypoints(Keypoints),
-    /// A box in any direction, as of text or in pictures from above.
+    /// A rotated box, as of text or aerial images.
     RotatedRect(RotatedRect),
-    /// Outlines; points that lie in an odd number of them are inside.
+    /// Outlines. Points inside an odd number of outlines belong to the shape (even-odd rule).
     Polygons(Vec<Vec<Point>>),
-    /// How sure it is that a place belongs to the object: 0 to 255 stand for 0 to 1, and 128 or more is inside.
+    /// Probability of each cell, 0 to 255 for 0 to 1. Cells of 128 or more belong to the object.
     Mask(Grid<u8>),
-    /// The class of each place, as of a semantic segmentation.
+    /// Class of each cell: a semantic segmentation.
     ClassMap {
         classes: Grid<u8>,
-        /// The names of the classes; may be empty.
+        /// Names of the classes; may be empty.
         labels: Arc<[Arc<str>]>,
     },
-    /// A number for each place, as of depth or heat.
+    /// A number for each cell, such as a depth or a heat map.
     ValueMap(Grid<f32>),
 }
 
-/// Points that belong together.
+/// The keypoints of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Keypoints {
     /// In the model's order.
     pub points: Vec<Keypoint>,
-    /// What they are.
+    /// Names and edges, shared by all objects of a model.
     pub skeleton: Arc<Skeleton>,
 }
 
-/// One of several points.
+/// One keypoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Keypoint {
-    /// Where it is; may lie outside the frame.
+    /// Position; may be outside the frame.
     pub point: Point,
-    /// 0..=1, if the model gives it.
+    /// Confidence in 0..=1, if the model reports it.
     pub confidence: Option<f32>,
 }
 
-/// What the points of a model are, the same for all objects.
+/// Names and edges of a model's keypoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Skeleton {
-    /// The names of the points in their order; may be empty.
+    /// Names of the keypoints, in their order; may be empty.
     pub names: Vec<Arc<str>>,
-    /// Which points are joined by a line, by their index.
+    /// Pairs of keypoint indexes that a line connects.
     pub edges: Vec<(u32, u32)>,
 }
 
-/// A rectangle in any direction.
+/// A rotated rectangle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RotatedRect {
     pub center: Point,
     pub width: f32,
     pub height: f32,
-    /// From the x axis to the side that has the width, in degrees, clockwise as one sees it (y points down).
+    /// Angle from the x axis to the side with the width, in degrees, clockwise (y points down).
     pub angle: f32,
 }
 
-/// Values at the cells of a grid that lies anywhere in the frame.
+/// Values on a grid of cells, which may lie anywhere in the frame, also rotated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid<T> {
-    /// The number of cells in a row.
+    /// Number of cells per row.
     pub columns: usize,
-    /// Row by row.
+    /// Values, row by row.
     pub values: Arc<[T]>,
-    /// The outer corners of the first cell, of the last one of its row, and of the first one of the last row: top left, top right and bottom
-    /// left of the grid before it was turned.
+    /// Top left, top right and bottom left corner of the grid, before rotation: the outer corners of its first cell, of the last cell of the
+    /// first row, and of the first cell of the last row.
     pub corners: [Point; 3],
 }
 
 impl RotatedRect {
-    /// Its corners, clockwise from the one that is top left without an angle.
+    /// The corners, clockwise from the top left corner at angle 0.
     pub fn corners(&self) -> [Point; 4] {
         let (sin, cos) = self.angle.to_radians().sin_cos();
         [(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)].map(|(x, y)| {
@@ -85,7 +85,7 @@ impl RotatedRect {
         })
     }
 
-    /// The nearest rectangle around the mapped middles of the sides: exact where angles are kept.
+    /// The rectangle through the mapped midpoints of the sides. Exact for maps that keep angles.
     fn map(&self, to: impl Fn(Point) -> Point) -> Self {
         let [top_left, top_right, bottom_right, bottom_left] = self.corners();
         let middle = |one: Point, other: Point| to(Point { x: (one.x + other.x) / 2.0, y: (one.y + other.y) / 2.0 });
@@ -102,12 +102,12 @@ impl RotatedRect {
 }
 
 impl<T> Grid<T> {
-    /// The number of rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.values.len().checked_div(self.columns).unwrap_or(0)
     }
 
-    /// The value at a place of the space in which the corners are; `None` outside of the grid.
+    /// The value at a point in the space of the corners; `None` outside the grid.
     pub fn at(&self, point: Point) -> Option<&T> {
         let [origin, right, down] = self.corners;
         let (along, across) = ((right.x - origin.x, right.y - origin.y), (down.x - origin.x, down.y - origin.y));
@@ -123,8 +123,8 @@ impl<T> Grid<T> {
 }
 
 impl Geometry {
-    /// Brings it to another space, to whose points `to` maps those of this one, lines to lines: as from the input of a model to the frame.
-    /// The values of masks and maps stay, the grid moves.
+    /// Maps all coordinates with `to`, which must map lines to lines, for example from the model's input to the frame. Masks and maps keep
+    /// their values; their grid moves.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         match self {
             Self::Keypoints(keypoints) => keypoints.points.iter_mut().for_each(|of| of.point = to(of.point)),

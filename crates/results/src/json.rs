@@ -1,6 +1,6 @@
-//! The results of one frame as one line of JSON. Pure.
+//! The results of one frame as one line of JSON.
 //!
-//! The schema is that of DL Streamer's `gvametaconvert`, so that its consumers work; what is added is added beside it:
+//! The schema is that of DL Streamer's `gvametaconvert`, with additional fields:
 //!
 //! ```json
 //! {"schema_version":2,"frame":7,"stream":"door","timestamp":280000000,"pts":1280000000,"time":"2026-01-31T12:00:00.280Z",
@@ -13,16 +13,17 @@
 //!
 //! `timestamp` is the stream time, as `gvametaconvert` writes it, and `pts` the presentation time stamp of the buffer, both in nanoseconds.
 //!
-//! `id` is the track ID, the same in every frame; null without a tracker, and until a tracker gives one. `track_state` is there where a
-//! tracker follows the object: tentative, confirmed, or held for one that is carried over to a frame without inference. `region_id` numbers
-//! the objects of a line from 1 in their order, and `parent_id` is the `region_id` of the object in which this one was found. So the same
-//! stream gives the same lines in every run, but for `time`.
+//! - `id` is the track ID, the same in every frame. It is null without a tracker, and until the tracker gives one.
+//! - `track_state` exists if a tracker follows the object: tentative, confirmed, or held on a frame without inference.
+//! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in which this one was detected.
 //!
-//! `x`, `y`, `w`, `h` are whole pixels, cut at the frame's edges; the bounding box is in parts of the frame and is not cut, and so are
-//! the `keypoints` behind the label of what has some: `[{"x":0.02,"y":0.06}, ...]`. What was said of the whole frame stands before the
-//! objects in `classifications`, which is there only then, with keys as those of an object. Objects without a pixel in the frame are
-//! left out. Numbers that JSON has no word for (NaN, infinite) are null. Geometry has keys of its own, with places in parts of the frame:
-//! `geometry` has them. Knows no GStreamer.
+//! The same stream gives the same lines in every run, except for `time`.
+//!
+//! - `x`, `y`, `w`, `h` are whole pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions of
+//!   the frame size, not clipped.
+//! - `classifications` holds attributes of the whole frame, and exists only if there are some.
+//! - Objects without a pixel in the frame are omitted. NaN and infinite numbers are null.
+//! - The module `geometry` lists the keys of masks, polygons and other shapes. Their coordinates are fractions of the frame size.
 
 mod geometry;
 
@@ -38,30 +39,30 @@ use crate::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
 };
 
-/// Grows when something that is there changes its meaning; what is only added does not count.
+/// Version of the schema. Grows when a field changes its meaning, not when a field is added.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// What a line says beside the results.
+/// Fields of a line that are not results.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The frame's number in its stream, from 0.
+    /// Number of the frame in its stream, from 0.
     pub frame_number: u64,
-    /// The stream's name.
+    /// Name of the stream.
     pub stream_id: Option<&'a str>,
-    /// Where the stream comes from; without credentials, see [`crate::redaction`].
+    /// Origin of the stream, without credentials: see [`crate::redaction`].
     pub source: Option<&'a str>,
-    /// The frame's stream time in nanoseconds.
+    /// Stream time in nanoseconds.
     pub timestamp_ns: Option<u64>,
-    /// The buffer's presentation time stamp in nanoseconds.
+    /// Presentation time stamp in nanoseconds.
     pub pts_ns: Option<u64>,
-    /// When the frame was taken, or else written down.
+    /// Capture time of the frame, or else the current time.
     pub time: SystemTime,
 }
 
-/// Appends the line, its end included, to `line`.
+/// Appends one line of JSON and a line feed to `line`.
 ///
 /// # Errors
-/// None that is known of: every value has a form in JSON.
+/// No error is known: every value can be written as JSON.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
     let frame = Frame {
@@ -86,7 +87,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the line of these results has an object, or says something of the frame.
+/// Whether these results have an object with a pixel in the frame, or an attribute of the frame.
 pub fn has_results(results: &FrameResults) -> bool {
     objects(results).next().is_some() || !results.classifications.is_empty()
 }
@@ -138,7 +139,7 @@ struct BoundingBox {
     y_max: f32,
 }
 
-/// In parts of a frame of this size.
+/// Fractions of the frame size.
 struct Points<'a>(&'a [Point], Size);
 
 impl Points<'_> {
@@ -225,7 +226,7 @@ struct Object<'a> {
     region_ids: &'a HashMap<ObjectId, u32>,
 }
 
-/// The keys of an object that are not those of classifiers.
+/// Keys of an object that are not names of classifiers.
 const KEYS: [&str; 10] = ["x", "y", "w", "h", "id", "track_state", "region_id", "parent_id", "roi_type", "detection"];
 
 impl Serialize for Object<'_> {
@@ -257,7 +258,7 @@ impl Serialize for Object<'_> {
     }
 }
 
-/// What was said of the whole frame, a key for each.
+/// Attributes of the whole frame, one key for each.
 struct Classifications<'a>(&'a [Classification], Size);
 
 impl Classifications<'_> {
@@ -274,7 +275,7 @@ impl Serialize for Classifications<'_> {
     }
 }
 
-/// A key for each, beside those that are taken already.
+/// One key for each attribute, distinct from the keys that are in use.
 fn serialize_classifications<M: SerializeMap>(
     map: &mut M,
     classifications: &[Classification],
@@ -308,7 +309,7 @@ fn serialize_classifications<M: SerializeMap>(
     Ok(())
 }
 
-/// The classifier's name; with a number behind it if the object has that key already, for a key twice is no JSON that anybody reads.
+/// The classifier's name, with a number appended if the object has that key already: readers of JSON reject or lose duplicate keys.
 fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
     let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
@@ -345,7 +346,7 @@ fn inference(status: &InferenceStatus) -> Inference<'_> {
     }
 }
 
-/// UTC to the millisecond, as RFC 3339 has it. Times outside of the years 1970 to 9999 are taken for the nearest one inside.
+/// UTC in RFC 3339, to the millisecond. Clamped to the years 1970 to 9999.
 fn rfc3339(time: SystemTime) -> String {
     const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST_SECOND)).to_string()

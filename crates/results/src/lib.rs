@@ -1,7 +1,7 @@
-//! What was found in a frame, and where. Plain values.
+//! Results of video analytics: boxes and other geometry, detections, attributes. Plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]; [`json`] is the form of the results of a
-//! frame for other programs; [`redaction`] hides credentials in any text.
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line of
+//! JSON. [`redaction`] hides credentials in any text.
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 

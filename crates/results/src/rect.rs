@@ -12,7 +12,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// A size.
+    /// Makes a size.
     pub const fn new(width: u32, height: u32) -> Self {
         Self { width, height }
     }
@@ -32,14 +32,14 @@ pub struct Point {
 }
 
 impl Point {
-    /// The point at the same place in a rectangle, after that moved and grew from `was` to `is`; it only moves if `was` has no extent.
+    /// The point at the same relative position after a rectangle changed from `was` to `is`; only translated if `was` has no extent.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Point {
         let Rect { x, y, .. } = Rect { x: self.x, y: self.y, width: 0.0, height: 0.0 }.moved_with(was, is);
         Point { x, y }
     }
 }
 
-/// A rectangle with real-valued edges, as detectors give it; may reach outside the frame.
+/// A rectangle with real-valued edges; may reach outside the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rect {
     pub x: f32,
@@ -88,9 +88,9 @@ impl Rect {
         if union > 0.0 { intersection / union } else { 0.0 }
     }
 
-    /// The pixels that this rectangle means in a frame: edges rounded half up, cut at the frame's edges.
+    /// The pixels of this rectangle in a frame: edges are rounded half up and clipped to the frame.
     ///
-    /// `None` if it is not proper, or lies outside the frame. A proper rectangle that touches the frame gives at least 1x1.
+    /// `None` if the rectangle is not valid or outside the frame. A valid rectangle that touches the frame has at least 1x1 pixels.
     pub fn to_pixels(&self, frame: Size) -> Option<PixelRect> {
         if frame.width == 0
             || frame.height == 0
@@ -120,8 +120,8 @@ impl Rect {
         Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
     }
 
-    /// The rectangle at the same place in another one, after that moved and grew from `was` to `is`; it only moves if `was` has
-    /// no extent.
+    /// The rectangle at the same relative position after another one changed from `was` to `is`; only translated if `was` has no
+    /// extent.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Rect {
         let scale = |was: f32, is: f32| if was > 0.0 { is / was } else { 1.0 };
         let (sx, sy) = (scale(was.width, is.width), scale(was.height, is.height));

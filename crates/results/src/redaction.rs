@@ -3,8 +3,8 @@
 //! [`redact`] hides what looks like a credential in the address of an input, whether or not the address is a valid URI.
 //! [`Secrets`] remembers the credentials of an input and hides them in any other text, such as an error that quotes the address.
 //!
-//! When in doubt, more is hidden: a password may hold `/`, `?`, `#` and `@` although it should be percent-encoded there. An
-//! address that is shown shorter than it is costs less than a password that is shown. A parser of valid URIs (the crate `url`) would not do: it
+//! When in doubt, more is hidden: users write passwords with `/`, `?`, `#` and `@` that are not percent-encoded. Hiding too much of an address is
+//! better than showing a password. A parser of valid URIs (the crate `url`) would not do: it
 //! refuses such an address, or takes a part of the password for the host or the path. Knows no files, no GStreamer.
 
 use std::borrow::Cow;
@@ -64,7 +64,7 @@ const AFTER_UNDERSCORE: [&str; 8] = ["user=", "usr=", "password=", "passwd=", "p
 
 /// The address of an input without its credentials: `rtsp://***@host/path?token=***`. Text without credentials stays what it is.
 ///
-/// The name of a local file is not an address: do not redact it.
+/// Do not redact names of local files: they are not addresses.
 pub fn redact(address: &str) -> Cow<'_, str> {
     let hidden = hidden(address);
     if hidden.is_empty() {

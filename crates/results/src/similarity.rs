@@ -1,8 +1,8 @@
-//! Turning, scaling and moving between two named spaces, and the one that brings points closest to others.
+//! Similarity transforms (rotation, uniform scale, translation) between two named spaces, and their least-squares estimation.
 
 use super::Point;
 
-/// Maps points of one space to another, angles and proportions kept: `x' = a x - b y + c`, `y' = b x + a y + d`.
+/// A similarity transform: keeps angles and proportions. `x' = a x - b y + c`, `y' = b x + a y + d`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Similarity {
     a: f64,
@@ -12,10 +12,9 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// The one that brings `points`, as many as `targets`, as close to these as can be: with the least sum of squared distances (Umeyama
-    /// 1991; in the plane a linear equation).
+    /// The transform that maps `points` to `targets`, of equal number, with the least sum of squared distances (Umeyama 1991).
     ///
-    /// `None` if there are fewer than two, some are not finite, or all of either lie in one place.
+    /// `None` for fewer than two points, for numbers that are not finite, and if all points or all targets coincide.
     pub fn estimate(points: &[Point], targets: &[Point]) -> Option<Self> {
         if points.len() != targets.len() || points.len() < 2 {
             return None;
@@ -45,7 +44,7 @@ impl Similarity {
         (self.a * x - self.b * y + self.c, self.b * x + self.a * y + self.d)
     }
 
-    /// The way back.
+    /// The inverse.
     #[must_use]
     pub fn invert(&self) -> Self {
         let square = self.a * self.a + self.b * self.b;

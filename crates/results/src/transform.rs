@@ -1,14 +1,14 @@
-//! Scale, offset and quarter turns between two named spaces.
+//! Axis-aligned transforms (scale, offset, quarter turns) between two named spaces.
 
 use super::{Point, Rect};
 
-/// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis; where the axes are swapped, x of the
-/// target comes of y of the source, and y of x.
+/// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis. With swapped axes, x of the target is
+/// computed from y of the source, and y from x.
 ///
-/// Values are named by their spaces, so that names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
+/// Variables are named after their spaces, so that the names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transform {
-    /// Of the target's x and y; negative where that runs the other way.
+    /// Scale of the target's x and y; negative for a mirrored axis.
     pub scale: (f32, f32),
     pub offset: (f32, f32),
     pub swaps_axes: bool,
@@ -21,7 +21,7 @@ impl Default for Transform {
 }
 
 impl Transform {
-    /// Leaves everything where it is.
+    /// The identity.
     pub const IDENTITY: Transform = Transform { scale: (1.0, 1.0), offset: (0.0, 0.0), swaps_axes: false };
 
     /// The rectangle in the target space.
@@ -29,7 +29,7 @@ impl Transform {
         let corner = self.apply_to_point(Point { x: rect.x, y: rect.y });
         let (width, height) = if self.swaps_axes { (rect.height, rect.width) } else { (rect.width, rect.height) };
         let (width, height) = (width * self.scale.0, height * self.scale.1);
-        // Where an axis runs the other way, the corner that was the first is the last one.
+        // On a mirrored axis the first corner becomes the last one.
         let first = |corner: f32, extent: f32, scale: f32| if scale < 0.0 { (corner + extent, -extent) } else { (corner, extent) };
         let ((x, width), (y, height)) = (first(corner.x, width, self.scale.0), first(corner.y, height, self.scale.1));
         Rect { x, y, width, height }
@@ -41,7 +41,7 @@ impl Transform {
         Point { x: x * self.scale.0 + self.offset.0, y: y * self.scale.1 + self.offset.1 }
     }
 
-    /// The way back.
+    /// The inverse.
     pub fn invert(&self) -> Transform {
         let scale = (1.0 / self.scale.0, 1.0 / self.scale.1);
         let offset = (-self.offset.0 * scale.0, -self.offset.1 * scale.1);
@@ -51,7 +51,7 @@ impl Transform {
         Transform { scale, offset, swaps_axes: false }
     }
 
-    /// First this, then a move by `(x, y)` in the target space, as from a region to the frame it lies in.
+    /// This transform, followed by a translation by `(x, y)` in the target space, for example from a region to its frame.
     pub fn then_move(&self, x: f32, y: f32) -> Transform {
         Transform { offset: (self.offset.0 + x, self.offset.1 + y), ..*self }
     }

@@ -1,11 +1,11 @@
-//! Geometry in JSON. Places are in parts of the frame, as the bounding boxes are.
+//! Geometry in JSON. Coordinates are fractions of the frame size, as those of bounding boxes.
 //!
 //! | geometry | keys |
 //! |---|---|
 //! | keypoints | `keypoints`: `x`, `y`, and `name` and `confidence` where there are some; `skeleton`: pairs of indexes that a line joins |
-//! | rotated box | `corners`: four, clockwise from the one that is top left without an angle; `angle`: degrees, clockwise |
+//! | rotated box | `corners`: four, clockwise from the top left corner at angle 0; `angle`: degrees, clockwise |
 //! | polygons | `polygons`: lists of `x` and `y` |
-//! | mask | `corners`: top left, top right, bottom left; `columns`, `rows`; `runs`: numbers of cells outside and inside by turns, row by row |
+//! | mask | `corners`: top left, top right, bottom left; `columns`, `rows`; `runs`: alternating numbers of cells outside and inside, row by row |
 //! | map of classes | `corners`, `columns`, `rows`; `class_runs`: pairs of a class and a number of cells; `labels` |
 //! | map of numbers | `corners`, `columns`, `rows`, `values` |
 
@@ -14,7 +14,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use crate::{Geometry, Grid, Keypoint, Point, Size};
 
-/// A geometry in a frame of this size: its keys, to be flattened into the object of its attribute.
+/// A geometry in a frame of this size; its keys are flattened into the object of its attribute.
 pub(super) struct Placed<'a> {
     pub(super) of: &'a Geometry,
     pub(super) size: Size,
@@ -46,7 +46,7 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
         }
         Geometry::Mask(mask) => {
             serialize_grid(map, mask, size)?;
-            // Runs of cells outside and inside by turns, beginning with those outside.
+            // Alternating runs of cells, starting with cells outside.
             let mut runs = Vec::new();
             let (mut is_inside, mut n_cells) = (false, 0_usize);
             for value in mask.values.iter() {
