@@ -25,7 +25,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// All of them, in the order of declaration.
+    /// All types, in the order of declaration.
     pub const ALL: [ElementType; 13] = [
         Self::Bool,
         Self::U8,
@@ -52,7 +52,7 @@ impl ElementType {
         }
     }
 
-    /// The short name, as printed: `f32`, `u8`, `bool`.
+    /// Short name: `f32`, `u8`, `bool`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -92,7 +92,7 @@ impl FromStr for ElementType {
 }
 
 mod sealed {
-    /// How values of one type become values of another: through `f64` where either is a float, else through `i128`.
+    /// Casts between element types: through `f64` if either is a float, otherwise through `i128`.
     pub trait Sealed: Sized {
         const IS_FLOAT: bool;
         fn to_f64(self) -> f64;
@@ -102,12 +102,12 @@ mod sealed {
     }
 }
 
-/// Casts as Rust's `as` does: toward zero, saturating, NaN to 0; integers wrap; a `bool` is whether the value is not 0.
+/// Casts like Rust's `as`: toward zero, saturating, NaN to 0; integers wrap; a `bool` is true if the value is not 0.
 pub(super) fn cast<T: Element, U: Element>(value: T) -> U {
     if T::IS_FLOAT || U::IS_FLOAT { U::from_f64(value.to_f64()) } else { U::from_i128(value.to_i128()) }
 }
 
-/// A Rust type that is the element of a tensor.
+/// A Rust type of tensor elements.
 ///
 /// # Safety
 /// `TYPE.size()` is the size of `Self`, and every bit pattern for which [`Element::is_valid`] holds is a value of `Self`.
@@ -115,7 +115,7 @@ pub unsafe trait Element: Copy + Send + Sync + PartialEq + fmt::Debug + sealed::
     /// The matching element type.
     const TYPE: ElementType;
 
-    /// Whether `bytes`, whole elements, hold only values of this type. True for all but `bool`.
+    /// Whether `bytes`, a whole number of elements, are valid values. Always true, except for `bool`.
     fn is_valid(_bytes: &[u8]) -> bool {
         true
     }

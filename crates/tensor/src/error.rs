@@ -1,30 +1,30 @@
-//! What can go wrong with a tensor: an opaque error with a kind for callers and a sentence for people.
+//! Errors of tensors: a kind for programs, and a message for people.
 
 use std::fmt;
 
-/// The reason, for code that wants to react to it.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Somebody else holds a lease that excludes this access.
+    /// Another lease excludes this access.
     Busy,
     /// The element type is not the expected one.
     ElementType,
     /// Shape, strides or a region do not fit.
     Shape,
-    /// The memory may not be written, or what another process offers is not safe to map.
+    /// The memory is read-only, or memory of another process is not safe to map.
     Access,
-    /// There is not so much memory; the message names the number of bytes.
+    /// Out of memory; the message names the number of bytes.
     OutOfMemory,
-    /// The memory is a device's: the host reaches it by copying only.
+    /// The memory belongs to a device: the host can only copy it.
     Remote,
-    /// A descriptor, socket or mapping that the system refuses, or a peer that does not speak our language.
+    /// The system refused a descriptor, socket or mapping, or a peer sent something else than tensors.
     Io,
-    /// The combination is not offered.
+    /// The combination is not supported.
     Unsupported,
 }
 
-/// An error of this crate, and of the crates of frames and vision over it.
+/// The error type of this crate and of `roiflow-vision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -35,12 +35,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Makes an error; the message says what was expected and what came.
+    /// Makes an error. The message says what was expected and what was found.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The reason.
+    /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use super::{ElementType, Error, ErrorKind, Result};
 
-/// The most axes that a tensor can have. Shapes are stored inline, so that making a view allocates nothing.
+/// Maximum number of axes. Shapes are stored inline, so views need no allocation.
 pub const MAX_RANK: usize = 8;
 
 /// The extent of each axis. A scalar has no axes and one element.
@@ -16,7 +16,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of these extents.
+    /// Makes a shape of these extents.
     ///
     /// # Panics
     /// If there are more than [`MAX_RANK`].
@@ -27,11 +27,11 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// The extents from `begin` to `end`, which have the same number of axes, [`MAX_RANK`] at most.
+    /// The extents from `begin` to `end`, which have an equal number of axes, at most [`MAX_RANK`].
     #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
-        // A fixed number of turns, so that they stay in registers.
+        // A fixed number of iterations keeps the values in registers.
         for (axis, dim) in dims.iter_mut().enumerate() {
             if axis < begin.len() && axis < end.len() {
                 *dim = end[axis] - begin[axis];
@@ -78,7 +78,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Where each element lies, relative to the first one.
+/// Element type, shape and byte strides: the offset of each element from the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,
@@ -87,7 +87,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Elements without gaps, last axis fastest.
+    /// A dense layout in row-major order.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if the size in bytes overflows.
@@ -106,7 +106,7 @@ impl Layout {
         Ok(Self { shape, stride_bytes: Shape::new(&strides[..shape.len()]), element })
     }
 
-    /// Elements at the given distances in bytes.
+    /// A layout with these strides in bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] unless there is one stride per axis, each a multiple of the element's size and no smaller than
@@ -141,7 +141,7 @@ impl Layout {
         &self.shape
     }
 
-    /// The distance in bytes between neighbours along each axis.
+    /// Strides: the distance in bytes between neighbors along each axis.
     pub fn stride_bytes(&self) -> &[usize] {
         &self.stride_bytes
     }
@@ -156,12 +156,12 @@ impl Layout {
         self.shape.n_elements().expect("checked when the layout was made")
     }
 
-    /// Size of the elements alone, without gaps.
+    /// Size of the elements in bytes, without gaps.
     pub fn dense_bytes(&self) -> usize {
         self.n_elements() * self.element.size()
     }
 
-    /// From the first byte of the first element to the last byte of the last one.
+    /// Size in bytes from the first byte of the first element to the last byte of the last one, with gaps.
     pub fn extent_bytes(&self) -> usize {
         if self.n_elements() == 0 {
             return 0;
@@ -170,7 +170,7 @@ impl Layout {
         last + self.element.size()
     }
 
-    /// Whether the elements lie without gaps, last axis fastest.
+    /// Whether the layout is dense and in row-major order.
     pub fn is_dense(&self) -> bool {
         let mut inner_bytes = self.element.size();
         for axis in (0..self.shape.len()).rev() {
@@ -182,7 +182,7 @@ impl Layout {
         true
     }
 
-    /// The window from `begin` to `end` (exclusive): its layout, and the offset in bytes of its first element.
+    /// The window from `begin` to `end` (exclusive): its layout, and the byte offset of its first element.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape`.
@@ -191,7 +191,7 @@ impl Layout {
         Ok((self.with_window(begin, end), offset_bytes))
     }
 
-    /// Where [`Layout::window`] begins, in bytes, if there is such a window.
+    /// The byte offset of [`Layout::window`], if the window is valid.
     #[inline(always)]
     pub(super) fn window_offset(&self, begin: &[usize], end: &[usize]) -> Result<usize> {
         let fail = || Err(self.not_within(begin, end));
@@ -203,16 +203,15 @@ impl Layout {
             if begin > end || end > extent {
                 return fail();
             }
-            // Of an empty window, or an axis of one element, the stride may be any number: then the sum is not used, or is zero.
+            // Strides of empty windows and of axes with one element are arbitrary. The sum is then unused or zero.
             offset_bytes = offset_bytes.wrapping_add(begin.wrapping_mul(*stride_bytes));
             is_empty |= begin == end;
         }
         Ok(if is_empty { 0 } else { offset_bytes })
     }
 
-    /// The layout of a window that was found to be one. It is made of parts, and everything on the way from here to the region is
-    /// inlined: a layout that goes through memory on its way, written in words and read back in vectors, waits for its own stores,
-    /// which costs three times as much as all the rest.
+    /// The layout of a validated window. The path to the region is inlined: if the layout passes through memory, stores of words followed
+    /// by vector loads stall, which takes three times as long as everything else.
     #[inline(always)]
     pub(super) fn with_window(&self, begin: &[usize], end: &[usize]) -> Self {
         Self { shape: Shape::between(begin, end), stride_bytes: self.stride_bytes, element: self.element }
@@ -223,7 +222,7 @@ impl Layout {
         Error::new(ErrorKind::Shape, format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape))
     }
 
-    /// The same strides with another shape, as a tensor that is not dense is reshaped: no axis may grow past `limit`.
+    /// The same strides with another shape, for reshaping a tensor that is not dense. No axis may exceed `limit`.
     pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
         if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
             return Err(Error::new(ErrorKind::Shape, format!("set_shape {shape}: this tensor is a view and holds at most {limit}")));
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn windows_of_huge_strides_do_not_overflow() {
-        // An axis of one element may have any stride.
+        // The stride of an axis with one element is arbitrary.
         let huge = isize::MAX as usize & !7;
         let layout = Layout::strided(ElementType::U8, [1; MAX_RANK], &[huge; MAX_RANK]).unwrap();
         let (empty, offset_bytes) = layout.window(&[1; MAX_RANK], &[1; MAX_RANK]).unwrap();

@@ -1,11 +1,11 @@
-//! Bytes with a shape.
+//! Tensors: typed, shaped, shared memory.
 //!
-//! A [`Tensor`] is an element type, a [`Layout`] (shape and byte strides) and a share of some [`Memory`]. Clones share; a
-//! region of interest ([`Tensor::roi`]) shares too, with another shape and offset. Access goes through short-lived guards
-//! ([`View`], [`ViewMut`], [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. A lease never waits; who
-//! comes second gets [`ErrorKind::Busy`]. This is how a running request keeps others from rewriting what it reads.
+//! A [`Tensor`] is an element type, a [`Layout`] (shape and byte strides) and a reference to [`Memory`]. Clones share the memory. A region
+//! of interest ([`Tensor::roi`]) shares it with another shape and offset. Access goes through short-lived guards ([`View`], [`ViewMut`],
+//! [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. Taking a lease never blocks: a conflicting access fails with
+//! [`ErrorKind::Busy`]. This keeps the inputs of a running request unchanged.
 //!
-//! Memory may be a device's, which the host reaches by copying only ([`remote`]), or shared with other processes (`shared`).
+//! Memory may belong to a device ([`remote`]), which the host can only copy from and to, or be shared with other processes (`shared`).
 //!
 //! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`.
 //!

@@ -1,4 +1,4 @@
-//! Bounded reuse of tensor memory.
+//! A bounded pool of tensor memory.
 
 use std::sync::{Arc, Weak};
 
@@ -6,10 +6,10 @@ use super::storage::AlignedBytes;
 use super::{ElementType, Layout, Memory, Result, Shape, Tensor};
 use crate::sync::Mutex;
 
-/// Hands out tensors of one type and shape, and takes their memory back when the last share is dropped.
+/// A pool of tensors of one type and shape. Their memory returns to the pool when the last handle is dropped.
 ///
-/// Keeps at most `capacity` idle blocks; more may be out at a time, the surplus is freed on return. Does not help where a
-/// request's own tensors are used over and over: those are never reallocated anyway.
+/// Keeps at most `capacity` idle blocks; further blocks are freed when they return. Not needed for the tensors of a request, which are
+/// reused anyway.
 #[derive(Debug, Clone)]
 pub struct TensorPool {
     layout: Layout,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for AlignedBytes {
 }
 
 impl TensorPool {
-    /// A pool of dense tensors.
+    /// Makes a pool of dense tensors.
     ///
     /// # Errors
     /// If the size in bytes overflows.
@@ -38,18 +38,18 @@ impl TensorPool {
         Ok(Self { layout, idle: Arc::new(Idle { capacity, blocks: Mutex::new(Vec::with_capacity(capacity)) }) })
     }
 
-    /// A tensor; its bytes are zero or what the last user left there.
+    /// Takes a tensor. Its values are zero or those of the previous user.
     ///
     /// # Panics
-    /// If there is not so much memory, see [`TensorPool::try_take`].
+    /// If memory is exhausted; see [`TensorPool::try_take`].
     pub fn take(&self) -> Tensor {
         self.try_take().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`TensorPool::take`], for a size that comes from outside.
+    /// As [`TensorPool::take`], with an error if memory is exhausted.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`](super::ErrorKind::OutOfMemory) if there is not so much memory.
+    /// [`ErrorKind::OutOfMemory`](super::ErrorKind::OutOfMemory) if memory is exhausted.
     pub fn try_take(&self) -> Result<Tensor> {
         let block = self.idle.blocks.lock().unwrap().pop();
         let block = match block {
@@ -59,13 +59,13 @@ impl TensorPool {
         Ok(Tensor::over(Memory::pooled(block, PoolReturn(Arc::downgrade(&self.idle))), self.layout))
     }
 
-    /// Blocks that wait for their next use.
+    /// Number of idle blocks.
     pub fn n_idle(&self) -> usize {
         self.idle.blocks.lock().unwrap().len()
     }
 }
 
-/// The way back into the pool, if it still exists.
+/// Returns memory to the pool, if it still exists.
 pub(super) struct PoolReturn(Weak<Idle>);
 
 impl PoolReturn {

@@ -1,7 +1,7 @@
-//! Tensors in the memory of a device: shape and type are known here, the bytes are not. The way across is a copy.
+//! Tensors in device memory: shape and type are known to the host, the bytes are not. The host can only copy them.
 //!
-//! Such a tensor is made by a context of its device (`runtime::RemoteContext`), is cut into regions and leased as any other, and
-//! goes into and out of the requests of its own device. Whoever asks for its bytes gets [`ErrorKind::Remote`].
+//! A context of the device (`runtime::RemoteContext`) makes such tensors. They have regions and leases like host tensors, and are inputs
+//! and outputs of requests of their device. Access to their bytes fails with [`ErrorKind::Remote`].
 
 use std::any::Any;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use super::tensor::Placed;
 use super::{DeviceLease, Error, ErrorKind, Layout, Memory, MemoryKind, Result, Tensor};
 
-/// A block of a device's memory. The device implements it, and knows its own again by type: [`Tensor::in_remote`].
+/// A block of device memory, implemented by the device, which finds its own blocks by type: [`Tensor::in_remote`].
 pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
-    /// What messages call the place: "the memory of GPU.0".
+    /// The name of the memory in messages: "the memory of GPU.0".
     fn place(&self) -> &str;
 
     /// Number of bytes.
@@ -25,21 +25,21 @@ pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Copies the elements of `layout`, whose first lies at `offset_bytes`, to `target`, without gaps; returns when they are
-    /// there. The caller holds a lease, and has checked that all lies inside the block and `target` is as long as the elements.
+    /// Copies the elements of `layout`, the first at `offset_bytes`, to `target` without gaps; returns when the copy is complete. The
+    /// caller holds a lease, and has checked that the elements are inside the block and `target` has their size.
     ///
     /// # Errors
     /// If the device fails.
     fn read(&self, layout: &Layout, offset_bytes: usize, target: &mut [u8]) -> Result<()>;
 
-    /// The other way.
+    /// As [`RemoteMemory::read`], from `source` to the device.
     ///
     /// # Errors
     /// If the device fails.
     fn write(&self, layout: &Layout, offset_bytes: usize, source: &[u8]) -> Result<()>;
 }
 
-/// Where a tensor lies in a device's memory of type `T`: for the device itself.
+/// The position of a tensor in device memory of type `T`, for the device.
 #[derive(Debug, Clone)]
 pub struct InRemote<T> {
     memory: Arc<Memory>,
@@ -54,7 +54,7 @@ impl<T> InRemote<T> {
         &self.layout
     }
 
-    /// Of the first element.
+    /// Byte offset of the first element.
     pub fn offset_bytes(&self) -> usize {
         self.offset_bytes
     }
@@ -70,7 +70,7 @@ impl<T: RemoteMemory> Deref for InRemote<T> {
 }
 
 impl Tensor {
-    /// A tensor that is all of a device's memory, dense. [`Tensor::set_shape`] takes it to every shape that fits in.
+    /// A dense tensor over a whole block of device memory. [`Tensor::set_shape`] changes it to any shape that fits.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if the memory is too small.
@@ -79,29 +79,29 @@ impl Tensor {
         Ok(Self::over(memory, layout))
     }
 
-    /// Whether it lies in the memory of a device, which the host reaches by copying only.
+    /// Whether the tensor is in device memory, which the host can only copy.
     pub fn is_remote(&self) -> bool {
         self.placed().memory.as_remote().is_some()
     }
 
-    /// What kind of memory it lies in.
+    /// The kind of its memory.
     pub fn memory_kind(&self) -> MemoryKind {
         self.placed().memory.kind()
     }
 
-    /// The place of a remote tensor, for messages: "the memory of GPU.0".
+    /// The name of a remote tensor's memory, for messages: "the memory of GPU.0".
     pub fn remote_place(&self) -> Option<String> {
         self.placed().memory.as_remote().map(|remote| remote.place().to_owned())
     }
 
-    /// Where it lies, if in a device's memory of type `T`.
+    /// The position of the tensor, if it is in device memory of type `T`.
     pub fn in_remote<T: RemoteMemory>(&self) -> Option<InRemote<T>> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let remote: &dyn Any = memory.as_remote()?;
         remote.is::<T>().then(|| InRemote { memory: Arc::clone(&memory), layout, offset_bytes, kind: PhantomData })
     }
 
-    /// A lease for somebody who does not go through the host's addresses: a device, another process.
+    /// A lease for an access without host addresses: by a device or another process.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views.
@@ -109,12 +109,12 @@ impl Tensor {
         self.with_placed(|placed| placed.memory.lease_for_device(writes))
     }
 
-    /// A lease, and the layout and memory that it is on.
+    /// A lease with the layout and the memory that it covers.
     fn lease_placed(&self, writes: bool) -> Result<(DeviceLease, Placed)> {
         self.with_placed(|placed| Ok((placed.memory.lease_for_device(writes)?, placed.clone())))
     }
 
-    /// As [`Tensor::copy_to`], from the other end.
+    /// Copies from `source`: see [`Tensor::copy_to`].
     ///
     /// # Errors
     /// As there.
@@ -123,10 +123,10 @@ impl Tensor {
     }
 }
 
-/// Copies where at least one side is a device's.
+/// Copies tensors of which at least one is in device memory.
 pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
     check_equal(&source.layout(), &target.layout())?;
-    // Leases and layouts are taken together: neither side can get another shape in between.
+    // Leases and layouts are taken together, so neither side can be reshaped in between.
     match (source.is_remote(), target.is_remote()) {
         (true, false) => {
             let (_source_lease, from) = source.lease_placed(false)?;
@@ -182,7 +182,7 @@ fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Bytes for all elements, without gaps.
+/// A buffer for all elements without gaps.
 fn zeros(layout: &Layout) -> Result<Vec<u8>> {
     let n_bytes = layout.dense_bytes();
     let mut bytes = Vec::new();

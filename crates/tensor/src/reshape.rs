@@ -1,7 +1,7 @@
-//! Another shape for a tensor, by itself or together with a lease that the caller holds.
+//! Reshaping a tensor, alone or together with a lease that the caller holds.
 //!
-//! The handles of a tensor share its layout behind one lock. Layout, memory and lease change under that lock in one step, so that
-//! a lease always belongs to the layout that it comes with.
+//! The handles of a tensor share its layout behind one lock. Layout, memory and lease change in one step under that lock, so a lease always
+//! matches its layout.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::tensor::{Body, BytesMut, Placed};
 use super::{Bytes, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor, WriteLease};
 
 impl Tensor {
-    /// Gives the tensor another shape. A dense tensor keeps its memory while it is large enough and takes zeroed new memory
-    /// otherwise; regions made before keep the old one. A region can shrink, and grow back to what it was made with.
+    /// Changes the shape. A dense tensor keeps its memory if it is large enough; otherwise it gets new zeroed memory, and existing regions
+    /// keep the old one. A region can shrink, and grow back to its original shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while anybody holds a view; [`ErrorKind::Shape`] if a region would outgrow itself, or memory that is
-    /// shared or a device's would have to be left.
+    /// [`ErrorKind::Busy`] while a view exists; [`ErrorKind::Shape`] if a region would exceed its original shape, or the new shape does not
+    /// fit into shared or device memory.
     pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
         let (shape, element) = (shape.into(), self.element());
         match &mut self.body {
@@ -34,10 +34,9 @@ impl Tensor {
         Ok(())
     }
 
-    /// Gives the tensor another shape, together with the write lease on it. The lease never ends in between, so that no other
-    /// thread sees the new shape with old values.
+    /// Changes the shape under a write lease. The lease never ends in between, so no other thread sees the new shape with old values.
     ///
-    /// Without a lease the tensor is only read by others: it moves on to new memory, and the readers keep the old one.
+    /// Without a lease, other threads may read the tensor: it gets new memory, and the readers keep the old one.
     ///
     /// # Errors
     /// As [`Tensor::set_shape`]; tensor and lease are then unchanged.
@@ -68,7 +67,7 @@ impl Tensor {
                     Some(lease) => check_is_of(lease.memory(), &placed).map(|()| None)?,
                     None => match placed.memory.lease_write() {
                         Ok(write) => Some(write).filter(|_| fits),
-                        // The readers may be gone by now.
+                        // The readers may have finished meanwhile.
                         Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
                         Err(error) => return Err(error),
                     },
@@ -90,7 +89,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// As [`Tensor::reshape_leased`], for a tensor in a device's memory, which never moves.
+    /// As [`Tensor::reshape_leased`], for a tensor in device memory, which never moves.
     ///
     /// # Errors
     /// As there.
@@ -112,7 +111,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether nobody writes the tensor at the moment, and it may take other memory and leave the present one to its readers.
+    /// Whether the tensor is not being written, and may get new memory while readers keep the present one.
     #[doc(hidden)]
     pub fn may_leave_its_readers(&self) -> bool {
         matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_be_left() && !placed.memory.is_written())
@@ -120,7 +119,7 @@ impl Tensor {
 }
 
 impl Bytes {
-    /// The leased elements as a tensor: with this memory and layout, whatever becomes of the tensor that was leased.
+    /// The leased elements as a tensor with this memory and layout, independent of later reshapes of the leased tensor.
     #[doc(hidden)]
     pub fn tensor(&self) -> Tensor {
         Tensor::from_placed(Placed { memory: Arc::clone(self.memory()), layout: *self.layout(), offset_bytes: self.offset_bytes() })
@@ -162,7 +161,7 @@ fn too_small(placed: &Placed, layout: &Layout) -> Error {
     )
 }
 
-/// The lease is on the memory in which the tensor lies.
+/// Whether the lease covers the memory of the tensor.
 fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
     if Arc::ptr_eq(memory, &placed.memory) {
         return Ok(());

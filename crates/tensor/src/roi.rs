@@ -1,4 +1,4 @@
-//! A view of part of a tensor: same memory and strides, another shape and offset. Copies nothing and allocates nothing.
+//! Regions of interest: a view of a part of a tensor, with the same memory and strides. No copy, no allocation.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::tensor::{Body, Placed};
 use super::{Result, Tensor};
 
 impl Tensor {
-    /// The region from `begin` to `end` (exclusive), one coordinate per axis, as OpenVINO's ROI tensor.
+    /// The region from `begin` to `end` (exclusive), one coordinate per axis, like OpenVINO's ROI tensor.
     ///
-    /// The region shares the memory: what is written through one is seen through the other, and a lease on one is a lease on
-    /// both. It outlives the tensor it was made of.
+    /// The region shares the memory: values written through one are visible through the other, and a lease on one is a lease on both. The
+    /// region keeps the memory alive.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.

@@ -1,14 +1,14 @@
-//! Tensors in memory that processes of one host share: sealed anonymous files, whose descriptors travel over Unix sockets.
+//! Tensors in memory shared between processes: sealed anonymous files, whose descriptors are sent over Unix sockets.
 //!
-//! - *Making one* ([`Tensor::shared`]): `memfd_create`, sized once, then sealed against shrinking, growing and further seals.
-//! - *Handing it on* ([`Tensor::export`], [`SharedTensor::send`]): a descriptor of its own and the tensor's layout.
-//! - *Taking one in* ([`SharedTensor::receive`], [`SharedTensor::import`]): what the peer says is not believed. The file has to be
-//!   sealed against shrinking, else the peer could cut it off under our mapping, and the next read would kill us; and the
-//!   layout has to lie inside the file. Then what is needed of it is mapped, and nothing more.
+//! - *Creating* ([`Tensor::shared`]): `memfd_create`, sized once, then sealed against shrinking, growing and further seals.
+//! - *Exporting* ([`Tensor::export`], [`SharedTensor::send`]): a new descriptor and the tensor's layout.
+//! - *Importing* ([`SharedTensor::receive`], [`SharedTensor::import`]): the peer's claims are verified. The file must be sealed against
+//!   shrinking, because a read behind the end of a mapped file kills the process. The layout must be inside the file. Only the needed part
+//!   is mapped.
 //!
-//! A lease excludes the users of one process from each other. Between processes the order is theirs to agree on: who hands a
-//! tensor over does not write it until it has word that the other side is done. A peer that breaks this can spoil the numbers
-//! we read, nothing else: every pattern of bits is a value of the element types that may be shared, so `bool` may not.
+//! Leases exclude users within one process. Processes must agree on the order themselves: the sender does not write a tensor until the
+//! receiver has reported that it is done. A peer that breaks this rule can change the numbers that are read, nothing else: every bit
+//! pattern is a valid value of the element types that may be shared. `bool` may not be shared.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,20 +24,19 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAnci
 use super::tensor::Placed;
 use super::{ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Shape, Tensor};
 
-/// A tensor on its way to another process, or just come from one. As it stands: nothing of it is checked before
-/// [`SharedTensor::import`].
+/// A tensor that is sent to or received from another process. Nothing is verified before [`SharedTensor::import`].
 #[derive(Debug)]
 pub struct SharedTensor {
     /// The file.
     pub descriptor: OwnedFd,
     /// Element type, shape and strides.
     pub layout: Layout,
-    /// Where in the file the first element lies.
+    /// Byte offset of the first element in the file.
     pub offset_bytes: usize,
 }
 
 impl Tensor {
-    /// A dense tensor of zeros in memory that other processes may map.
+    /// A dense tensor of zeros in memory that other processes can map.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for `bool`, [`ErrorKind::Shape`] if the size overflows, [`ErrorKind::Io`] if the system has no
@@ -57,8 +56,7 @@ impl Tensor {
         Ok(Self::over(Memory::shared(mapping), layout))
     }
 
-    /// The same memory for another process: a new descriptor, and where in the file the tensor lies. A region is exported as
-    /// what it is, with its strides.
+    /// The same memory for another process: a new descriptor and the position of the tensor in the file. A region keeps its strides.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] unless the tensor was made by [`Tensor::shared`] or imported; [`ErrorKind::Io`] if there is no
@@ -75,16 +73,16 @@ impl Tensor {
         Ok(SharedTensor { descriptor, layout, offset_bytes })
     }
 
-    /// Whether [`Tensor::export`] can work.
+    /// Whether [`Tensor::export`] is possible.
     pub fn is_shared(&self) -> bool {
         self.placed().memory.as_shared().is_some()
     }
 }
 
 impl SharedTensor {
-    /// Maps it. Read-only if the file is sealed against writing, or open for reading alone.
+    /// Maps the tensor; read-only if the file is sealed against writing or opened for reading.
     ///
-    /// Each import is a mapping of its own, with leases of its own: import once, and keep the tensor.
+    /// Each import is a separate mapping with separate leases: import once, and keep the tensor.
     ///
     /// # Errors
     /// [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor does not lie inside
@@ -94,7 +92,7 @@ impl SharedTensor {
         check_element(layout.element())?;
         let seals = match rustix::fs::fcntl_get_seals(&descriptor) {
             Ok(seals) => seals,
-            // What has no seals at all: a file on a disk, a pipe.
+            // Files on a disk and pipes have no seals.
             Err(Errno::INVAL) => SealFlags::empty(),
             Err(errno) => return Err(system("import: reading the seals", errno)),
         };
@@ -107,7 +105,7 @@ impl SharedTensor {
                 ),
             ));
         }
-        // Pages of a huge-page file may be missing when they are touched, which kills as well.
+        // Huge pages may be missing when they are accessed, which also kills the process.
         let kind = rustix::fs::fstatfs(&descriptor).map_err(|errno| system("import: the file's kind", errno))?.f_type;
         if kind != TMPFS {
             let message = format!("import: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
@@ -142,10 +140,10 @@ impl SharedTensor {
         }
     }
 
-    /// Sends descriptor and layout. Blocks while the socket is full, if it is a blocking one.
+    /// Sends descriptor and layout. Blocks while a blocking socket is full.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the other end is gone.
+    /// [`ErrorKind::Io`] if the peer closed the socket.
     pub fn send(&self, socket: &UnixStream) -> Result<()> {
         let message = encode(&self.layout, self.offset_bytes);
         let descriptors = [self.descriptor.as_fd()];
@@ -153,11 +151,11 @@ impl SharedTensor {
         while n_sent < message.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // It travels with the first byte.
+            // The descriptor is sent with the first byte.
             if n_sent == 0 && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
                 return Err(Error::new(ErrorKind::Io, "send: no room for one descriptor"));
             }
-            // A peer that is gone is an error, not a signal that ends the process.
+            // A closed socket is an error instead of SIGPIPE.
             match rustix::net::sendmsg(socket, &[IoSlice::new(&message[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
                 Ok(n) => n_sent += n,
                 Err(Errno::INTR) => {}
@@ -167,12 +165,12 @@ impl SharedTensor {
         Ok(())
     }
 
-    /// Receives what [`SharedTensor::send`] sent; `None` if the other end was closed between two tensors. Nothing but tensors may
-    /// travel on this socket.
+    /// Receives a tensor of [`SharedTensor::send`]; `None` if the peer closed the socket between two tensors. The socket must carry nothing
+    /// else.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the other end goes in the middle of a message, or sends something else;
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the layout it sends is none.
+    /// [`ErrorKind::Io`] if the peer closes the socket within a message or sends something else; [`ErrorKind::Shape`] or
+    /// [`ErrorKind::ElementType`] if the layout is invalid.
     pub fn receive(socket: &UnixStream) -> Result<Option<Self>> {
         let mut message = [0; MESSAGE_BYTES];
         let mut n_received = 0;
@@ -187,7 +185,7 @@ impl SharedTensor {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(system("receive", errno)),
             };
-            // What is not kept is closed here, or was closed by the system if it had no room.
+            // Surplus descriptors are closed here, or were closed by the system for lack of space.
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = part {
                     for received in descriptors {
@@ -213,16 +211,16 @@ impl SharedTensor {
     }
 }
 
-/// `TMPFS_MAGIC`: where anonymous files without huge pages live.
+/// `TMPFS_MAGIC`: the file system of anonymous files without huge pages.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// What we may do with a mapped file.
+/// Access to a mapped file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     ReadWrite,
-    /// Others may still write it.
+    /// Read-only here; other processes may write.
     ReadOnly,
-    /// Nobody writes it any more.
+    /// Sealed against writing.
     Constant,
 }
 
@@ -235,22 +233,22 @@ pub(super) struct SharedMapping {
     descriptor: OwnedFd,
 }
 
-// SAFETY: bytes that stay mapped until the drop; who touches them when is the leases' business, see `Memory`.
+// SAFETY: the bytes stay mapped until the drop; leases order the accesses, see `Memory`.
 unsafe impl Send for SharedMapping {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// The file is sealed against shrinking and has at least `len` bytes.
+    /// `file` is sealed against shrinking and has at least `len` bytes.
     fn new(descriptor: OwnedFd, len: usize, access: Access) -> Result<Self> {
         debug_assert!(rustix::fs::fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)));
         let (protection, flags) = match access {
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
-            // Older systems refuse to share a file that is sealed against writing; there is nothing to share either.
+            // Older systems refuse a shared mapping of a file that is sealed against writing; a private one is equivalent.
             Access::Constant => (ProtFlags::READ, MapFlags::PRIVATE),
         };
-        // SAFETY: a new mapping at a place of the system's choice takes nothing from anybody.
+        // SAFETY: a new mapping at an address of the system's choice replaces no other one.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len.max(1), protection, flags, &descriptor, 0) };
         let ptr = ptr.map_err(|errno| system(&format!("mapping {len} bytes of shared memory"), errno))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::new(ErrorKind::Io, "the system mapped shared memory to address 0"))?;
@@ -298,8 +296,8 @@ fn system(what: &str, errno: Errno) -> Error {
     Error::new(ErrorKind::Io, format!("{what}: {errno}"))
 }
 
-/// "ROIT", version, element, rank, nothing; then, as 8 bytes each: offset, extents, strides, zeros where there is no axis.
-/// In the machine's own byte order: it never leaves the machine.
+/// "ROIT", version, element, rank, nothing; then, as 8 bytes each: offset, extents, strides, zeros where there is no axis. In native byte
+/// order: messages stay on one machine.
 const MESSAGE_BYTES: usize = 8 + 8 * (1 + 2 * MAX_RANK);
 const MAGIC: [u8; 5] = *b"ROIT\x01";
 

@@ -1,5 +1,5 @@
-//! Who owns the bytes: allocated, pooled, foreign (mapped), shared or a device's memory, and the leases on it. All `unsafe` of
-//! this folder that owns memory lives here and in `shared`.
+//! Ownership of memory (allocated, pooled, foreign, shared or device memory) and the leases on it. All `unsafe` code of this crate that
+//! owns memory is here and in `shared`.
 //!
 //! A lease is one atomic word per memory: 0 free, n readers, `WRITER`. Taking one never blocks, so there is no lock order.
 
@@ -14,16 +14,16 @@ use super::shared::SharedMapping;
 use super::{Error, ErrorKind, RemoteMemory, Result};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Own memory begins at a multiple of this: a cache line, and the widest vector register.
+/// Alignment of allocated memory: a cache line, and the widest vector register.
 pub const ALIGN_BYTES: usize = 64;
 
 const WRITER: usize = usize::MAX;
 
-/// Memory that belongs to somebody else: a mapped media buffer, an engine's tensor.
+/// Memory with a foreign owner, such as a mapped media buffer or an engine's tensor.
 ///
 /// # Safety
-/// `as_ptr` points to `len` initialized bytes that stay there, unmoved, for as long as the value lives. Nobody changes them
-/// while a read lease is out, or touches them while a write lease is out; if `is_writable` is true they may be written.
+/// `as_ptr` points to `len` initialized bytes at a fixed address for the lifetime of the value. They do not change during a read lease, and
+/// are not accessed otherwise during a write lease. If `is_writable` is true, they may be written.
 pub unsafe trait ForeignMemory: Send + Sync {
     /// First byte.
     fn as_ptr(&self) -> NonNull<u8>;
@@ -37,18 +37,18 @@ pub unsafe trait ForeignMemory: Send + Sync {
     fn is_writable(&self) -> bool;
 }
 
-/// What kind of memory a block is.
+/// The kind of a block of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryKind {
-    /// Of this process: allocated, or mapped by somebody who gave an address.
+    /// Host memory of this process, allocated or mapped.
     Host,
-    /// Behind a file descriptor, so that other processes see it, too: [`Tensor::shared`](super::Tensor::shared). The host reads it as its own.
+    /// Host memory with a file descriptor, shared with other processes: [`Tensor::shared`](super::Tensor::shared).
     Shared,
-    /// Of a device. The host reaches it by copying only.
+    /// Device memory, which the host can only copy.
     Device,
 }
 
-/// A block of bytes and the lease on it.
+/// A block of bytes with its leases.
 pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
@@ -72,24 +72,24 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// New zeroed memory.
+    /// Allocates zeroed memory.
     ///
     /// # Panics
-    /// If there is not so much memory: see [`Memory::try_zeroed`] for a size that comes from outside.
+    /// If memory is exhausted; see [`Memory::try_zeroed`].
     pub fn zeroed(len: usize) -> Arc<Self> {
         Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// New zeroed memory, if there is so much.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if not.
+    /// [`ErrorKind::OutOfMemory`] if memory is exhausted.
     pub fn try_zeroed(len: usize) -> Result<Arc<Self>> {
         let bytes = AlignedBytes::zeroed(len)?;
         Ok(Arc::new(Self { ptr: bytes.ptr, len, writable: true, lease: AtomicUsize::new(0), owner: Owner::Own(bytes) }))
     }
 
-    /// Somebody else's memory.
+    /// Memory with a foreign owner.
     pub fn foreign(owner: Box<dyn ForeignMemory>) -> Arc<Self> {
         Arc::new(Self {
             ptr: owner.as_ptr(),
@@ -100,7 +100,7 @@ impl Memory {
         })
     }
 
-    /// Memory of a device. `ptr` names it and is never read through: there are no host leases on it.
+    /// Device memory. `ptr` only identifies it and is never dereferenced: there are no host leases on it.
     pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
         Arc::new(Self {
             ptr: NonNull::from(&*owner).cast(),
@@ -111,7 +111,7 @@ impl Memory {
         })
     }
 
-    /// Memory that other processes see too.
+    /// Memory shared with other processes.
     #[cfg(target_os = "linux")]
     pub(super) fn shared(mapping: SharedMapping) -> Arc<Self> {
         Arc::new(Self {
@@ -143,18 +143,18 @@ impl Memory {
         self.len == 0
     }
 
-    /// Whether a write lease can be had at all.
+    /// Whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// The address of the first byte, for identity and range checks; reading through it needs a lease. For memory of a device it
-    /// is a name and nothing else.
+    /// The address of the first byte, for identity and range checks; reading through it needs a lease. For device memory it is only an
+    /// identifier.
     pub fn address(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// What kind of memory it is.
+    /// The kind of memory.
     pub fn kind(&self) -> MemoryKind {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => MemoryKind::Host,
@@ -164,7 +164,7 @@ impl Memory {
         }
     }
 
-    /// The device's memory, if it is one that the host may not touch.
+    /// The device memory, if it is of that kind.
     pub fn as_remote(&self) -> Option<&dyn RemoteMemory> {
         match &self.owner {
             Owner::Remote(owner) => Some(&**owner),
@@ -180,7 +180,7 @@ impl Memory {
         }
     }
 
-    /// Whether a tensor over all of it may move on to larger memory of ours: not where somebody else counts on the place.
+    /// Whether a tensor over the whole block may move to newly allocated memory. Shared and device memory is used at its address by others.
     pub(super) fn may_be_left(&self) -> bool {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => true,
@@ -190,29 +190,28 @@ impl Memory {
         }
     }
 
-    /// Takes a share for reading.
+    /// Takes a lease for reading.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody writes; [`ErrorKind::Remote`] if it is a device's.
+    /// [`ErrorKind::Busy`] while the memory is written; [`ErrorKind::Remote`] for device memory.
     pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
         self.check_host()?;
         self.begin_to_read()?;
         Ok(ReadLease(Arc::clone(self)))
     }
 
-    /// Takes the memory for writing.
+    /// Takes the exclusive lease for writing.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody reads or writes; [`ErrorKind::Access`] if the memory is read-only;
-    /// [`ErrorKind::Remote`] if it is a device's.
+    /// [`ErrorKind::Busy`] while the memory is read or written; [`ErrorKind::Access`] if it is read-only; [`ErrorKind::Remote`] for device
+    /// memory.
     pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
         self.check_host()?;
         self.begin_to_write()?;
         Ok(WriteLease(Some(Arc::clone(self))))
     }
 
-    /// Takes a share for reading, or the memory for writing, for somebody who does not go through the host's addresses: a device,
-    /// another process.
+    /// Takes a lease for an access without host addresses: by a device or another process.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for the host's leases.
@@ -265,7 +264,7 @@ impl Memory {
         }
     }
 
-    /// Whether a write lease exists at the moment.
+    /// Whether a write lease exists now.
     pub(super) fn is_written(&self) -> bool {
         self.lease.load(Ordering::Relaxed) == WRITER
     }
@@ -303,7 +302,7 @@ impl Drop for Memory {
     }
 }
 
-/// A share for reading; ends when dropped.
+/// A lease for reading, released on drop.
 #[derive(Debug)]
 pub struct ReadLease(Arc<Memory>);
 
@@ -327,7 +326,7 @@ impl Drop for ReadLease {
     }
 }
 
-/// The sole right to read and write; ends when dropped.
+/// An exclusive lease for reading and writing, released on drop.
 #[derive(Debug)]
 pub struct WriteLease(Option<Arc<Memory>>);
 
@@ -338,7 +337,7 @@ impl WriteLease {
         unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.memory().len) }
     }
 
-    /// The bytes, to write.
+    /// The bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.memory().writable);
         // SAFETY: initialized writable memory that `Memory` keeps alive; this lease excludes every other lease, and the
@@ -348,7 +347,7 @@ impl WriteLease {
 }
 
 impl WriteLease {
-    /// Goes on as a reader; nobody can write in between.
+    /// Turns the lease into a reading one, without a gap in which another thread could write.
     pub fn downgrade(mut self) -> ReadLease {
         let memory = self.0.take().expect("only `downgrade` takes it, and consumes the lease");
         memory.lease.store(1, Ordering::Release);
@@ -368,7 +367,7 @@ impl Drop for WriteLease {
     }
 }
 
-/// A lease without the host's addresses, see [`Memory::lease_for_device`]; ends when dropped.
+/// A lease without host addresses, see [`Memory::lease_for_device`]; released on drop.
 #[derive(Debug)]
 pub struct DeviceLease {
     memory: Arc<Memory>,
@@ -380,7 +379,7 @@ impl DeviceLease {
         &self.memory
     }
 
-    /// Whether it excludes everybody else.
+    /// Whether it is exclusive.
     pub fn writes(&self) -> bool {
         self.writes
     }
@@ -392,7 +391,7 @@ impl Drop for DeviceLease {
     }
 }
 
-/// Zeroed, aligned bytes on the heap. A length of zero still has a valid address.
+/// Zeroed, aligned bytes on the heap. The address is valid also for length zero.
 pub(super) struct AlignedBytes {
     pub(super) ptr: NonNull<u8>,
     pub(super) len: usize,
@@ -412,7 +411,7 @@ impl AlignedBytes {
         NonNull::new(ptr).map(|ptr| Self { ptr, len }).ok_or_else(out_of_memory)
     }
 
-    /// `None` if no memory can be so large.
+    /// `None` if the size is not representable.
     fn alloc_layout(len: usize) -> Option<AllocLayout> {
         AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).ok()
     }

@@ -1,7 +1,7 @@
-//! The primitives that requests, pools and leases are built on, in one place, so that a model checker can take their place.
+//! Locks, atomics and deadlines of requests, pools and leases, so that a model checker can replace them.
 //!
-//! With `--cfg roiflow_check`, which `scripts/check-models` sets, they are those of a scheduler that tries interleavings.
-//! What only counts or names (ids, statistics) uses the standard library directly: nothing is ordered by it.
+//! With `--cfg roiflow_check` (set by `scripts/check-models`), they belong to a scheduler that tries interleavings. Ids and statistics use
+//! the standard library's atomics directly, because they order nothing.
 
 #[cfg(roiflow_check)]
 mod checked;

@@ -1,4 +1,4 @@
-//! The tensor: element type, layout, and a share of memory; typed and untyped guards to read and write it.
+//! The tensor, and the guards that read and write it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,11 +10,10 @@ use ndarray::{ArrayD, ArrayRef, ArrayViewD, ArrayViewMutD, IxDyn, ShapeBuilder};
 use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, ReadLease, Result, Shape, WriteLease};
 use crate::sync::RwLock;
 
-/// An n-dimensional array of one element type over shared memory.
+/// An n-dimensional array over shared memory.
 ///
-/// A clone is another handle to the same tensor: it sees what is written, and [`Tensor::set_shape`], through the other. A
-/// region ([`Tensor::roi`]) shares the memory but keeps its own window. Handles are cheap; nothing here copies elements but
-/// [`Tensor::copy_to`] and the constructors from data.
+/// A clone is another handle to the same tensor, with the same values and shape. A region ([`Tensor::roi`]) shares the memory but keeps its
+/// own window. Handles are cheap: only [`Tensor::copy_to`] and the constructors from data copy elements.
 #[derive(Clone)]
 pub struct Tensor {
     pub(super) body: Body,
@@ -24,14 +23,13 @@ pub struct Tensor {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region must not allocate, so its layout is inline")]
 pub(super) enum Body {
-    /// All of a memory, from its first byte; the handles share one layout, and growing exchanges the memory.
+    /// A whole block of memory. The handles share one layout; growing replaces the memory.
     Whole(Arc<RwLock<Placed>>),
-    /// A window. Keeps the memory it was made of, also when the whole tensor moves on to a larger one.
-    /// `limit` is the shape that it was made with, kept once it has another one.
+    /// A window. Keeps its memory when the whole tensor gets larger memory. `limit` is the original shape, set by the first reshape.
     Part { placed: Placed, limit: Option<Box<Shape>> },
 }
 
-/// A layout put into a memory.
+/// A layout within a block of memory.
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) memory: Arc<Memory>,
@@ -43,13 +41,13 @@ impl Tensor {
     /// A dense tensor of zeros.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if its size in bytes overflows; [`ErrorKind::OutOfMemory`] if there is not so much memory.
+    /// [`ErrorKind::Shape`] if the size in bytes overflows; [`ErrorKind::OutOfMemory`] if memory is exhausted.
     pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let layout = Layout::dense(element, shape)?;
         Ok(Self::over(Memory::try_zeroed(layout.dense_bytes())?, layout))
     }
 
-    /// A dense tensor with these values, copied, last axis fastest.
+    /// A dense tensor with a copy of these values, in row-major order.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
@@ -66,10 +64,10 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A dense tensor with the array's values, copied.
+    /// A dense tensor with a copy of the array's values.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the array has more axes than a tensor can.
+    /// [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`](super::MAX_RANK) axes.
     pub fn from_array<T: Element>(array: &ArrayViewD<'_, T>) -> Result<Self> {
         if array.ndim() > super::MAX_RANK {
             return Err(Error::new(
@@ -82,7 +80,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor over somebody else's memory, the first element at `offset_bytes`; no copy.
+    /// A tensor over foreign memory, the first element at `offset_bytes`, without a copy.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if the layout reaches past the memory or its elements would not be aligned.
@@ -90,7 +88,7 @@ impl Tensor {
         Self::part_of(Memory::foreign(owner), layout, offset_bytes)
     }
 
-    /// As [`Tensor::foreign`], for a dense tensor that is all of the memory: one that [`Tensor::set_shape`] may grow.
+    /// As [`Tensor::foreign`], for a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
     ///
     /// # Errors
     /// As there.
@@ -100,7 +98,7 @@ impl Tensor {
         Ok(Self::over(memory, layout))
     }
 
-    /// As [`Tensor::foreign`], over memory that several tensors share (the planes of a frame).
+    /// As [`Tensor::foreign`], over memory that several tensors share, such as the planes of a frame.
     ///
     /// # Errors
     /// As there.
@@ -117,7 +115,7 @@ impl Tensor {
                 ),
             ));
         }
-        // A device's memory has no address here; its begin is aligned for every element.
+        // Device memory has no host address; its start is aligned for every element type.
         let begin = if memory.as_remote().is_some() { 0 } else { memory.address() as usize };
         if !(begin + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
@@ -128,13 +126,13 @@ impl Tensor {
         Ok(Self::from_placed(Placed { memory, layout, offset_bytes }))
     }
 
-    /// A tensor that is all of `memory`, which is large enough by construction.
+    /// A tensor over all of `memory`, which is large enough by construction.
     pub(super) fn over(memory: Arc<Memory>, layout: Layout) -> Self {
         debug_assert!(layout.extent_bytes() <= memory.len());
         Self { element: layout.element(), body: Body::Whole(Arc::new(RwLock::new(Placed { memory, layout, offset_bytes: 0 }))) }
     }
 
-    /// The element type; it never changes.
+    /// The element type. It never changes.
     pub fn element(&self) -> ElementType {
         self.element
     }
@@ -149,24 +147,24 @@ impl Tensor {
         self.with_placed(|placed| placed.layout)
     }
 
-    /// The address of the first element, for identity and range checks only; in a device's memory, a name for it.
+    /// The address of the first element, for identity and range checks only. For device memory it only identifies the tensor.
     pub fn address(&self) -> *const u8 {
         let placed = self.placed();
         placed.memory.address().wrapping_add(placed.offset_bytes)
     }
 
-    /// Whether both handles mean the same elements: same memory, offset and layout.
+    /// Whether both handles refer to the same elements: same memory, offset and layout.
     pub fn is_same(&self, other: &Tensor) -> bool {
         let (own, other) = (self.placed(), other.placed());
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
     }
 
-    /// Whether a lease on one is a lease on the other, as for a region and the tensor that it was made of.
+    /// Whether both share memory and leases, such as a region and its tensor.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.placed().memory, &other.placed().memory)
     }
 
-    /// How many bytes [`Tensor::set_shape`] can make room for without taking other memory.
+    /// Size in bytes up to which [`Tensor::set_shape`] needs no new memory.
     pub fn capacity_bytes(&self) -> usize {
         match &self.body {
             Body::Whole(placed) => placed.read().unwrap().memory.len(),
@@ -174,11 +172,11 @@ impl Tensor {
         }
     }
 
-    /// The values, to read.
+    /// A guard to read the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while somebody writes;
-    /// [`ErrorKind::Remote`] if the host may not see the memory.
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while the tensor is written; [`ErrorKind::Remote`]
+    /// for device memory.
     pub fn view<T: Element>(&self) -> Result<View<T>> {
         self.check_element::<T>()?;
         let bytes = self.bytes()?;
@@ -195,11 +193,11 @@ impl Tensor {
         Ok(View { array, _lease: bytes.lease })
     }
 
-    /// The values, to write.
+    /// A guard to write the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while anybody else reads or writes;
-    /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] if the host may not see it.
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while the tensor is read or written;
+    /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device memory.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
         self.check_element::<T>()?;
         let mut bytes = self.bytes_mut()?;
@@ -209,39 +207,38 @@ impl Tensor {
         let strides = element_strides(&bytes.layout);
         let dims = IxDyn(bytes.layout.shape());
         let ptr = bytes.extent_mut().as_mut_ptr().cast::<T>();
-        // SAFETY: as in `view`; the write lease excludes everybody else, and axes do not overlap (checked by `Layout`).
+        // SAFETY: as in `view`; the write lease excludes all other accesses, and axes do not overlap (checked by `Layout`).
         let array = unsafe { ArrayViewMutD::<'static, T>::from_shape_ptr(dims.strides(strides), ptr) };
         Ok(ViewMut { array, _lease: bytes.lease })
     }
 
-    /// The bytes with their layout, to read.
+    /// A guard to read the bytes, with their layout.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody writes; [`ErrorKind::Remote`] if the host may not see the memory.
+    /// [`ErrorKind::Busy`] while the tensor is written; [`ErrorKind::Remote`] for device memory.
     pub fn bytes(&self) -> Result<Bytes> {
-        // Under the lock of the layout: `set_shape` cannot come between the layout and the lease.
+        // Under the lock of the layout, so that `set_shape` cannot run between reading the layout and taking the lease.
         self.with_placed(|placed| {
             Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
         })
     }
 
-    /// The bytes with their layout, to write.
+    /// A guard to write the bytes, with their layout.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while anybody else reads or writes; [`ErrorKind::Access`] if the memory is read-only;
-    /// [`ErrorKind::Remote`] if the host may not see it.
+    /// [`ErrorKind::Busy`] while the tensor is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for
+    /// device memory.
     pub fn bytes_mut(&self) -> Result<BytesMut> {
         self.with_placed(|placed| {
             Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
         })
     }
 
-    /// Copies all elements to `target`, any strides on either side, also from and to the memory of a device. The shapes must be
-    /// equal.
+    /// Copies all elements to `target`, with any strides on either side, also from and to device memory. The shapes must be equal.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for
-    /// views. Copying a tensor onto its own memory is `Busy`. What the device says if it fails.
+    /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views, also
+    /// for a copy within the same memory; the device's error if the device fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
         if self.is_remote() || target.is_remote() {
             return super::remote::copy(self, target);
@@ -254,7 +251,7 @@ impl Tensor {
         self.with_placed(Placed::clone)
     }
 
-    /// Looks at layout and memory while no other handle can change them.
+    /// Calls `look` with layout and memory while no other handle can change them.
     #[inline]
     pub(super) fn with_placed<R>(&self, look: impl FnOnce(&Placed) -> R) -> R {
         match &self.body {
@@ -296,7 +293,7 @@ fn element_strides(layout: &Layout) -> IxDyn {
     IxDyn(&strides[..layout.shape().len()])
 }
 
-/// Values to read: an `ndarray` of any rank, borrowed for as long as this guard lives.
+/// A guard to read values as an `ndarray` of any rank.
 #[derive(Debug)]
 pub struct View<T: Element> {
     array: ArrayViewD<'static, T>,
@@ -304,12 +301,12 @@ pub struct View<T: Element> {
 }
 
 impl<T: Element> View<T> {
-    /// The values in order, copied.
+    /// A copy of the values, in row-major order.
     pub fn to_vec(&self) -> Vec<T> {
         self.array.iter().copied().collect()
     }
 
-    /// An array of its own.
+    /// A copy as an owned array.
     pub fn to_owned(&self) -> ArrayD<T> {
         self.array.to_owned()
     }
@@ -323,7 +320,7 @@ impl<T: Element> Deref for View<T> {
     }
 }
 
-/// Values to write: an `ndarray` of any rank, borrowed for as long as this guard lives.
+/// A guard to write values as an `ndarray` of any rank.
 #[derive(Debug)]
 pub struct ViewMut<T: Element> {
     array: ArrayViewMutD<'static, T>,
@@ -344,7 +341,7 @@ impl<T: Element> DerefMut for ViewMut<T> {
     }
 }
 
-/// Untyped bytes to read.
+/// A guard to read untyped bytes.
 #[derive(Debug)]
 pub struct Bytes {
     lease: ReadLease,
@@ -366,12 +363,12 @@ impl Bytes {
         self.offset_bytes
     }
 
-    /// From the first element's first byte to the last element's last byte, gaps included.
+    /// The bytes from the first to the last element, including gaps.
     pub fn extent(&self) -> &[u8] {
         &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
     }
 
-    /// All elements as a slice, if they lie without gaps.
+    /// All elements as a slice, if the layout is dense.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
@@ -379,7 +376,7 @@ impl Bytes {
         dense_slice(&self.layout, self.extent())
     }
 
-    /// Copies element by element, whole rows at once where both sides are dense.
+    /// Copies all elements; dense rows are copied at once.
     ///
     /// # Errors
     /// If element type or shape differ.
@@ -402,7 +399,7 @@ impl Bytes {
     }
 }
 
-/// Untyped bytes to write.
+/// A guard to write untyped bytes.
 #[derive(Debug)]
 pub struct BytesMut {
     lease: WriteLease,
@@ -411,7 +408,7 @@ pub struct BytesMut {
 }
 
 impl BytesMut {
-    /// `layout` lies inside the leased memory.
+    /// `layout` must be inside the leased memory.
     pub(super) fn new(lease: WriteLease, layout: Layout, offset_bytes: usize) -> Self {
         Self { lease, layout, offset_bytes }
     }
@@ -424,7 +421,7 @@ impl BytesMut {
         self.lease.memory()
     }
 
-    /// A dense layout from the first byte of the leased memory, which is large enough for it.
+    /// A dense layout from the first byte of the leased memory, which must be large enough.
     pub(super) fn set_layout(&mut self, layout: Layout) {
         (self.layout, self.offset_bytes) = (layout, 0);
     }
@@ -434,22 +431,22 @@ impl BytesMut {
         &self.layout
     }
 
-    /// From the first element's first byte to the last element's last byte, gaps included.
+    /// The bytes from the first to the last element, including gaps.
     pub fn extent(&self) -> &[u8] {
         &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
     }
 
-    /// As [`BytesMut::extent`], to write.
+    /// As [`BytesMut::extent`], mutable.
     pub fn extent_mut(&mut self) -> &mut [u8] {
         &mut self.lease.bytes_mut()[self.offset_bytes..][..self.layout.extent_bytes()]
     }
 
-    /// Goes on as a reader; nobody can write in between.
+    /// Turns the guard into a reading one, without a gap in which another thread could write.
     pub fn downgrade(self) -> Bytes {
         Bytes { lease: self.lease.downgrade(), layout: self.layout, offset_bytes: self.offset_bytes }
     }
 
-    /// All elements as a slice, if they lie without gaps.
+    /// All elements as a slice, if the layout is dense.
     ///
     /// # Errors
     /// As [`Bytes::dense`].
@@ -457,7 +454,7 @@ impl BytesMut {
         dense_slice(&self.layout, self.extent())
     }
 
-    /// All elements as a slice to write, if they lie without gaps.
+    /// All elements as a mutable slice, if the layout is dense.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
@@ -471,7 +468,7 @@ impl BytesMut {
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 
-    /// Copies elements that lie without gaps.
+    /// Copies elements from a buffer without gaps.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] unless there are as many bytes as the elements have.
@@ -480,7 +477,7 @@ impl BytesMut {
         RowMut { layout, bytes: self.extent_mut() }.copy_from_dense(bytes)
     }
 
-    /// The part of a batch that is row `index` of the first axis, for the length of the borrow.
+    /// The batch item with this index on the first axis.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if there is no such row.
@@ -491,7 +488,7 @@ impl BytesMut {
     }
 }
 
-/// One row of a batch, see [`BytesMut::row_mut`].
+/// One batch item, see [`BytesMut::row_mut`].
 #[derive(Debug)]
 pub struct RowMut<'a> {
     layout: Layout,
@@ -504,7 +501,7 @@ impl RowMut<'_> {
         &self.layout
     }
 
-    /// Copies a tensor's elements into the row.
+    /// Copies the elements of a tensor into the batch item.
     ///
     /// # Errors
     /// If element type or shape differ.
@@ -525,7 +522,7 @@ impl RowMut<'_> {
         Ok(())
     }
 
-    /// Copies elements that lie without gaps into the row.
+    /// Copies elements from a buffer without gaps into the batch item.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] unless there are as many bytes as the row's elements have.
@@ -540,7 +537,7 @@ impl RowMut<'_> {
 }
 
 impl Bytes {
-    /// Copies all elements to `target`, without gaps.
+    /// Copies all elements to a buffer without gaps.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if `target` is not as long as the elements.
@@ -552,7 +549,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Copies one row of the first axis to `target`, without gaps.
+    /// Copies one batch item to a buffer without gaps.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if there is no such row, or `target` is not as long as the row's elements.
@@ -567,7 +564,7 @@ impl Bytes {
     }
 }
 
-/// The window that is one index of the first axis.
+/// The window of one index of the first axis.
 fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
     let mut end = [0; super::MAX_RANK];
     let rank = layout.shape().len();
@@ -609,7 +606,7 @@ fn copy_strided(from: &[u8], from_layout: &Layout, to: &mut [u8], to_layout: &La
         return;
     }
     let shape = *from_layout.shape();
-    // Axes from the last inwards that are dense on both sides are copied as one run.
+    // The trailing axes that are dense on both sides are copied at once.
     let mut run_bytes = from_layout.element().size();
     let mut n_outer = shape.len();
     while n_outer > 0 {

@@ -1,12 +1,11 @@
-//! Values on their way into a tensor: an `ndarray` of any element type and any strides, copied, and cast where types differ.
+//! Values to copy into a tensor: an `ndarray` of any element type and strides, cast if the types differ.
 
 use ndarray::{ArrayBase, ArrayRef, ArrayViewMut, Data, Dimension, LayoutRef, Zip};
 
 use super::element::cast;
 use super::{BytesMut, Element, ElementType, Error, ErrorKind, Result};
 
-/// An array of some element type: what `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view of one;
-/// a slice becomes one by [`ndarray::aview1`].
+/// An array that `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view; [`ndarray::aview1`] turns a slice into one.
 pub trait Values {
     /// The type of the values.
     fn element(&self) -> ElementType;
@@ -14,14 +13,14 @@ pub trait Values {
     /// The extent of each axis.
     fn shape(&self) -> &[usize];
 
-    /// Writes all values to `target`, which has this shape and no gaps. Values of another type are cast as Rust's `as` does:
-    /// toward zero, saturating from floats, NaN to 0, wrapping between integers; a `bool` is whether the value is not 0.
+    /// Writes all values to `target`, which has the same shape and no gaps. Values of another type are cast like Rust's `as`: toward zero,
+    /// saturating from floats, NaN to 0, wrapping between integers; a `bool` is true if the value is not 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the shape is another one, or `target` has gaps.
+    /// [`ErrorKind::Shape`] if the shapes differ, or `target` has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
 
-    /// Whether [`Values::copy_to`] never fails for a target of the right shape without gaps. Others are copied into new memory first,
+    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. Other values are copied into new memory first,
     /// so that a failure changes nothing.
     fn copies_always(&self) -> bool {
         false

@@ -1,8 +1,7 @@
-//! What `native.rs` gives, from the model checker: each operation is a point at which another thread may go on.
+//! The types of `native.rs` for the model checker: each operation is a point at which another thread may continue.
 //!
-//! Time stands still until a check says [`pass_time`]. The checker's own condition variable never times out, so there is one
-//! here: a waiter is a channel, entered into the list at the very step that releases the lock, as the system does it. A
-//! notification that comes before is lost, as it must be.
+//! Time stands still until a check calls [`pass_time`]. The checker's condition variable has no timeout, so this file implements one: a
+//! waiter is a channel that is added to the list in the step that releases the lock. Earlier notifications are lost, as they must be.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -15,12 +14,12 @@ use shuttle::sync::mpsc::{Sender, channel};
 pub use shuttle::sync::RwLock;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// A number that no other living thread has; never 0.
+/// A number that is unique among running threads; never 0.
 pub fn this_thread() -> u64 {
     usize::from(shuttle::current::me()) as u64 + 1
 }
 
-/// Starts a thread that nobody in the product waits for: it must end by itself, or the check fails.
+/// Starts a detached thread. The check fails if it does not end.
 pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = shuttle::thread::spawn(body);
     SPAWNED.with_borrow_mut(|spawned| spawned.push(ManuallyDrop::new(thread)));
@@ -28,11 +27,11 @@ pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resu
 }
 
 std::thread_local! {
-    /// The threads of [`spawn`]. Never dropped: those of earlier schedules are no threads any more.
+    /// The threads of [`spawn`]. Never dropped: threads of earlier schedules do not exist any more.
     static SPAWNED: RefCell<Vec<ManuallyDrop<shuttle::thread::JoinHandle<()>>>> = RefCell::default();
 }
 
-/// At the begin of a schedule that ends with [`join_spawned`].
+/// Called at the start of a schedule that ends with [`join_spawned`].
 pub fn forget_spawned() {
     SPAWNED.with_borrow_mut(Vec::clear);
 }
@@ -44,7 +43,7 @@ pub fn join_spawned() {
     }
 }
 
-/// As the standard library's; public for the checks' own executors.
+/// Like the standard library's; public for the executors of the checks.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -81,11 +80,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As the standard library's, without wake-ups for no reason: whoever forgets to notify is found.
+/// Like the standard library's, without spurious wake-ups, so that a missing notification is found.
 #[derive(Debug)]
 pub struct Condvar {
     waiters: Hidden<Waiters>,
-    /// Touched to let another thread go on before a notification.
+    /// Accessed to let another thread continue before a notification.
     point: AtomicBool,
 }
 
@@ -110,12 +109,12 @@ impl Condvar {
         self.wait_on(guard, |_| {})
     }
 
-    /// `entered` gets what wakes this waiter, too.
+    /// `entered` also receives the sender that wakes this waiter.
     fn wait_on<'a, T>(&self, guard: MutexGuard<'a, T>, entered: impl FnOnce(Sender<()>)) -> LockResult<MutexGuard<'a, T>> {
         let mutex = guard.mutex;
         let (wake, woken) = channel();
         drop(guard);
-        // No other thread goes on between the release and this.
+        // No other thread continues between the release and this line.
         let id = {
             let mut waiters = self.waiters.lock().unwrap();
             waiters.next_id += 1;
@@ -133,7 +132,7 @@ impl Condvar {
         self.point.load(Ordering::SeqCst);
         let waiting = std::mem::take(&mut self.waiters.lock().unwrap().waiting);
         for (_, wake) in waiting {
-            // One whose time is over listens no more.
+            // A waiter whose deadline has passed has dropped its receiver.
             let _heard = wake.send(());
         }
     }
@@ -150,7 +149,7 @@ impl Condvar {
     }
 }
 
-/// When a wait gives up, by the clock that [`pass_time`] moves.
+/// The point in time at which a wait ends, on the clock of [`pass_time`].
 #[derive(Debug, Clone)]
 pub struct Deadline(Arc<Timer>);
 
@@ -167,7 +166,7 @@ struct Clock {
 }
 
 std::thread_local! {
-    /// All threads of one check are one thread of the system.
+    /// All threads of a check run on one thread of the system.
     static CLOCK: RefCell<Clock> = RefCell::default();
 }
 
@@ -198,7 +197,7 @@ impl Deadline {
     }
 }
 
-/// Moves the clock on, at the caller's last point; who waits for less is woken.
+/// Advances the clock and wakes the waiters whose deadline has passed.
 pub fn pass_time(time: Duration) {
     let over = CLOCK.with_borrow_mut(|clock| {
         clock.now += time;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// A number that no other living thread has; never 0.
+/// A number that is unique among running threads; never 0.
 pub fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -15,17 +15,17 @@ pub fn this_thread() -> u64 {
     TOKEN.with(|token| *token)
 }
 
-/// Starts a thread that nobody waits for: it must end by itself.
+/// Starts a detached thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// When a wait gives up.
+/// The point in time at which a wait ends.
 #[derive(Debug, Clone)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// `None` if that is so far away that it never comes.
+    /// `None` if the time cannot be represented: never.
     pub fn after(timeout: Duration) -> Option<Self> {
         Instant::now().checked_add(timeout).map(Self)
     }
@@ -35,7 +35,7 @@ impl Deadline {
         self.0 <= Instant::now()
     }
 
-    /// Waits to be notified, until it has passed, or for no reason.
+    /// Waits for a notification or the deadline; may wake up spuriously.
     pub fn wait<'a, T>(&self, condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let left = self.0.saturating_duration_since(Instant::now());
         condvar.wait_timeout(guard, left).unwrap().0
@@ -44,14 +44,14 @@ impl Deadline {
 
 type WaitTimeout<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 
-/// The standard library's, but for one thing: to wake nobody costs no system call. Most runs end with nobody waiting.
+/// The standard library's condition variable, without a system call if there is no waiter: most runs end without one.
 ///
-/// Every `notify_all` follows a change that was made under the mutex of those who wait.
+/// Every `notify_all` must follow a change under the waiters' mutex.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condvar: std::sync::Condvar,
-    /// Grows only under the mutex. Who locks it after a waiter looked in vain sees that one counted here; a waiter that locks
-    /// it later sees the change, and does not wait.
+    /// Grows only under the mutex. A notifier that locks the mutex after a waiter checked its condition sees the waiter counted. A waiter
+    /// that locks it later sees the change and does not wait.
     n_waiting: AtomicUsize,
 }
 
