@@ -1,8 +1,8 @@
-//! What is known of objects over time, without models.
+//! Analytics over time, without models: tracking, reuse of classifications, motion.
 //!
-//! - [`Tracker`] names the objects of a frame as those of the frames before.
-//! - [`AnswerCache`] keeps what classifiers said of them.
-//! - [`MotionGate`] tells whether the picture has changed.
+//! - [`Tracker`] gives each object a track ID that stays the same from frame to frame.
+//! - [`AnswerCache`] stores the classifications of tracked objects for later frames.
+//! - [`MotionGate`] reports whether a frame differs from an earlier one.
 //!
 //! Knows results and frames. Knows no models, no clocks, no GStreamer.
 

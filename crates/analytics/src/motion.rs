@@ -1,44 +1,41 @@
-//! Whether the picture has changed since a frame that is remembered: by a sample of its luma, not by a pass over it. Pure but for what
-//! is remembered; no threads, no clocks.
+//! Motion gate: detects whether a frame differs from a reference frame, by comparing samples of luma.
 //!
-//! The frame is looked at in at most 128 x 72 places, each the mean of 4 x 2 pixels, so that the noise of a sensor and of an encoder
-//! averages out; a place has changed if that mean differs by more than [`TOLERANCE`] levels of 255. Places lie evenly, so the share
-//! of those that changed is the share of the area. What is smaller than the distance of two places (15 pixels of 1080p) may lie between
-//! them.
+//! At most 128 x 72 evenly spaced samples are taken, each the mean of 4 x 2 pixels, so that noise averages out. A sample has changed if it
+//! differs by more than [`TOLERANCE`] of 255. The share of changed samples estimates the changed share of the area. Objects smaller than
+//! the distance between two samples (15 pixels at 1080p) may be missed.
 //!
-//! Luma is what the first plane of NV12, I420, their forms of 10 bits and GRAY8 holds, and the weighted sum of red, green and blue elsewhere (BT.601;
-//! whether two frames differ does not depend on the exact weights).
+//! Luma is the first plane of NV12, I420, their 10-bit variants and GRAY8. For RGB formats it is the weighted sum of BT.601.
 
 use crate::frame::{Frame, PixelFormat, Size};
 use crate::tensor::Result;
 
-/// The most places.
+/// Maximum number of samples.
 const N_COLUMNS: usize = 128;
 const N_ROWS: usize = 72;
-/// The pixels of a place.
+/// Pixels per sample.
 const PLACE_WIDTH: usize = 4;
 const PLACE_HEIGHT: usize = 2;
 const WHOLE_PLACE: u32 = (PLACE_WIDTH * PLACE_HEIGHT) as u32;
-/// A place whose luma differs by more has changed.
+/// A sample has changed if its luma differs by more.
 pub const TOLERANCE: u8 = 12;
 
-/// See the module.
+/// The motion gate; see the module.
 #[derive(Debug, Default)]
 pub struct MotionGate {
-    /// What the remembered frame is like; `None`: nothing is remembered.
+    /// Size and format of the reference frame; `None` without one.
     like: Option<(PixelFormat, Size)>,
-    /// The luma of its places, row by row.
+    /// Samples of the reference frame, row by row.
     reference: Vec<u8>,
-    /// That of the latest frame.
+    /// Samples of the latest frame.
     latest: Vec<u8>,
 }
 
 impl MotionGate {
-    /// Whether at least this share of the frame's area, 0 to 1, has changed since the remembered frame; if so, this one is
-    /// remembered instead. Also if no frame is remembered, or one of another size or format.
+    /// Whether at least this share of the frame's area, 0 to 1, has changed since the reference frame; if so, this frame becomes the
+    /// reference. Also true without a reference frame, and if size or format differ.
     ///
     /// # Errors
-    /// If the frame's memory can't be read.
+    /// If the frame's memory cannot be read.
     pub fn passes(&mut self, frame: &Frame, share: f32) -> Result<bool> {
         sample(frame, &mut self.latest)?;
         let like = Some((frame.format(), frame.size()));
@@ -50,19 +47,19 @@ impl MotionGate {
         Ok(true)
     }
 
-    /// The next frame passes.
+    /// Forgets the reference frame: the next frame counts as changed.
     pub fn forget(&mut self) {
         self.like = None;
     }
 }
 
-/// Of places in the same order; 0 of none.
+/// Share of changed samples; 0 without samples.
 fn changed_share(reference: &[u8], latest: &[u8]) -> f32 {
     let n_changed = reference.iter().zip(latest).filter(|(was, is)| was.abs_diff(**is) > TOLERANCE).count();
     n_changed as f32 / latest.len().max(1) as f32
 }
 
-/// Replaces `places` by the luma of a frame's places.
+/// Replaces `places` with the samples of a frame.
 fn sample(frame: &Frame, places: &mut Vec<u8>) -> Result<()> {
     places.clear();
     let Some(plane) = frame.planes().next() else { return Ok(()) };
@@ -84,7 +81,7 @@ fn luma_of(pixel: &[u8], rgb_offsets: [usize; 3]) -> u32 {
     (77 * red + 150 * green + 29 * blue) >> 8
 }
 
-/// The plane with the luma, or with red, green and blue.
+/// The luma plane, or the plane with red, green and blue.
 struct Plane<'a> {
     bytes: &'a [u8],
     row_stride_bytes: usize,
@@ -92,7 +89,7 @@ struct Plane<'a> {
 }
 
 impl Plane<'_> {
-    /// `N` are the bytes of a pixel.
+    /// `N` is the number of bytes per pixel.
     fn sample<const N: usize>(&self, places: &mut Vec<u8>, luma: impl Fn(&[u8; N]) -> u32) {
         let (width, height) = (self.size.width as usize, self.size.height as usize);
         let (place_width, place_height) = (PLACE_WIDTH.min(width), PLACE_HEIGHT.min(height));
@@ -109,7 +106,7 @@ impl Plane<'_> {
             for &begin in &begins[..n_columns] {
                 let sum_of = |line: &[u8]| line[begin..begin + place_bytes].as_chunks::<N>().0.iter().map(&luma).sum::<u32>();
                 let sum = lines.iter().take(place_height).map(|line| sum_of(line)).sum::<u32>();
-                // A division by a number that is known is no division; nearly every frame is so large.
+                // A division by a constant compiles to a multiplication; nearly all frames are large enough.
                 let mean = if n_pixels == WHOLE_PLACE { sum / WHOLE_PLACE } else { sum / n_pixels };
                 places.push(mean as u8);
             }
@@ -117,7 +114,7 @@ impl Plane<'_> {
     }
 }
 
-/// Where one of `n_places` places of an extent begins, in the middle of its part of `extent`.
+/// Start of one of `n_places` samples along an extent, centered in its part.
 fn begin_of(place_idx: usize, n_places: usize, extent: usize, place_extent: usize) -> usize {
     let middle = (2 * place_idx + 1) * extent / (2 * n_places);
     middle.saturating_sub(place_extent / 2).min(extent - place_extent)
@@ -129,7 +126,7 @@ mod tests {
     use crate::frame::{Colorimetry, PixelRect, PlanePlace};
     use crate::tensor::Memory;
 
-    /// A gray frame of this luma with a rectangle of another in it, rows with gaps.
+    /// A gray frame of this luma with a rectangle of another luma; rows have padding.
     fn frame(format: PixelFormat, size: Size, luma: u8, rect: PixelRect, other: u8) -> Frame {
         let (width, height) = (size.width as usize, size.height as usize);
         let row = (width * format.pixel_bytes()).next_multiple_of(16) + 32;
@@ -163,7 +160,7 @@ mod tests {
                 let size = Size::new(width, height);
                 let mut gate = MotionGate::default();
                 assert!(gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap(), "the first one");
-                // The right half and the lower half in turn: half of the area.
+                // The right half and the lower half alternate: half of the area.
                 let half = PixelRect { x: width / 2, y: 0, width: width - width / 2, height };
                 let changed = frame(format, size, 100, half, 130);
                 assert!(!gate.passes(&changed, 0.6).unwrap(), "{format} {size}");
@@ -185,10 +182,10 @@ mod tests {
         let mut gate = MotionGate::default();
         gate.passes(&gray(100), 0.01).unwrap();
         assert!(!gate.passes(&gray(100 + TOLERANCE), 0.01).unwrap() && !gate.passes(&gray(100 - TOLERANCE), 0.01).unwrap());
-        // Compared with what is remembered, not with the frame before.
+        // Compared with the reference frame, not with the previous frame.
         let passed: Vec<u8> = (100..130).filter(|&luma| gate.passes(&gray(luma), 0.01).unwrap()).collect();
         assert_eq!(passed, [113, 126]);
-        // Single pixels that are off by twice as much, as in a dark picture.
+        // Single pixels that differ by twice the tolerance, as the noise of a dark image.
         let mut random = 1_u64;
         let mut noisy = || {
             let noise = |_| {

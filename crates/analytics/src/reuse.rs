@@ -1,43 +1,42 @@
-//! What was said of objects in earlier frames, so that not every object need be classified in every frame. Pure: no models, no
-//! threads, no clocks.
+//! Reuse of classifications of tracked objects, so that an object is not classified in every frame. No models, no threads, no clocks.
 //!
-//! Objects are known by the names that a tracker gave them. [`AnswerCache::plan`] says, in the order in which frames come, whether one is
-//! classified; [`AnswerCache::remember`] takes the answers, in any order; [`AnswerCache::recall`] gives a frame that leaves what is
-//! known of its objects: of the answers for this frame and those before it, so that it depends on no thread's pace.
+//! Objects are identified by track ID. [`AnswerCache::plan`] decides, in the order of arriving frames, whether an object is classified.
+//! [`AnswerCache::remember`] stores results, in any order. [`AnswerCache::recall`] adds the known results to an outgoing frame: those of
+//! this frame and earlier ones only, so the output does not depend on the speed of threads.
 //!
 //! # When an object is classified
 //!
-//! An object without a name: always. Any other one until there were as many tries as [`ReuseOptions::consensus`] wants; after that
-//! when it has grown ([`ReuseOptions::growth`]), and when it is time ([`ReuseOptions::interval`]) unless it stands still
-//! ([`ReuseOptions::movement`]). A try that failed is none. An answer below the threshold is a try that says nothing.
+//! An object without a track ID is classified in every frame. A tracked object is classified in every frame until
+//! [`ReuseOptions::consensus`] attempts were made. After that it is classified when it has grown ([`ReuseOptions::growth`]), and when the
+//! interval expires ([`ReuseOptions::interval`]) unless it did not move ([`ReuseOptions::movement`]). A failed run is no attempt. A result
+//! below the threshold is an attempt without a vote.
 //!
-//! # What is said of it
+//! # The result of several classifications
 //!
-//! For each attribute the vote of its last answers, as many as [`ReuseOptions::consensus`] wants, or fewer while there are fewer. Of
-//! labels the one that was given most often; of several that one with the larger sum of confidences, then the newer one. Its confidence is
-//! the mean of those with which it was given. Of numbers, such as an age, the mean. Where an attribute has answers of both kinds, the
-//! kind of the newest counts.
+//! For each attribute, the last [`ReuseOptions::consensus`] results vote. The most frequent label wins; ties are decided by the sum of
+//! confidences, then by the newest result. The confidence is the mean of the winning results. Numbers, such as an age, are averaged. If an
+//! attribute has labels and numbers, the kind of the newest result counts.
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
 
-/// The most objects that are remembered; who was seen longest ago is forgotten first, of equal ones the one with the smaller name.
+/// Maximum number of remembered objects. The object that was seen longest ago is evicted first; ties are decided by the smaller track ID.
 pub const MAX_OBJECTS: usize = 300 // in sight: what one detector reports of a frame at most, if nobody asked for more
     + 300 // in sight: what a second one reports
     + 424; // out of sight, and may come back
-/// Answers for frames behind the one that leaves, which are there already.
+/// Maximum number of stored results for frames later than the outgoing one.
 const MAX_AHEAD: usize = 64;
 
-/// When an object is classified again, and what its answers come to.
+/// When an object is classified again, and how its results are combined.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReuseOptions {
-    /// After so many frames; 1: in every one, 0: never. Default: 1.
+    /// Frames between two classifications; 1: every frame, 0: only once. Default: 1.
     pub interval: u32,
-    /// Also when the area of its box has grown by more than this share of what it was; 0: not for that. Default: 0.
+    /// Classify again when the box area has grown by more than this fraction; 0: off. Default: 0.
     pub growth: f32,
-    /// At its time only if an edge of its box has moved by more than this share of its width or height; 0: also if it stands
-    /// still. Default: 0.
+    /// When the interval expires, classify only if a box edge moved by more than this fraction of the width or height; 0: also without
+    /// movement. Default: 0.
     pub movement: f32,
-    /// How many answers vote. Default: 1.
+    /// Number of results that vote. Default: 1.
     pub consensus: u32,
 }
 
@@ -48,12 +47,12 @@ impl Default for ReuseOptions {
 }
 
 impl ReuseOptions {
-    /// Whether anything is to be remembered.
+    /// Whether these options need stored results.
     pub fn are_used(&self) -> bool {
         *self != Self { growth: self.growth, ..Self::default() }
     }
 
-    /// What is asked for and can have no effect beside the rest, and why.
+    /// An option that has no effect together with the others, with the reason.
     pub fn without_effect(&self) -> Option<String> {
         if self.growth > 0.0 && self.interval == 1 && self.movement <= 0.0 {
             return Some(format!(
@@ -71,43 +70,42 @@ impl ReuseOptions {
     }
 }
 
-/// See the module.
+/// The store of classifications; see the module.
 #[derive(Debug, Default)]
 pub struct AnswerCache {
     options: ReuseOptions,
-    /// By name.
+    /// By track ID.
     objects: Vec<Known>,
 }
 
 #[derive(Debug)]
 struct Known {
     name: ObjectId,
-    /// The number of the latest frame with it.
+    /// Number of the latest frame with the object.
     seen_in: u64,
-    /// The frame of its latest try, and where it was, in parts of the frame.
+    /// Frame of the latest attempt, and the box then, in fractions of the frame.
     tried: Option<(u64, Rect)>,
-    /// Tries that have not failed.
+    /// Attempts without failed runs.
     n_tries: u32,
-    /// What was said of it, by attribute.
+    /// Results by attribute.
     attributes: Vec<Attribute>,
 }
 
 #[derive(Debug)]
 struct Attribute {
-    /// The latest answer; its outcome is only that of the latest.
+    /// The latest result.
     said: Classification,
     /// By frame, oldest first.
     answers: Vec<(u64, Outcome)>,
 }
 
 impl AnswerCache {
-    /// Remembers nothing yet.
+    /// Makes an empty store.
     pub fn new(options: ReuseOptions) -> Self {
         Self { options, objects: Vec::new() }
     }
 
-    /// Whether the object of this name, which is here in a frame of this number and size, is to be classified; if so, that counts as
-    /// a try.
+    /// Whether to classify the object with this track ID and box in a frame of this number and size; if so, it counts as an attempt.
     pub fn plan(&mut self, frame_number: u64, name: ObjectId, rect: Rect, size: Size) -> bool {
         let options = self.options;
         let place = rect.rescaled(size, Size::new(1, 1));
@@ -121,7 +119,7 @@ impl AnswerCache {
         true
     }
 
-    /// The try in this frame failed: the next frame is the next try.
+    /// Reports that the run for this frame failed: the next frame is the next attempt.
     pub fn take_back(&mut self, frame_number: u64, name: ObjectId) {
         let Some(known) = self.known(name) else { return };
         known.n_tries = known.n_tries.saturating_sub(1);
@@ -130,13 +128,13 @@ impl AnswerCache {
         }
     }
 
-    /// What was said of an object in a frame. Geometry is not remembered: in another frame it is somewhere else.
+    /// Stores the results of an object in a frame. Geometry is not stored, because it is valid in its frame only.
     pub fn remember(&mut self, frame_number: u64, name: ObjectId, said: &Classification) {
         if matches!(said.outcome, Outcome::Geometry(_)) {
             return;
         }
         let max_answers = self.options.consensus.max(1) as usize + MAX_AHEAD;
-        // Somebody else took its place meanwhile: it was out of sight for long.
+        // The object was evicted meanwhile.
         let Some(known) = self.known(name) else { return };
         let attribute_idx = known.attributes.iter().position(|attribute| attribute.is_of(said)).unwrap_or_else(|| {
             known.attributes.push(Attribute { said: said.clone(), answers: Vec::new() });
@@ -150,8 +148,8 @@ impl AnswerCache {
         }
     }
 
-    /// Gives an object of a frame that leaves what is known of it, in place of what was said of it in this frame alone. True if
-    /// that was said in earlier frames only.
+    /// Replaces the attributes of an object of an outgoing frame with the combined results. Returns true if these are from earlier frames
+    /// only.
     pub fn recall(&mut self, frame_number: u64, detection: &mut Detection) -> bool {
         let n_voters = self.options.consensus.max(1) as usize;
         let Some(known) = detection.track.and_then(|name| self.known(name)) else { return false };
@@ -172,17 +170,17 @@ impl AnswerCache {
         is_recalled
     }
 
-    /// Forgets everything.
+    /// Removes all objects.
     pub fn clear(&mut self) {
         self.objects.clear();
     }
 
-    /// How many objects are remembered.
+    /// Number of stored objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -213,7 +211,7 @@ impl AnswerCache {
 impl Known {
     fn is_due(&self, frame_number: u64, place: Rect, options: &ReuseOptions) -> bool {
         let Some((tried_in, was)) = self.tried else { return true };
-        // A frame that comes twice is the same; numbers that begin anew are another stream's.
+        // An equal number is the same frame; a smaller one belongs to a new stream.
         let Some(n_frames) = frame_number.checked_sub(tried_in) else { return true };
         if n_frames == 0 {
             return false;
@@ -231,13 +229,13 @@ impl Attribute {
     }
 }
 
-/// Whether an edge moved by more than this share of the width or height that the box had.
+/// Whether an edge moved by more than this fraction of the previous width or height.
 fn has_moved(is: Rect, was: Rect, share: f32) -> bool {
     let (x, y) = ((is.x - was.x).abs().max((is.x_max() - was.x_max()).abs()), (is.y - was.y).abs().max((is.y_max() - was.y_max()).abs()));
     x > share * was.width || y > share * was.height
 }
 
-/// What these answers, oldest first and at least one, come to.
+/// Combines these results, at least one, oldest first.
 fn vote(answers: &[(u64, Outcome)]) -> Outcome {
     let newest = &answers[answers.len() - 1].1;
     let outcomes = || answers.iter().map(|(_, outcome)| outcome);
@@ -267,7 +265,7 @@ fn vote(answers: &[(u64, Outcome)]) -> Outcome {
                 None => newest.clone(),
             }
         }
-        // What can't be counted.
+        // Values that cannot vote.
         _ => newest.clone(),
     }
 }
@@ -307,7 +305,7 @@ mod tests {
         }
     }
 
-    /// The frames, of so many, in which an object at these places is classified.
+    /// The frames in which an object with these boxes is classified.
     fn tries(options: ReuseOptions, n_frames: u64, place: impl Fn(u64) -> Rect) -> Vec<u64> {
         let mut cache = AnswerCache::new(options);
         (0..n_frames).filter(|&n| cache.plan(n, ME, place(n), SIZE)).collect()
@@ -319,7 +317,7 @@ mod tests {
         for (interval, expected) in [(0, vec![0]), (1, (0..10).collect()), (2, vec![0, 2, 4, 6, 8]), (4, vec![0, 4, 8])] {
             assert_eq!(tries(ReuseOptions { interval, ..ReuseOptions::default() }, 10, still), expected, "every {interval}");
         }
-        // Until there are enough answers to vote: in every frame.
+        // In every frame until enough results exist.
         let options = ReuseOptions { interval: 4, consensus: 3, ..ReuseOptions::default() };
         assert_eq!(tries(options, 12, still), [0, 1, 2, 6, 10]);
         assert_eq!(tries(ReuseOptions { interval: 0, ..options }, 12, still), [0, 1, 2]);
@@ -337,11 +335,11 @@ mod tests {
     fn an_object_that_stands_still_is_not_classified_again() {
         let options = ReuseOptions { interval: 2, movement: 0.26, ..ReuseOptions::default() };
         assert_eq!(tries(options, 10, |n| here(10.0 + (n % 2) as f32, 40.0)), [0]);
-        // Two pixels a frame, of a width of 40: it has moved enough after six.
+        // Two pixels per frame at a width of 40: enough movement after six frames.
         assert_eq!(tries(options, 20, |n| here(10.0 + 2.0 * n as f32, 40.0)), [0, 6, 12, 18]);
         let growing = ReuseOptions { movement: 0.5, growth: 0.1, ..options };
         assert_eq!(tries(growing, 4, |n| here(10.0, 40.0 + n as f32 * 6.0)), [0, 1, 2, 3], "growth counts also without movement");
-        // What is the same share of a smaller frame has not moved.
+        // The same fraction of a smaller frame is no movement.
         let mut cache = AnswerCache::new(options);
         assert!(cache.plan(0, ME, here(10.0, 40.0), SIZE));
         let half = Size::new(SIZE.width / 2, SIZE.height / 2);

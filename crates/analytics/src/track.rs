@@ -1,30 +1,28 @@
-//! Which object of a frame is which one of the frames before: names over time, by overlap alone. Pure: no pixels, no clocks, no
-//! threads, and what comes out depends on nothing but what went in.
+//! Object tracking by box overlap. Reads no pixels and no clocks; the output depends on the input only.
 //!
-//! Each track is looked for where it would be if it went on as before, and then, if it is not there, where it was last seen; in both
-//! places the pair that overlaps most comes first, and of equal ones the older track, then the better detection. Tracks
-//! and detections of different classes never meet.
+//! Detections are matched with the predicted box of each track (constant velocity), then the remaining ones with its last box. In both
+//! passes, pairs are taken greedily by descending overlap (intersection over union); ties are decided by the older track, then by the
+//! higher confidence. Tracks match detections of the same class only.
 //!
-//! A frame that was not inferred says nothing about who is gone: in it no track grows older. What a detector carried on into such
-//! a frame is known by the name that it had.
+//! A frame without inference does not age the tracks. Detections that were carried over into such a frame keep their track ID.
 //!
-//! Owns the tracks; they are bounded. Nothing is allocated once there have been as many as there will be.
+//! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Rect, Size, TrackState};
 
-/// What counts as the same object, and for how long.
+/// Options of a tracker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrackOptions {
-    /// The least intersection over union of a box with the place where the track is looked for, 0 to 1. Default: 0.3.
+    /// Smallest intersection over union of a box with the predicted or last box of its track, 0 to 1. Default: 0.3.
     pub iou_threshold: f32,
-    /// In how many inferred frames in a row an object may be missing until its track ends. Default: 30.
+    /// Inferred frames in a row without the object until its track ends. Default: 30.
     pub max_age: u32,
-    /// In how many frames an object is found until its track has a name; until then it may not be missing once. Default: 1.
+    /// Frames in a row with the object until its track gets an ID. Default: 1.
     pub min_hits: u32,
-    /// The most tracks, those that are lost included. Default: 1000.
+    /// Maximum number of tracks, lost ones included. Default: 1000.
     pub max_tracks: usize,
 }
 
@@ -34,56 +32,56 @@ impl Default for TrackOptions {
     }
 }
 
-/// See the module.
+/// The tracker; see the module.
 #[derive(Debug, Default)]
 pub struct Tracker {
     /// Oldest first.
     tracks: Vec<Track>,
-    /// Of the frame that the tracks' places refer to.
+    /// Size of the frame that the boxes of the tracks refer to.
     size: Size,
     counts: TrackCounts,
-    /// Reused from frame to frame.
+    /// Buffers, reused from frame to frame.
     is_open: Vec<bool>,
     pairs: Vec<Pair>,
 }
 
-/// What a [`Tracker`] counts.
+/// Counters of a [`Tracker`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrackCounts {
-    /// Tracks that there are now, those that have no name yet included.
+    /// Current tracks, tentative ones included.
     pub n_tracks: u64,
-    /// Names that were given.
+    /// Track IDs that were given.
     pub n_begun: u64,
-    /// Tracks with a name that ended, not counting those that were forgotten by [`Tracker::reset`].
+    /// Tracks with an ID that ended, except by [`Tracker::reset`].
     pub n_ended: u64,
-    /// Objects that found a name, or were given one, in each frame.
+    /// Objects with a track ID, summed over frames.
     pub n_named: u64,
-    /// Objects that have no name because there were as many tracks as there may be.
+    /// Objects without a track because the maximum number of tracks was reached.
     pub n_refused: u64,
 }
 
 #[derive(Debug)]
 struct Track {
-    /// Once it was found often enough.
+    /// The track ID, once the object was seen in enough frames.
     name: Option<ObjectId>,
     label_id: u32,
     label: Option<Arc<str>>,
-    /// Where it was last found.
+    /// Last detected box.
     rect: Rect,
-    /// How its center moves, in pixels per frame.
+    /// Velocity of its center, in pixels per frame.
     velocity: (f32, f32),
-    /// What it was called as a detection when it was last seen.
+    /// Id of its last detection.
     seen_as: ObjectId,
     n_hits: u32,
-    /// Frames since it was last found.
+    /// Frames since the last detection.
     n_frames: u32,
-    /// Inferred frames since it was last seen.
+    /// Inferred frames since the last detection.
     n_missed: u32,
-    /// In this frame.
+    /// Whether it was matched in this frame.
     is_seen: bool,
 }
 
-/// A track and a detection that may be the same.
+/// A candidate pair of a track and a detection.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     iou: f32,
@@ -91,7 +89,7 @@ struct Pair {
     detection_idx: usize,
 }
 
-/// Where a track is looked for.
+/// The box of a track that detections are compared with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     Expected,
@@ -99,8 +97,7 @@ enum Place {
 }
 
 impl Tracker {
-    /// Gives the detections of the next frame that are `wanted` the names of their tracks; `new_name` makes one. What another
-    /// tracker named keeps its name.
+    /// Sets the track IDs of the `wanted` detections of the next frame; `new_name` makes a new ID. IDs of other trackers are kept.
     pub fn update(
         &mut self,
         results: &mut FrameResults,
@@ -134,19 +131,19 @@ impl Tracker {
         self.counts.n_tracks = self.tracks.len() as u64;
     }
 
-    /// Forgets all tracks: what comes next has nothing to do with what came before.
+    /// Removes all tracks, for a new stream or after a seek.
     pub fn reset(&mut self) {
         self.tracks.clear();
         self.size = Size::default();
         self.counts.n_tracks = 0;
     }
 
-    /// Since it was made.
+    /// Counters since the tracker was made.
     pub fn counts(&self) -> TrackCounts {
         self.counts
     }
 
-    /// The same picture in another size: the tracks are where they were in it.
+    /// Scales the tracks to another frame size.
     fn fit(&mut self, size: Size) {
         if self.size != size && self.size.width > 0 && self.size.height > 0 {
             for track in &mut self.tracks {
@@ -157,7 +154,7 @@ impl Tracker {
         self.size = size;
     }
 
-    /// What a detector gave again under the name that it had is where it was: that is nothing new about the track.
+    /// A detection that was carried over with the id it had is not new: the track is not updated.
     fn find_carried(&mut self, detections: &mut [Detection]) {
         for (detection, is_open) in detections.iter_mut().zip(&mut self.is_open) {
             let is_it = |track: &&mut Track| *is_open && !track.is_seen && track.seen_as == detection.id;
@@ -170,14 +167,14 @@ impl Tracker {
         }
     }
 
-    /// Joins the tracks that were not seen yet with the detections that are open, those that overlap most first.
+    /// Matches the remaining tracks with the remaining detections, by descending overlap.
     fn find(&mut self, place: Place, detections: &mut [Detection], options: &TrackOptions, new_name: &mut impl FnMut() -> ObjectId) {
         self.pairs.clear();
         for (track_idx, track) in self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen) {
             let Some(rect) = track.place(place) else { continue };
             for (detection_idx, detection) in detections.iter().enumerate().filter(|(idx, _)| self.is_open[*idx]) {
                 let iou = rect.iou(&detection.rect);
-                // Places differ more often than classes, and are compared faster.
+                // Boxes are compared first: they differ more often than classes, and the comparison is faster.
                 if iou > 0.0 && iou >= options.iou_threshold && track.is_of_class(detection) {
                     self.pairs.push(Pair { iou, track_idx, detection_idx });
                 }
@@ -196,7 +193,7 @@ impl Tracker {
         }
     }
 
-    /// Tracks that are missing for too long end; those without a name at once.
+    /// Ends tracks that have been lost too long; tentative tracks at once.
     fn grow_older(&mut self, options: &TrackOptions) {
         let n_ended = &mut self.counts.n_ended;
         self.tracks.retain_mut(|track| {
@@ -211,7 +208,7 @@ impl Tracker {
         });
     }
 
-    /// An object that nobody knows.
+    /// Starts a track for a new object.
     fn begin(&mut self, detection: &mut Detection, options: &TrackOptions, new_name: &mut impl FnMut() -> ObjectId) {
         if self.tracks.len() >= options.max_tracks && !self.make_room() {
             self.counts.n_refused += 1;
@@ -233,7 +230,7 @@ impl Tracker {
         self.tracks.push(track);
     }
 
-    /// Ends the track that has been missing longest, of equal ones the oldest; false if all are in sight.
+    /// Evicts the track that has been lost longest, the oldest of equal ones; false if no track is lost.
     fn make_room(&mut self) -> bool {
         let lost = self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen);
         // `max_by_key` takes the last of equal ones.
@@ -249,7 +246,7 @@ impl Track {
         self.label_id == detection.label_id && self.label == detection.label
     }
 
-    /// Where it is looked for; nothing if that is no other place than the expected one.
+    /// The last box, unless it equals the predicted one.
     fn place(&self, place: Place) -> Option<Rect> {
         match place {
             Place::Expected => {
@@ -260,13 +257,13 @@ impl Track {
         }
     }
 
-    /// It is found, here.
+    /// Updates the track with a detection.
     fn follow(&mut self, detection: &Detection) {
         let center = |rect: &Rect| (rect.x + rect.width / 2.0, rect.y + rect.height / 2.0);
         let ((x, y), (was_x, was_y)) = (center(&detection.rect), center(&self.rect));
         let n_frames = self.n_frames.max(1) as f32;
         let moved = ((x - was_x) / n_frames, (y - was_y) / n_frames);
-        // Half of what it was, so that the noise of boxes does not throw it out of its way.
+        // Averaged with the previous velocity, against noise of the boxes.
         self.velocity = if self.n_hits < 2 { moved } else { ((self.velocity.0 + moved.0) / 2.0, (self.velocity.1 + moved.1) / 2.0) };
         self.rect = detection.rect;
         self.seen_as = detection.id;
@@ -276,7 +273,7 @@ impl Track {
 }
 
 impl TrackCounts {
-    /// Gives the detection the name of its track, which has one if it was found often enough.
+    /// Sets the detection's track ID and state.
     fn name(&mut self, track: &mut Track, detection: &mut Detection, options: &TrackOptions, new_name: &mut impl FnMut() -> ObjectId) {
         if track.name.is_none() && track.n_hits >= options.min_hits {
             track.name = Some(new_name());
@@ -302,7 +299,7 @@ mod tests {
     const SIZE: Size = Size::new(640, 480);
     const SIDE: f32 = 40.0;
 
-    /// A tracker whose names are 1, 2, 3, and whose detections are numbered from 1000.
+    /// A tracker with IDs 1, 2, 3, and detections numbered from 1000.
     struct Sight {
         tracker: Tracker,
         options: TrackOptions,
@@ -315,7 +312,7 @@ mod tests {
             Self { tracker: Tracker::default(), options, n_names: 0, n_detections: 1000 }
         }
 
-        /// The names in the next frame, 0 for none, of objects of these classes at these places.
+        /// The track IDs in the next frame, 0 for none, of objects with these classes and boxes.
         fn see(&mut self, objects: &[(u32, f32, f32)]) -> Vec<i32> {
             let detections = objects.iter().map(|&(class, x, y)| self.object(class, x, y)).collect();
             self.update(&mut FrameResults { size: SIZE, detections, ..FrameResults::default() })
@@ -347,7 +344,7 @@ mod tests {
             results.detections.iter().map(|detection| detection.track.map_or(0, |track| track.0)).collect()
         }
 
-        /// A frame that was not inferred.
+        /// A frame without inference.
         fn skip(&mut self, carried: &[Detection]) -> Vec<i32> {
             let status = InferenceStatus::Skipped("inference-interval".into());
             self.update(&mut FrameResults { size: SIZE, status, detections: carried.to_vec(), ..FrameResults::default() })
@@ -362,13 +359,13 @@ mod tests {
             let names = sight.see(&[(0, 10.0 + 8.0 * n, 20.0), (0, 500.0 - 6.0 * n, 200.0), (1, 300.0, 400.0 - 3.0 * n)]);
             assert_eq!(names, [1, 2, 3], "frame {n}");
         }
-        // Whichever comes first.
+        // In either order.
         assert_eq!(sight.see(&[(1, 300.0, 250.0), (0, 500.0 - 300.0, 200.0), (0, 10.0 + 400.0, 20.0)]), [3, 2, 1]);
     }
 
     #[test]
     fn objects_that_cross_keep_their_names() {
-        // At the same height, so that they lie upon each other for some frames; of one class, and of two.
+        // At the same height, so that they overlap for some frames; of one class and of two.
         for classes in [(0, 0), (0, 1)] {
             for step in [3.0, 7.0, 10.0, 13.0] {
                 let mut sight = Sight::new(TrackOptions::default());
@@ -384,7 +381,7 @@ mod tests {
 
     #[test]
     fn who_is_lost_is_found_where_it_went_and_where_it_stayed() {
-        // Behind something for ten frames, over more than its own width: it comes out on the other side, or turned round.
+        // Hidden for ten frames, over more than its width: it reappears on the other side, or turns back.
         for (way, what) in [(10.0, "went on"), (0.0, "stayed")] {
             let mut sight = Sight::new(TrackOptions::default());
             for n in 0..10 {
@@ -418,7 +415,7 @@ mod tests {
         assert_eq!(sight.see(&[(0, 50.0, 100.0)]), [0]);
         (0..100).for_each(|_| drop(sight.skip(&[])));
         assert_eq!(sight.see(&[(0, 50.0, 100.0)]), [1]);
-        // A failed frame tells as little.
+        // A failed frame counts as one without inference.
         let failed = InferenceStatus::Failed("no memory".into());
         (0..100).for_each(|_| drop(sight.update(&mut FrameResults { size: SIZE, status: failed.clone(), ..FrameResults::default() })));
         assert_eq!(sight.see(&[(0, 50.0, 100.0)]), [1]);
@@ -427,7 +424,7 @@ mod tests {
     #[test]
     fn what_is_carried_on_is_known_by_its_name_and_says_nothing_of_its_way() {
         let mut sight = Sight::new(TrackOptions::default());
-        // Every fifth frame is inferred; the others show the last box again.
+        // Every fifth frame is inferred; the others repeat the last box.
         for n in 0..20 {
             let found = sight.object(0, 50.0 + 4.0 * (n * 5) as f32, 100.0);
             let mut results = FrameResults { size: SIZE, detections: vec![found], ..FrameResults::default() };
@@ -498,7 +495,7 @@ mod tests {
         assert_eq!(sight.tracker.counts().n_tracks, 1);
     }
 
-    /// Objects in lanes of their own, at speeds of their own, with boxes that tremble and are missing now and then.
+    /// Objects in separate lanes at different speeds, with noisy boxes that are sometimes missing.
     fn wander(seed: u64) -> Vec<Vec<(usize, i32)>> {
         const N_OBJECTS: usize = 7;
         let mut random = Random(seed | 1);
