@@ -1,4 +1,4 @@
-//! A model that is ready to run on one device.
+//! A model compiled for one device.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 /// The executor of [`Config::callback_thread`].
 const CALLBACKS: &str = "roiflow-callbacks";
 
-/// A compiled model. Cheap to clone; makes any number of independent requests.
+/// A compiled model, which makes any number of independent requests. Clones share it.
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests of [`CompiledModel::infer`]. They hold `shared`, so they must not lie in it.
+    /// The requests of [`CompiledModel::infer`]. They hold `shared`, so they cannot be part of it.
     direct: Arc<OnceLock<RequestPool>>,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct CompiledShared {
 impl CompiledModel {
     pub(crate) fn new(device: &str, model: &Model, compiled: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
         let (mut info, steps) = (compiled.info().clone(), compiled.steps());
-        // What the caller said of the axes is nothing that a device knows.
+        // Devices do not know the axes that the caller declared.
         info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
-        // It is the file's, and not all engines tell it of a compiled model.
+        // Metadata are those of the file: not all engines report them of a compiled model.
         info.metadata.clone_from(&model.info().metadata);
         let places = Arc::new(Places::new(info.inputs.len(), info.outputs.len(), model.variables()));
         let variables = model.variables().iter().map(|variable| info.inputs[variable.input_idx].clone()).collect();
@@ -90,26 +90,26 @@ impl CompiledModel {
         &self.shared.device
     }
 
-    /// What to call it in messages.
+    /// The model's name in messages.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// How many requests to run at once: as many as [`Config::n_requests`] says, else as many as keep the device busy.
+    /// The optimal number of concurrent requests: [`Config::n_requests`] if set, otherwise as many as keep the device busy.
     pub fn optimal_number_of_requests(&self) -> usize {
         self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
     }
 
-    /// Whether a call of several rows takes as long as as many calls: it then gains nothing by itself.
+    /// Whether batch items run sequentially, so that batching does not save time.
     pub fn computes_rows_in_turn(&self) -> bool {
         self.shared.model.computes_rows_in_turn()
     }
 
-    /// Whether the model takes up to `max_rows` rows in a call as it is, and each is computed as if it were alone: the first axis
-    /// of every input is open, and the device knows that rows are independent, or they prove so on numbers drawn by chance.
+    /// Checks that the model takes up to `max_rows` independent batch items: the first axis of every input is dynamic, and the device
+    /// reports independence, or runs on random inputs confirm it.
     ///
     /// # Errors
-    /// `Unsupported` if not, with the reason; what the runs say that try it out.
+    /// `Unsupported` with the reason, if not; errors of the test runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, "a stateful model keeps one state, not one for each row"));
@@ -117,10 +117,10 @@ impl CompiledModel {
         batching::check_rows(self, &*self.shared.model, max_rows)
     }
 
-    /// A new request with tensors of its own.
+    /// Makes a request with its own tensors.
     ///
     /// # Errors
-    /// `Device` if there are too many requests; `OutOfMemory`, with the number of bytes, if there is no memory for its tensors.
+    /// `Device` if there are too many requests; `OutOfMemory`, with the number of bytes, if its tensors cannot be allocated.
     pub fn create_infer_request(&self) -> Result<InferRequest> {
         let shared = &self.shared;
         let ticket = shared.executors.admit()?;
@@ -129,7 +129,7 @@ impl CompiledModel {
         let empty = |port: &Port| port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
         let mut inputs = Vec::with_capacity(places.inputs.len());
         for (device_idx, port) in device_info.inputs.iter().enumerate() {
-            // What is open is empty until a tensor is set or filled.
+            // Inputs of dynamic shape are empty until a tensor is set or filled.
             let tensor = device.allocate_input(device_idx, empty(port))?;
             let port = Port { axes: shared.info.inputs.get(places.inputs[device_idx]).and_then(|port| port.axes.clone()), ..port.clone() };
             inputs.push((places.inputs[device_idx], InputSlot::new(port, device_idx, tensor)));
@@ -147,9 +147,9 @@ impl CompiledModel {
             frame: None,
         };
         let first: Arc<dyn Executor> = match shared.steps.first() {
-            // The fill joins the device's first step where that runs on the processor's pool, and runs there otherwise.
+            // The fill step runs on the CPU pool, together with the device's first step if that also runs there.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
-            // A fill elsewhere could be overtaken by that of a later start.
+            // On another executor, the fill of a later start could overtake it.
             Some(step) if shared.config.exclusive_requests => step.executor.clone(),
             _ => shared.executors.cpu()?,
         };
@@ -184,7 +184,7 @@ impl CompiledModel {
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
 
-    /// What the model is, where it runs and how it was compiled.
+    /// The model's name, device and options.
     pub fn properties(&self) -> Properties {
         Properties {
             model_name: self.name().to_owned(),
@@ -195,10 +195,10 @@ impl CompiledModel {
         }
     }
 
-    /// Runs once on the caller's thread, on a request that is kept for the next call; safe from many threads at once.
+    /// Runs once on the calling thread, with a request that is reused by later calls. May be called from several threads at once.
     ///
-    /// All inputs must be given; tensors are shared for the length of the call, not copied, and given back when it returns.
-    /// The results are the caller's own. Variables begin anew with each call.
+    /// All inputs must be given. Tensors are shared during the call, not copied. The results are independent of later calls. Variables are
+    /// reset before each call.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -224,7 +224,7 @@ impl CompiledModel {
         request.take_outputs()
     }
 
-    /// The kept request is anybody's: an input that is not given would be that of an earlier caller.
+    /// The request is reused: an input that is not given would be that of an earlier call.
     fn check_complete(&self, inputs: &impl Inputs) -> Result<()> {
         let ports = self.inputs();
         let mut given = vec![false; ports.len()];
@@ -246,7 +246,7 @@ impl CompiledModel {
         &self.shared.model
     }
 
-    /// Frees the requests that [`CompiledModel::infer`] keeps.
+    /// Frees the requests of [`CompiledModel::infer`].
     pub fn release(&self) {
         if let Some(direct) = self.direct.get() {
             direct.clear();

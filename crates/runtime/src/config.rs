@@ -1,4 +1,4 @@
-//! Typed options of a compiled model. String maps exist only where a user typed a string; `options` reads what users type.
+//! Typed options of a compiled model. `options` parses them from strings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,44 +9,41 @@ use super::{Error, ErrorKind, Result};
 /// The largest [`Config::batch_size`].
 pub const MAX_BATCH_SIZE: usize = 1024;
 
-/// How a model is compiled. [`Config::default`] suits a single pipeline.
+/// Options of compilation. [`Config::default`] suits a single pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How many requests the caller means to run at once; `None`, the default, lets the device decide.
+    /// Number of concurrent requests; `None`: the device's optimal number. Default: `None`.
     pub n_requests: Option<usize>,
-    /// What the requests and threads are arranged for.
+    /// Optimization goal: throughput or latency.
     pub performance: Performance,
-    /// Processor threads that one run uses; `None`: so many that requests times threads are the cores.
+    /// CPU threads of one run; `None`: cores divided by requests.
     pub n_threads: Option<usize>,
-    /// The precision in which an engine computes `f32` models, where it has a choice; where it has none,
-    /// [`Properties::ignored`] says so.
+    /// Precision in which an engine computes `f32` models. If the engine has no choice, [`Properties::ignored`] reports it.
     pub precision: Precision,
-    /// Where engines that can (OpenVINO, ONNX Runtime on the processor) keep compiled models for the next time.
+    /// Folder in which engines cache compiled models (OpenVINO, ONNX Runtime on the CPU).
     pub cache_folder: Option<PathBuf>,
-    /// Time each node of the model, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, and
-    /// then without a cost; on, some tenths of a microsecond per node.
+    /// Measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, at no
+    /// cost; on, it costs some tenths of a microsecond per node.
     pub profiling: bool,
-    /// The runs of all models of the device that ask for it go one at a time, in the order of their starts. Off by default.
+    /// All models of the device with this option run one at a time, in the order of their starts. Off by default.
     pub exclusive_requests: bool,
-    /// Callbacks run on a thread of their own, one for the process, so that long ones hold up no engine. Off by default: on the
-    /// thread that ended the run, without the hop of some 5 to 25 microseconds.
+    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Off by default: callbacks
+    /// run on the thread that completed the run, which saves 5 to 25 microseconds.
     pub callback_thread: bool,
-    /// The most runs of requests that are gathered into one call of the engine, 1 to [`MAX_BATCH_SIZE`]. 1, the default: none are.
+    /// Maximum number of runs that are combined into one call of the engine, 1 to [`MAX_BATCH_SIZE`]. Default: 1, no batching.
     ///
-    /// A call of several rows is faster where a call costs something by itself, or where the engine computes several pictures
-    /// better than one; the embedded engine runs row by row and gains nothing. The model must be one of independent rows, see
+    /// Batching is faster if a call has a fixed cost, or the engine computes several batch items more efficiently than one. The embedded
+    /// engine runs batch items sequentially and gains nothing. Batch items must be independent, see
     /// [`Core::compile_model`](super::Core::compile_model).
     pub batch_size: usize,
-    /// How long a run waits for others at most, by default 5 ms; with 0 it is gathered only with those that wait for the engine
-    /// anyway. A run that could have no company, because all requests of the model wait already, does not wait at all.
+    /// Longest time that a run waits for others, by default 5 ms. With 0, only runs that wait for the engine anyway are combined. A run
+    /// does not wait if all requests of the model wait already.
     pub batch_timeout: Duration,
-    /// How long dropping the last handle of a running request waits for the run, by default 5 s. What then still runs keeps its
+    /// Longest time that dropping the last handle of a running request waits for its run, by default 5 s. After that, the run keeps its
     /// memory and frees it when it ends.
     pub drop_patience: Duration,
-    /// Options that only one engine knows, in its own words: names begin with the engine's prefix, as in `OPENVINO.NUM_STREAMS` or
-    /// `ORT.session.intra_op.allow_spinning`. They come after what the other options arrange, and those of other engines than the
-    /// one that runs the model are left alone. What the engine says of them is its own: OpenVINO refuses a name that it does not
-    /// know, ONNX Runtime does not look.
+    /// Options of a single engine, with its prefix: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. They override the other
+    /// options; options of other engines are ignored. OpenVINO refuses unknown names, ONNX Runtime does not check them.
     pub engine_options: BTreeMap<String, String>,
 }
 
@@ -69,30 +66,30 @@ impl Default for Config {
     }
 }
 
-/// What a device is arranged for.
+/// The optimization goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Performance {
-    /// As many results per second as can be: many requests with few threads each.
+    /// Most results per second: many requests with few threads.
     #[default]
     Throughput,
-    /// Each result as soon as can be: one request on all cores.
+    /// Shortest time to each result: one request on all cores.
     Latency,
 }
 
 /// The precision of computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// 32 bits, so that all devices give the same results.
+    /// 32 bits: all devices give the same results.
     #[default]
     F32,
-    /// 16 bits with the exponent of `f32`, on processors that have it: faster, probabilities move in the third digit.
+    /// 16 bits with the exponent of `f32`, on processors with support: faster, probabilities change in the third digit.
     Bf16,
-    /// 16 bits, on devices that have it.
+    /// 16 bits, on devices with support.
     F16,
 }
 
 impl Config {
-    /// Whether the numbers are ones that a device can arrange itself for.
+    /// Checks the ranges of the numbers.
     pub(super) fn check_numbers(&self) -> Result<()> {
         for (option, number) in [("n_requests", self.n_requests), ("n_threads", self.n_threads)] {
             if number == Some(0) {
@@ -103,8 +100,8 @@ impl Config {
         Ok(())
     }
 
-    /// Calls of the engine at once and threads of each, on a machine with so many cores. Both at least one; more than the cores
-    /// together only if the caller asked for that. Requests that are gathered share a call.
+    /// Number of concurrent engine calls and threads per call, for this number of cores. Both are at least 1; their product exceeds the
+    /// cores only if the caller asked for it. Batched requests share a call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),
@@ -116,24 +113,24 @@ impl Config {
     }
 }
 
-/// An option that was given and changes nothing, see [`Properties::ignored`].
+/// An option that has no effect, see [`Properties::ignored`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ignored {
     /// The field of [`Config`].
     pub option: &'static str,
-    /// Why this device does without it.
+    /// Why it has no effect on this device.
     pub why: String,
 }
 
 impl Ignored {
-    /// Those of the options that were given: each comes with whether it was, its name, and why it changes nothing.
+    /// The options that were set, of triples of: whether it was set, its name, and why it has no effect.
     pub fn of<'a>(options: impl IntoIterator<Item = (bool, &'static str, &'a str)>) -> Vec<Self> {
         let given = options.into_iter().filter(|(is_given, ..)| *is_given);
         given.map(|(_, option, why)| Self { option, why: why.to_owned() }).collect()
     }
 }
 
-/// What a compiled model says of itself, see [`CompiledModel::properties`](super::CompiledModel::properties).
+/// Properties of a compiled model, see [`CompiledModel::properties`](super::CompiledModel::properties).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
@@ -141,11 +138,11 @@ pub struct Properties {
     pub model_name: String,
     /// The device that it was compiled for.
     pub device: String,
-    /// How many requests keep it busy.
+    /// The optimal number of requests.
     pub optimal_number_of_requests: usize,
     /// The options that it was compiled with.
     pub config: Config,
-    /// Those of them that were given and that the device does not use; what is left at its default is not among them.
+    /// The options that were set and have no effect on this device. Options at their default are not included.
     pub ignored: Vec<Ignored>,
 }
 

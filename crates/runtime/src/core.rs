@@ -1,4 +1,4 @@
-//! The entry: registers devices, reads models, compiles them.
+//! The entry point: registers devices, reads and compiles models.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{
     CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result, batching, files,
 };
 
-/// The devices of a process and the executors that they share. Cheap to clone.
+/// The devices of a process and the executors that they share. Clones share them.
 #[derive(Clone, Default)]
 pub struct Core {
     devices: Vec<Arc<dyn Device>>,
@@ -17,35 +17,35 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core without devices; `devices::core()` gives one with all that are built in.
+    /// Makes a core without devices; `devices::core()` has all built-in devices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a device; one of the same name is replaced.
+    /// Adds a device, and replaces one of the same name.
     pub fn register(&mut self, device: Arc<dyn Device>) {
         self.devices.retain(|known| known.name() != device.name());
         self.devices.push(device);
     }
 
-    /// Adds the devices of an engine; a family with the same prefix is replaced.
+    /// Adds the devices of an engine, and replaces a family with the same prefix.
     pub fn register_family(&mut self, family: Arc<dyn DeviceFamily>) {
         self.families.retain(|known| known.prefix() != family.prefix());
         self.families.push(family);
     }
 
-    /// Names and descriptions of all devices, those that are missing on this machine included. Looks for their engines.
+    /// Names and descriptions of all devices, including those that are missing on this machine. Searches for their engines.
     pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
         let of_families = self.families.iter().flat_map(|family| family.devices());
         self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
     }
 
-    /// Reads ports and metadata of a model, with the first device that knows its format: of a file, or of the bytes of one
-    /// ([`ModelBytes`](super::ModelBytes)), or of a model that lies elsewhere ([`ModelSource::Remote`]).
+    /// Reads ports and metadata of a model with the first device that knows its format. The source is a file, bytes
+    /// ([`ModelBytes`](super::ModelBytes)), or a name that a device knows ([`ModelSource::Remote`]).
     ///
     /// # Errors
-    /// `Io` if the file can't be read, `Model` if no device knows what it is, or if bytes refer to files beside them; `NotFound` if no
-    /// device knows a remote source.
+    /// `Io` if the file cannot be read; `Model` if no device knows the format, or bytes refer to external files; `NotFound` if no device
+    /// knows a remote source.
     pub fn read_model(&self, source: impl Into<ModelSource>) -> Result<Model> {
         let source = source.into();
         let cannot = |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("cannot read model `{source}`: {why}"));
@@ -62,7 +62,7 @@ impl Core {
         if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(&source))) {
             return Ok(model);
         }
-        // An engine is not loaded to say again what a device has said that knows the format.
+        // Once a device that knows the format has failed, no further engine is loaded.
         if let Some(refused) = refused {
             return Err(refused);
         }
@@ -84,25 +84,25 @@ impl Core {
         })
     }
 
-    /// Makes a model ready to run on the device with this name.
+    /// Compiles a model for the device with this name.
     ///
-    /// With a [`Config::batch_size`] above 1 the first axis of every input must be a batch: 1, or open, the other extents known.
-    /// Where it is open, lone runs and gathered ones are runs of one compiled model. Where the file says 1, the model is compiled
-    /// once more with that axis open from 1 to the batch size, so it takes its memory twice; a run by itself then costs what it
-    /// costs without batching. Whether the rows are independent is tried out, on numbers drawn by chance, unless the device knows.
+    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch: 1 or dynamic, with known other extents. If it
+    /// is dynamic, single and batched runs use one compiled model. If it is 1, the model is compiled a second time with a dynamic first
+    /// axis, which doubles the memory; single runs then take as long as without batching. Unless the device knows it, runs on random inputs
+    /// test whether batch items are independent.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device, `Unsupported` if it is missing on this machine, or the model can't be gathered;
-    /// `Config` for options out of their range; what the device says if it can't run the model.
+    /// `NotFound` if there is no such device; `Unsupported` if it is missing on this machine, or the model cannot be batched; `Config` for
+    /// options out of range; the device's error if it cannot run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         self.compile_accepted(model, device, config, &|_| Ok(()))
     }
 
-    /// As [`Core::compile_model`], for a caller that can use the compiled model only if `accept` finds nothing wrong with its ports.
-    /// `AUTO` goes on to the next device where it does: engines tell more or less of the shapes of outputs.
+    /// As [`Core::compile_model`], with a check of the compiled ports. If `accept` fails, `AUTO` tries its next device: engines differ in
+    /// what they report of output shapes.
     ///
     /// # Errors
-    /// As there, and those of `accept`.
+    /// As [`Core::compile_model`], and the errors of `accept`.
     pub fn compile_accepted(
         &self,
         model: &Model,
@@ -110,7 +110,7 @@ impl Core {
         config: &Config,
         accept: &dyn Fn(&ModelInfo) -> Result<()>,
     ) -> Result<CompiledModel> {
-        // As the caller will see it: metadata are the file's, and not all engines tell them of a compiled model.
+        // Metadata are those of the file: not all engines report them of a compiled model.
         let accept = |info: &ModelInfo| accept(&ModelInfo { metadata: model.info().metadata.clone(), ..info.clone() });
         let compiled = self.compile_device_model(model, device, config, &accept)?;
         let device = compiled.device().unwrap_or(device).to_owned();
@@ -120,12 +120,12 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
-    /// Loads what every model on this device needs, so that the first one is compiled sooner; see [`Device::prepare`].
+    /// Loads the engine of this device ahead of the first model; see [`Device::prepare`].
     pub fn prepare(&self, device: &str) -> bool {
         self.device(device).is_ok_and(|device| device.prepare())
     }
 
-    /// What a further compiled model takes, see [`Device::copy_bytes`].
+    /// The memory of a further compiled model, see [`Device::copy_bytes`].
     pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
         self.device(device).ok()?.copy_bytes(model)
     }
@@ -147,7 +147,7 @@ impl Core {
         Ok(opened.model)
     }
 
-    /// The memory of the device with this name.
+    /// The memory context of the device with this name.
     ///
     /// # Errors
     /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
@@ -155,15 +155,15 @@ impl Core {
         self.device(device)?.default_context()
     }
 
-    /// Memory of another kind, or of its own, for the device with this name.
+    /// A memory context with these parameters, for the device with this name.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device; `Unsupported` if it can't use such memory.
+    /// `NotFound` if there is no such device; `Unsupported` if it cannot use such memory.
     pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
         self.device(device)?.create_context(params)
     }
 
-    /// As [`Core::compile_accepted`], for a device that stands for others.
+    /// As [`Core::compile_accepted`], for devices that delegate to others.
     ///
     /// # Errors
     /// As [`Core::compile_accepted`].
@@ -182,7 +182,7 @@ impl Core {
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
-        // A device that stands for others gathers already.
+        // A device that delegates to others batches already.
         if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }
@@ -204,7 +204,7 @@ impl Core {
 
     fn names(&self) -> String {
         let names = self.devices.iter().map(|device| device.name().to_owned());
-        // By their first device, which all of them have: to list the others the engines would have to be loaded.
+        // Only the first device of each family, which always exists: listing the others would load the engines.
         let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
         names.join(", ")
     }
@@ -215,10 +215,10 @@ impl Core {
     }
 }
 
-/// The most memory that an input may take: more than any picture, and little enough to be there.
+/// Maximum size of an input: larger than any image, and small enough to be allocated.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
-/// What is wrong with a source before anything is read of it.
+/// Checks a source before it is read.
 fn check_source(source: &ModelSource) -> Result<()> {
     let fail = |kind, why: &str| Err(Error::new(kind, format!("cannot read model `{source}`: {why}")));
     let (n_bytes, max_bytes, what_to_do) = match source {
@@ -244,7 +244,7 @@ fn check_source(source: &ModelSource) -> Result<()> {
 }
 
 /// # Errors
-/// `Model` if a file asks for an input that no machine should make room for.
+/// `Model` if an input exceeds the maximum size.
 fn check_inputs(source: &ModelSource, info: &ModelInfo) -> Result<()> {
     for port in &info.inputs {
         let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });

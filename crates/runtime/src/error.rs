@@ -1,4 +1,4 @@
-//! What can go wrong in the runtime: an opaque error with a kind for callers and sentences for people.
+//! Errors of the runtime: a kind for programs, and a message for people.
 
 use std::any::Any;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::tensor;
 
-/// The reason, for code that wants to react to it.
+/// The kind of an error, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -19,29 +19,29 @@ pub enum ErrorKind {
     Stopped,
     /// The request belongs to a queue, which alone starts it and is called back by it.
     OwnedByQueue,
-    /// Waiting here could never end: the request's own callback waits for itself.
+    /// The wait could never end: a callback waits for its own request.
     WouldDeadlock,
     /// No such port, device or property.
     NotFound,
-    /// An element type, shape or tensor that does not fit the port.
+    /// Element type, shape or tensor do not match the port.
     Tensor,
-    /// There is not so much memory; the message names the number of bytes.
+    /// Out of memory; the message names the number of bytes.
     OutOfMemory,
-    /// A property or option that makes no sense.
+    /// An invalid property or option.
     Config,
-    /// A file that can't be read.
+    /// A file cannot be read.
     Io,
-    /// A file that is no model, or a model that the device can't run.
+    /// The file is not a model, or the device cannot run it.
     Model,
-    /// Not offered by this device.
+    /// The device does not support it.
     Unsupported,
-    /// The device failed while running.
+    /// The device failed during a run.
     Device,
     /// A step or a callback panicked.
     Panic,
 }
 
-/// An error of the runtime or a device. Cheap to clone: every waiter of a failed run gets it.
+/// An error of the runtime or a device. Every waiter of a failed run gets a clone.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 

@@ -1,7 +1,7 @@
-//! Files that are read whole: only regular ones, and only up to a limit.
+//! Reading whole files: only regular files, up to a limit.
 //!
-//! Whoever names a file may name a device without an end, a FIFO that nobody writes, or a file larger than memory. All that is read
-//! into memory is read by [`read_limited`] or [`read_text`]; what is read piece by piece is opened by [`open_regular`].
+//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. [`read_limited`] and [`read_text`] read files
+//! into memory; [`open_regular`] opens files that are read in parts.
 
 use std::fmt;
 use std::fs::{File, FileType};
@@ -14,24 +14,24 @@ use super::{Error, ErrorKind, Result};
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
 /// Text files with labels.
 pub const MAX_LABELS_BYTES: u64 = 16 << 20;
-/// Model files; a protocol buffer can't be larger than half of this.
+/// Model files; protocol buffers are limited to half of it.
 pub const MAX_MODEL_BYTES: u64 = 4 << 30;
-/// The XML file of an OpenVINO IR, whose weights lie in another file.
+/// The XML file of an OpenVINO IR, without its weights.
 pub const MAX_XML_BYTES: u64 = 256 << 20;
 
-/// Opens a file to read it; never waits for a FIFO. `what` says in messages what it is, such as "labels file".
+/// Opens a file for reading; never waits for a FIFO. `what` names the kind of file in messages, such as "labels file".
 ///
 /// # Errors
-/// `Io` if it can't be opened, or is no regular file.
+/// `Io` if it cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path, what: &str) -> Result<File> {
     let failed = |why: &dyn fmt::Display| cannot_read(path, what, why, "check the path");
     let check = |kind: FileType| {
         if kind.is_file() { Ok(()) } else { Err(failed(&format_args!("expected a regular file, got {}", kind_name(kind)))) }
     };
-    // Before it is opened: to open a FIFO waits for who writes it.
+    // Checked before opening, because opening a FIFO waits for a writer.
     check(std::fs::metadata(path).map_err(|error| failed(&error))?.file_type())?;
     let file = File::open(path).map_err(|error| failed(&error))?;
-    // It may have been replaced meanwhile.
+    // The file may have been replaced meanwhile.
     check(file.metadata().map_err(|error| failed(&error))?.file_type())?;
     Ok(file)
 }
@@ -39,7 +39,7 @@ pub fn open_regular(path: &Path, what: &str) -> Result<File> {
 /// Reads a file of at most `max_bytes`.
 ///
 /// # Errors
-/// As [`open_regular`]; `Io` if it can't be read or is larger.
+/// As [`open_regular`]; `Io` if it cannot be read or is larger.
 pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> {
     let file = open_regular(path, what)?;
     let too_large = |n_bytes: &dyn fmt::Display| {
@@ -50,7 +50,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
         return Err(too_large(&n_bytes));
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
-    // It may grow, and files of the system have no size.
+    // The file may grow, and files of the system have no size.
     file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));
@@ -58,10 +58,10 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// As [`read_limited`], of a text in UTF-8.
+/// As [`read_limited`], for text in UTF-8.
 ///
 /// # Errors
-/// As there, and if it is no such text.
+/// As [`read_limited`], and if the text is not UTF-8.
 pub fn read_text(path: &Path, max_bytes: u64, what: &str) -> Result<String> {
     String::from_utf8(read_limited(path, max_bytes, what)?).map_err(|error| {
         let place = error.utf8_error().valid_up_to();

@@ -1,4 +1,4 @@
-//! `.await`: the end of a run as a future, for any executor; nothing here knows one.
+//! The completion of a run as a future, for any async executor.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use super::run::Expected;
 use super::{Error, InferRequest, Result};
 
-/// The end of one run: its callback has returned, as for [`InferRequest::wait`].
+/// Completes when a run is complete and its callback has returned, as [`InferRequest::wait`].
 ///
-/// The future of [`InferRequest::run`] owns its run: dropping it before the end cancels the run, as [`InferRequest::cancel`] does.
-/// The future of [`InferRequest::completed`], and of `request.await`, only observes: dropping it changes nothing.
+/// Dropping the future of [`InferRequest::run`] before its end cancels the run, as [`InferRequest::cancel`]. Dropping the future of
+/// [`InferRequest::completed`] or of `request.await` has no effect on the run.
 #[must_use = "a future does nothing unless it is awaited, and dropping that of `run` cancels the run"]
 pub struct RunFuture {
     request: InferRequest,
@@ -51,7 +51,7 @@ impl Future for RunFuture {
     type Output = Result<()>;
 
     /// # Panics
-    /// If it is polled again after it was ready.
+    /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let outcome = match std::mem::replace(&mut self.state, State::Over) {
             State::Running(Expected { run: 0, .. }) => Ok(()),

@@ -1,4 +1,4 @@
-//! What can be given to a request as its inputs: one value, a list, pairs, maps; each value shared, copied, or a batch.
+//! Inputs of a request: one value, a list, pairs or a map. Each value is shared, copied, or a batch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,15 +8,15 @@ use crate::tensor::{Element, Tensor, Values};
 
 /// A value for one input.
 ///
-/// A tensor becomes a shared one by itself, an `ndarray` a copied one: `request.infer([("a", &tensor)])`,
-/// `request.infer(&array)`. Say it only where they are mixed.
+/// A tensor converts to `Share`, an `ndarray` to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Name the variant only
+/// to mix them.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub enum Input<'a> {
-    /// No copy: every run from now on leases the tensor's memory. Nobody can write it meanwhile.
+    /// No copy: later runs lease the tensor's memory, which cannot be written meanwhile.
     Share(Tensor),
-    /// Copied at once into the request's own tensor, which takes the shape of the values where the port leaves it open;
-    /// values of another type are cast, see [`Values::copy_to`].
+    /// Copied immediately into the request's own tensor. A tensor of dynamic shape takes the shape of the values. Values of another type
+    /// are cast, see [`Values::copy_to`].
     Copy(&'a dyn Values),
     /// The slices of a batch, see [`InferRequest::set_tensors`](super::InferRequest::set_tensors).
     Batch(&'a [Tensor]),
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Input<'_> {
     }
 }
 
-/// Something that is the value of one input for as long as it is borrowed.
+/// A value of one input.
 pub trait AsInput {
     /// The value.
     fn as_input(&self) -> Input<'_>;
@@ -86,18 +86,18 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
     }
 }
 
-/// What can be given to [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue:
+/// Inputs of [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue:
 ///
-/// - `()`: nothing, all inputs stay as they are;
-/// - one value: goes to the only input;
-/// - a list: goes to the first inputs in order, and may be shorter than their number;
+/// - `()`: all inputs keep their tensors;
+/// - one value: for the only input;
+/// - a list: for the first inputs, in order;
 /// - pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map; [`inputs!`](macro@crate::inputs) mixes kinds
 ///   of keys and values;
 /// - the [`Results`] of another run, each to the input of the same name.
 ///
-/// All are checked before the first one is set. Inputs that are not named stay as they are.
+/// All values are checked before the first one is set. Other inputs keep their tensors.
 pub trait Inputs {
-    /// Shows each value and the key that it goes to. May be called more than once.
+    /// Calls `see` with each value and its key. May be called more than once.
     ///
     /// # Errors
     /// The first error of `see`.
@@ -142,9 +142,9 @@ impl<I: Inputs + ?Sized> Inputs for &I {
     }
 }
 
-/// An element of a list of inputs, which knows its key by its place; or a pair, which says it.
+/// An element of a list of inputs: a value, whose key is its index, or a pair of key and value.
 pub trait AsEntry {
-    /// Shows the value, and the key that it goes to if it is at `index`.
+    /// Calls `see` with the value and its key, for an element at `index`.
     ///
     /// # Errors
     /// Those of `see`.

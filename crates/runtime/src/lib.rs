@@ -1,4 +1,4 @@
-//! The request machine: models are compiled for devices, requests run on them.
+//! Inference requests: models are compiled for devices, and requests run them, with the semantics of OpenVINO's infer request.
 //!
 //! # Life of a request
 //!
@@ -12,24 +12,23 @@
 //!
 //! - A run is a list of steps, each a task for an executor: steps that the user prepended, fill the inputs, the device's own
 //!   steps, steps that the user appended (decoders). Neighbors with the same executor run as one task. See [`steps`].
-//! - While a request runs, its tensors, steps and device state *belong to the run*: they are moved out of the request, so
-//!   every accessor answers [`ErrorKind::Busy`] by construction. The run holds leases on the tensors' memory, so the same
-//!   tensor set elsewhere can't be torn either.
-//! - Completion, in this order: the request is idle; the callback runs, with the result or the error and without any lock;
-//!   then waiters go on. A run that ends while the callback of an earlier one is still on stays unfinished until that
-//!   callback ends; only the callback's own thread may start the request meanwhile. So a callback never sees the outputs of
-//!   a later run.
-//! - A panic in a step or a callback is an error of that run.
-//! - Dropping the last handle stops new work, cancels, and waits a bounded time; memory that a device still touches is owned
-//!   by the run and freed when the device returns.
+//! - While a request runs, its tensors, steps and device state *belong to the run*: they are moved out of the request, so every accessor
+//!   fails with [`ErrorKind::Busy`] by construction. The run holds leases on the memory of its tensors, so a tensor that is also set
+//!   elsewhere cannot be changed either.
+//! - Completion, in this order: the request becomes idle; the callback runs with the result or the error, without any lock; then waiting
+//!   threads continue. A run that ends during the callback of an earlier run stays unfinished until that callback returns. Meanwhile only
+//!   the thread of the callback may start the request. So a callback never sees the outputs of a later run.
+//! - A panic in a step or a callback becomes an error of that run.
+//! - Dropping the last handle prevents new work, cancels the run, and waits for a bounded time. Memory that a device still uses is owned by
+//!   the run and freed when the device returns.
 //!
 //! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
 //! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
 //! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
-//! The whole story, with snippets to copy, is in the [`guide`].
+//! The [`guide`] explains requests with examples.
 //!
-//! Knows tensors. Knows no device, no picture, no GStreamer.
+//! Knows tensors. Knows no engine, no image, no GStreamer.
 
 #![forbid(unsafe_code)]
 

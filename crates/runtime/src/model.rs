@@ -1,22 +1,22 @@
-//! A model before it is compiled: where it comes from, its ports, and what may still be changed of them.
+//! A model before it is compiled: its source and ports, and ways to change the ports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Axes, Dim, Error, ErrorKind, ModelSource, PartialShape, Port, PortKey, Result};
 
-/// What a model says of itself.
+/// Ports and metadata of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelInfo {
     /// Its inputs, in order.
     pub inputs: Vec<Port>,
     /// Its outputs, in order.
     pub outputs: Vec<Port>,
-    /// Key and value pairs that the exporter left in the file.
+    /// Metadata of the file: key and value pairs.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A model that was read but is not compiled. Cheap to clone.
+/// A model that was read and is not compiled. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Model {
     source: Arc<ModelSource>,
@@ -25,7 +25,7 @@ pub struct Model {
     is_reshaped: bool,
 }
 
-/// An output that is the input of the next run.
+/// A variable: an output that is the input of the next run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VariablePorts {
     /// Index among the inputs of [`ModelInfo`].
@@ -40,7 +40,7 @@ impl Model {
         Self { source: Arc::new(source), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
     }
 
-    /// A model that is ports alone.
+    /// Makes a model of ports, without a source.
     pub fn from_ports(info: ModelInfo) -> Self {
         Self::new(ModelSource::Ports, info)
     }
@@ -55,8 +55,8 @@ impl Model {
         &self.info
     }
 
-    /// The same model with other input shapes, to be compiled for them. What is not named stays. The outputs' extents are
-    /// open until it is compiled.
+    /// Returns the model with other input shapes. Inputs that are not named keep theirs. Output shapes are dynamic until the model is
+    /// compiled.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::{Config, Dim, PartialShape}};
@@ -71,8 +71,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the number of axes would change, or bounds admit no extent. Whether the model can be computed at
-    /// these shapes is known when it is compiled.
+    /// `NotFound` if there is no such input; `Tensor` if the number of axes differs, or bounds are empty. Compilation fails if the model
+    /// cannot be computed with these shapes.
     pub fn reshape<'a, K: Into<PortKey<'a>>>(&self, shapes: impl IntoIterator<Item = (K, PartialShape)>) -> Result<Self> {
         let mut info = (*self.info).clone();
         for (key, shape) in shapes {
@@ -91,12 +91,12 @@ impl Model {
         Ok(Self { info: Arc::new(info), is_reshaped: true, ..self.clone() })
     }
 
-    /// Whether input shapes may be others than those of the file.
+    /// Whether input shapes may differ from those of the file.
     pub fn is_reshaped(&self) -> bool {
         self.is_reshaped
     }
 
-    /// The same model with the first axis open from 1 to `max` wherever it is fixed at 1: a batch.
+    /// Returns the model with a first axis of 1 to `max` for each input whose first axis is 1.
     pub(super) fn with_open_batch(&self, max: usize) -> Result<Self> {
         let open = |port: &Port| {
             let dims = port.shape.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
@@ -108,18 +108,18 @@ impl Model {
         let inputs = self.info.inputs.iter().enumerate().map(|(input_idx, port)| Ok((input_idx, open(port)?)));
         let mut model = self.reshape(inputs.collect::<Result<Vec<_>>>()?)?;
         if let ModelSource::Ports = *self.source {
-            // Nobody computes their shapes.
+            // Output shapes are not inferred.
             let info = Arc::make_mut(&mut model.info);
             info.outputs.iter_mut().try_for_each(|port| open(port).map(|shape| port.shape = shape))?;
         }
         Ok(model)
     }
 
-    /// The same model with the meaning of an input's axes said, for
-    /// [`InferRequest::set_tensors`](super::InferRequest::set_tensors). Where nobody says it, the first axis is the batch.
+    /// Returns the model with declared axes of an input, for [`InferRequest::set_tensors`](super::InferRequest::set_tensors). Without them,
+    /// the first axis is the batch.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if it has another number of axes.
+    /// `NotFound` if there is no such input; `Tensor` if the number of axes differs.
     pub fn with_axes<'a>(&self, key: impl Into<PortKey<'a>>, axes: Axes) -> Result<Self> {
         let mut info = (*self.info).clone();
         let port_idx = key.into().find("input", &info.inputs)?;
@@ -129,11 +129,11 @@ impl Model {
         Ok(Self { info: Arc::new(info), ..self.clone() })
     }
 
-    /// The same model with pairs of an input and an output made variables: what a run writes to the output is the input of the
-    /// request's next run. Both disappear from the ports of the compiled model; [`InferRequest::query_state`] reads, sets and
-    /// resets them. For recurrent models that were exported with their state as inputs and outputs.
+    /// Returns the model with pairs of an input and an output turned into variables: the output of a run is the input of the request's next
+    /// run. Both are removed from the ports of the compiled model; [`InferRequest::query_state`] reads, sets and resets them. For recurrent
+    /// models that were exported with their state as inputs and outputs.
     ///
-    /// A variable begins as zeros; where its shape is open, with an extent of 0, so reshape the model first or set the state.
+    /// The initial value of a variable is zero. A dynamic extent starts as 0, so reshape the model first or set the state.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -154,8 +154,7 @@ impl Model {
     /// [`InferRequest::query_state`]: super::InferRequest::query_state
     ///
     /// # Errors
-    /// `NotFound` if there is no such port; `Tensor` if the two differ in element type or number of axes, or one of them is a
-    /// variable already.
+    /// `NotFound` if there is no such port; `Tensor` if the two differ in element type or number of axes, or one is a variable already.
     pub fn make_stateful<'a, I: Into<PortKey<'a>>, O: Into<PortKey<'a>>>(&self, pairs: impl IntoIterator<Item = (I, O)>) -> Result<Self> {
         let mut variables = self.variables.to_vec();
         for (input, output) in pairs {
@@ -177,12 +176,12 @@ impl Model {
         Ok(Self { variables: variables.into(), ..self.clone() })
     }
 
-    /// What [`Model::make_stateful`] made variables.
+    /// The variables of [`Model::make_stateful`].
     pub fn variables(&self) -> &[VariablePorts] {
         &self.variables
     }
 
-    /// What to call it in messages: the path, or the name that its source has.
+    /// The model's name in messages: the path, or the name of its source.
     pub fn name(&self) -> String {
         self.source.to_string()
     }

@@ -1,5 +1,5 @@
-//! Options as a user types them: `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`. One vocabulary for all devices, and behind
-//! the prefix of an engine the engine's own.
+//! Parses options such as `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`: names common to all devices, and an engine's own options
+//! after its prefix.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::MAX_BATCH_SIZE;
 use super::{Config, Error, ErrorKind, Performance, Precision, Result};
 
-/// The names, and what each expects.
+/// The names and the expected values.
 const OPTIONS: [(&str, &str); 10] = [
     ("performance", "`throughput` or `latency`"),
     ("requests", "a number from 1 to 4096"),
@@ -23,8 +23,8 @@ const OPTIONS: [(&str, &str); 10] = [
 
 impl Config {
     /// Sets the option with this name: `performance`, `requests`, `threads`, `precision`, `cache-folder`, `profiling`,
-    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), or, behind the prefix of an engine, one
-    /// of the engine's own, see [`Config::engine_options`].
+    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), or an option of an engine with its prefix,
+    /// see [`Config::engine_options`].
     ///
     /// ```
     /// # use roiflow::runtime::{Config, Performance};
@@ -37,7 +37,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// `Config` for a name or a value that there is not.
+    /// `Config` for an unknown name or an invalid value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = (name.trim(), value.trim());
         if name.contains('.') {
@@ -67,10 +67,10 @@ impl Config {
         if is_set { Ok(()) } else { Err(error(format!("option `{name}`: expected {expected}, got `{value}`"))) }
     }
 
-    /// Sets all options of a list such as `performance=latency,threads=2`; empty parts are passed over.
+    /// Sets all options of a list such as `performance=latency,threads=2`; empty parts are skipped.
     ///
     /// # Errors
-    /// As [`Config::set`], and `Config` for a part without `=`. What stands before it is set.
+    /// As [`Config::set`], and `Config` for a part without `=`. Options before it are set.
     pub fn set_all(&mut self, list: &str) -> Result<()> {
         for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, value) =
@@ -86,7 +86,7 @@ impl Config {
         own.filter(move |((prefix, _), _)| *prefix == engine).map(|((_, name), value)| (name, value.as_str()))
     }
 
-    /// Every engine that has options of its own here is one of `engines`.
+    /// Checks that each engine with options here is one of `engines`.
     pub(super) fn check_engines<'a>(&self, engines: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let is_known = |name: &str| name.split_once('.').is_some_and(|(prefix, _)| engines.clone().any(|engine| engine == prefix));
         match self.engine_options.keys().find(|name| !is_known(name)) {

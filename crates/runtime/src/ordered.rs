@@ -1,7 +1,7 @@
 //! Results of a queue in the order of their inputs, as an `Iterator` and as a futures `Stream`.
 //!
-//! What is pending is bounded by twice the number of requests: those that run on one each, and as many that are done and wait
-//! for their turn. The inputs are asked for the next one only when a request is idle.
+//! At most twice as many jobs as requests are pending: one running job per request, and as many completed jobs that wait for earlier ones.
+//! The next input is pulled only when a request is idle.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,10 +16,10 @@ use super::{AsyncInferQueue, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex};
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
-    /// Runs each of `inputs` and gives what `read` makes of the outputs, in the order of the inputs; several run at a time.
-    /// `read` is called on the thread that ended the run. A job that fails is an `Err` in its place.
+    /// Runs each of `inputs`, several at a time, and yields the values that `read` returns for the outputs, in the order of the inputs.
+    /// `read` is called on the thread that completed the run. A failed job yields an `Err`.
     ///
-    /// Dropped before its end, the jobs that run are finished, and their results forgotten.
+    /// If the iterator is dropped early, running jobs complete and their results are discarded.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::{AsyncInferQueue, Config}};
@@ -55,14 +55,14 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 
 type Read<T> = Arc<dyn Fn(&InferRequest) -> Result<T> + Send + Sync>;
 
-/// Jobs that were started and whose results were not given yet, the oldest first.
+/// Jobs whose results were not yielded yet, oldest first.
 struct Pending<T> {
     read: Read<T>,
     capacity: usize,
     jobs: VecDeque<Arc<Place<T>>>,
 }
 
-/// Where the result of one job comes to lie.
+/// The result of one job, once it is complete.
 struct Place<T> {
     state: Mutex<(Option<Result<T>>, Option<Waker>)>,
     arrived: Condvar,
@@ -84,7 +84,7 @@ impl<T: Send + 'static> Pending<T> {
         let (to, read) = (Delivery(Some(place.clone())), self.read.clone());
         let tell: Tell = Box::new(move |request, result| to.deliver(result.and_then(|()| read(request))));
         if let Err(error) = idle.start_telling(inputs, tell) {
-            // The delivery is gone with the job: its own words are less to the point.
+            // The delivery was dropped with the job; the error of the job is more specific.
             place.put(Err(error));
         }
         self.jobs.push_back(place);
@@ -124,7 +124,7 @@ impl<T> Place<T> {
     }
 }
 
-/// Puts a result, or the news that none will come: nobody waits for a job that was dropped, or whose `read` panicked.
+/// Stores a result. If it is dropped first (the job was dropped, or `read` panicked), it stores an error, so that no thread waits forever.
 struct Delivery<T>(Option<Arc<Place<T>>>);
 
 impl<T> Delivery<T> {
@@ -192,12 +192,12 @@ impl<U, I, T> fmt::Debug for Ordered<'_, U, I, T> {
 pub struct OrderedStream<'a, U, S: Stream, T> {
     queue: &'a AsyncInferQueue<U>,
     inputs: Option<S>,
-    /// Came before a request was idle.
+    /// An input that was pulled before a request was idle.
     next_inputs: Option<S::Item>,
     pending: Pending<T>,
 }
 
-// Nothing is pinned but `inputs`, which is `Unpin` itself.
+// Only `inputs` could be pinned, and it is `Unpin`.
 impl<U, S: Stream, T> Unpin for OrderedStream<'_, U, S, T> {}
 
 impl<U: Send + 'static, S: Stream<Item: Inputs> + Unpin, T: Send + 'static> Stream for OrderedStream<'_, U, S, T> {

@@ -1,4 +1,4 @@
-//! Foreign text for people: names of files, ports, labels and messages of libraries, without characters that a terminal obeys.
+//! Foreign text (names of files, ports and labels, messages of libraries) without characters that control a terminal.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -34,9 +34,9 @@ impl Display for OneLine<'_> {
     }
 }
 
-/// Whether a terminal acts on this character instead of showing it.
+/// Whether a terminal interprets this character.
 pub fn is_obeyed(c: char) -> bool {
-    // Marks and embeddings of direction, line and paragraph separators, and tags, which nobody sees.
+    // Direction marks and embeddings, line and paragraph separators, and tags, which are invisible.
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
         || matches!(c, '\u{e0000}'..='\u{e007f}')
