@@ -1,4 +1,4 @@
-//! The ports of a model: names, element types, shapes of which extents may be open, and how a caller names a port.
+//! Ports of a model: names, element types, partial shapes, and the keys by which callers select a port.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,23 +12,23 @@ use crate::tensor::{ElementType, MAX_RANK, Shape};
 /// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// The tensor names, the first one for display.
+    /// Tensor names; the first one is displayed.
     pub names: Vec<Arc<str>>,
-    /// The only element type that its tensors may have.
+    /// Element type of its tensors.
     pub element: ElementType,
-    /// The shapes that its tensors may have.
+    /// Partial shape of its tensors.
     pub shape: PartialShape,
-    /// What the axes mean, where somebody said so ([`Model::with_axes`](super::Model::with_axes)).
+    /// Declared meaning of the axes ([`Model::with_axes`](super::Model::with_axes)).
     pub axes: Option<Axes>,
 }
 
 impl Port {
-    /// A port with one name.
+    /// Makes a port with one name.
     pub fn new(name: &str, element: ElementType, shape: impl Into<PartialShape>) -> Self {
         Self { names: vec![name.into()], element, shape: shape.into(), axes: None }
     }
 
-    /// The name for display.
+    /// The displayed name.
     pub fn name(&self) -> &str {
         self.names.first().map_or("(no name)", |name| name)
     }
@@ -40,24 +40,24 @@ impl fmt::Display for Port {
     }
 }
 
-/// One extent of a port's shape.
+/// One extent of a partial shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known when the model is compiled.
+    /// Fixed.
     Fixed(usize),
-    /// Known when a tensor is set: at least `min`, at most `max`.
+    /// Dynamic within bounds: at least `min`, at most `max`.
     Range {
-        /// The least extent.
+        /// Smallest extent.
         min: usize,
-        /// The greatest extent.
+        /// Largest extent.
         max: usize,
     },
-    /// Known when a tensor is set.
+    /// Dynamic: known when a tensor is set.
     Dynamic,
 }
 
 impl Dim {
-    /// Whether a tensor's axis may have this extent.
+    /// Whether this extent matches.
     pub fn admits(&self, extent: usize) -> bool {
         match *self {
             Self::Fixed(fixed) => extent == fixed,
@@ -66,7 +66,7 @@ impl Dim {
         }
     }
 
-    /// Whether the extent is known only when a tensor is set.
+    /// Whether the extent is dynamic.
     pub fn is_open(&self) -> bool {
         !matches!(self, Self::Fixed(_))
     }
@@ -100,15 +100,15 @@ impl fmt::Display for Dim {
     }
 }
 
-/// A shape in which some extents may be open.
+/// A shape whose extents may be dynamic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PartialShape(Vec<Dim>);
 
 impl PartialShape {
-    /// A shape of these extents.
+    /// Makes a partial shape of these extents.
     ///
     /// # Errors
-    /// If there are more than [`MAX_RANK`], or no extent is within the bounds of one.
+    /// If there are more than [`MAX_RANK`] axes, or bounds are empty.
     pub fn new(dims: Vec<Dim>) -> Result<Self> {
         if dims.len() > MAX_RANK {
             return Err(Error::new(ErrorKind::Model, format!("a port with {} axes: at most {MAX_RANK} are supported", dims.len())));
@@ -118,10 +118,10 @@ impl PartialShape {
         Ok(shape)
     }
 
-    /// Whether every extent can be met.
+    /// Checks the bounds.
     ///
     /// # Errors
-    /// [`ErrorKind::Tensor`] if the least extent of an axis is above its greatest, as in `8..=2`.
+    /// [`ErrorKind::Tensor`] if bounds are empty, as in `8..=2`.
     pub fn check(&self) -> Result<()> {
         let is_empty = |dim: &Dim| matches!(dim, Dim::Range { min, max } if min > max);
         match self.0.iter().position(is_empty) {
@@ -138,17 +138,17 @@ impl PartialShape {
         &self.0
     }
 
-    /// The same number of axes, all open.
+    /// Returns a shape of the same rank with dynamic extents.
     pub fn all_open(&self) -> Self {
         Self(vec![Dim::Dynamic; self.0.len()])
     }
 
-    /// The shape, if nothing is open.
+    /// The shape, if no extent is dynamic.
     pub fn to_static(&self) -> Option<Shape> {
         self.with_dynamic(|_| None)
     }
 
-    /// The shape with the open extents replaced; `None` as soon as one is not.
+    /// The shape with dynamic extents replaced by `extent`; `None` if it returns `None`.
     pub fn with_dynamic(&self, mut extent: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
         let mut dims = [0; MAX_RANK];
         for (axis, dim) in self.0.iter().enumerate() {
@@ -160,7 +160,7 @@ impl PartialShape {
         Some(Shape::new(&dims[..self.0.len()]))
     }
 
-    /// Whether a tensor of this shape fits.
+    /// Whether a tensor of this shape matches.
     pub fn admits(&self, shape: &[usize]) -> bool {
         shape.len() == self.0.len() && self.0.iter().zip(shape).all(|(dim, &extent)| dim.admits(extent))
     }
@@ -191,15 +191,15 @@ impl fmt::Display for PartialShape {
     }
 }
 
-/// What the axes of a port mean: a letter for each, as in `NCHW`; `?` for one that means nothing, `...` for any number of them.
+/// The layout of a port: one letter for each axis, as in `NCHW`; `?` for an axis without meaning, `...` for any number of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Axes(String);
 
 impl Axes {
-    /// The axis that counts the pictures of a batch, `N`; `None` if there is none.
+    /// The index of the batch axis `N`; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Tensor`] if these are not the axes of a shape with `rank` of them.
+    /// [`ErrorKind::Tensor`] if the layout does not match a shape of this rank.
     pub fn batch_axis(&self, rank: usize) -> Result<Option<usize>> {
         let (front, back) = self.0.split_once("...").unwrap_or((&self.0, ""));
         let n_named = front.chars().count() + back.chars().count();
@@ -234,16 +234,16 @@ impl fmt::Display for Axes {
     }
 }
 
-/// How a caller names a port.
+/// Selects a port.
 #[derive(Debug, Clone, Copy)]
 pub enum PortKey<'a> {
-    /// By any of its tensor names.
+    /// By a tensor name.
     Name(&'a str),
-    /// By position.
+    /// By index.
     Index(usize),
-    /// By the port itself.
+    /// By port.
     Port(&'a Port),
-    /// The only one.
+    /// The only port.
     Only,
 }
 
@@ -277,7 +277,7 @@ impl<'a> From<&'a String> for PortKey<'a> {
     }
 }
 
-/// Something that names a port for as long as it is borrowed: the keys of lists and maps of inputs.
+/// A key in a list or map of inputs.
 pub trait AsPortKey {
     /// The key.
     fn as_port_key(&self) -> PortKey<'_>;

@@ -1,4 +1,4 @@
-//! Time spent per step of a run, always; and per node of the model, where it was asked for.
+//! Times of the steps of a run, always; times of the nodes of a model, if profiling is enabled.
 //!
 //! ```
 //! use roiflow::devices;
@@ -21,39 +21,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long one step of the latest run took.
+/// Duration of one step of the latest run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepTime {
-    /// The step: `fill`, the device's own names, the names of appended steps.
+    /// Name of the step: `fill`, the device's steps, user steps.
     pub name: Arc<str>,
-    /// Time inside the step, without waiting for its executor.
+    /// Time in the step, without waiting for its executor.
     pub duration: Duration,
 }
 
-/// What one node of the model did in the latest run; `OPENVINO.CPU` knows only the mean of all runs so far.
+/// Times of one node in the latest run; `OPENVINO.CPU` reports the mean of all runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTime {
-    /// The node's name in the model file, or the device's own where the file gives it none (`Conv_12`); what the engine made of one
-    /// node may be several, named after it (`conv1.im2col`).
+    /// Name of the node in the model file, or a name of the device if the file has none (`Conv_12`). The engine may split a node into
+    /// several, named after it (`conv1.im2col`).
     pub name: String,
-    /// The engine's word for what it computes.
+    /// The engine's operator name.
     pub kind: String,
-    /// Whether it ran.
+    /// Whether the node was executed.
     pub status: NodeStatus,
-    /// Time between its begin and its end, in all rows of a batch.
+    /// Elapsed time, over all batch items.
     pub real: Duration,
-    /// Time of the processor that it took; `None` where the engine does not tell (ONNX Runtime).
+    /// CPU time; `None` if the engine does not report it (ONNX Runtime).
     pub cpu: Option<Duration>,
 }
 
-/// Whether a node ran.
+/// Whether a node was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeStatus {
-    /// It ran.
+    /// Executed.
     Executed,
-    /// It did not: no run yet, or the run ended before.
+    /// Not executed: there was no run, or the run ended before.
     NotRun,
-    /// Folded into another node, or into a constant, when the model was compiled.
+    /// Fused into another node, or folded into a constant, during compilation.
     OptimizedOut,
 }

@@ -1,10 +1,10 @@
-//! A pool of requests for jobs that come in faster than they go: start when one is idle, one callback for all, wait for all.
+//! A pool of requests with one callback: a job starts as soon as a request is idle.
 //!
-//! Lock order: `Shared::state`, then a request's own lock; neither is held while a callback or a start is on. A request goes
-//! back among the idle ones when it has nothing on any more (its callback has returned), so a taken one is never busy.
+//! Lock order: `Shared::state`, then a request's own lock. Neither is held during a callback or a start. A request becomes idle when its
+//! callback has returned, so an idle request is never busy.
 //!
-//! Every handle of a request can read it. Only the queue starts it, or the holder of an [`IdleRequest`] for as long as that lives,
-//! and its callback is the queue's: so no job and no request is ever lost track of.
+//! Every handle of a request can read it. Only the queue, or the owner of an [`IdleRequest`], can start it, and its callback belongs to the
+//! queue. So no job and no request is lost.
 
 use std::fmt;
 use std::ops::{Deref, Index};
@@ -17,10 +17,10 @@ use super::run::Keeper;
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The errors that are kept for [`AsyncInferQueue::wait_all`]; further ones are counted.
+/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns; further ones are counted.
 const MAX_ERRORS: usize = 16;
 
-/// A fixed number of requests of one model, and jobs on them. `U` is what a job carries to its callback.
+/// A fixed number of requests of one model, and jobs on them. `U` is the user data of a job.
 ///
 /// ```
 /// # use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ const MAX_ERRORS: usize = 16;
 /// # }
 /// ```
 ///
-/// Dropping the queue cancels what runs and waits for it; no callback comes after that.
+/// Dropping the queue cancels running jobs and waits for them. No callback is called after that.
 pub struct AsyncInferQueue<U = ()> {
     shared: Arc<Shared<U>>,
 }
@@ -61,21 +61,21 @@ struct Shared<U> {
 
 struct State<U> {
     slots: Vec<Slot<U>>,
-    /// The requests that nobody has; the one used last is taken first, its memory is warm.
+    /// Idle requests. The one used last is taken first, because its memory is in the caches.
     idle: Vec<usize>,
     callback: Option<Callback<U>>,
     n_started: u64,
     errors: Vec<JobError>,
     n_more_errors: u64,
-    /// Tasks that wait for an idle request.
+    /// Wakers of tasks that wait for an idle request.
     wakers: Vec<Waker>,
 }
 
 enum Slot<U> {
     Idle,
-    /// In the hands of an [`IdleRequest`].
+    /// Owned by an [`IdleRequest`].
     Taken,
-    /// A run later than `after` belongs to the queue; who ends it makes the request idle.
+    /// Runs later than `after` belong to the queue; their completion makes the request idle.
     Started {
         after: u64,
         job: Option<Job<U>>,
@@ -87,54 +87,54 @@ struct Job<U> {
     then: Then<U>,
 }
 
-/// Who is told of the end of a job.
+/// The receiver of the result of a job.
 enum Then<U> {
     /// The queue's callback, with the caller's data.
     Callback(U),
-    /// The one who started it.
+    /// The caller that started it.
     Tell(Tell),
 }
 
 pub(super) type Tell = Box<dyn FnOnce(&InferRequest, Result<()>) + Send>;
 
-/// How one job failed.
+/// The error of one job.
 #[derive(Debug, Clone)]
 pub struct JobError {
-    /// The number that [`AsyncInferQueue::start_async`] gave.
+    /// The number that [`AsyncInferQueue::start_async`] returned.
     pub job: u64,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
-/// The jobs of a queue that failed since it was last asked.
+/// Failed jobs of a queue since the last call.
 #[derive(Debug, Clone)]
 pub struct JobErrors {
-    /// The first of them, in the order in which they failed; at least one.
+    /// The first failures, in order; at least one.
     pub errors: Vec<JobError>,
-    /// How many more there were.
+    /// Number of further failures.
     pub n_more: u64,
 }
 
-/// A job that was refused, with the caller's data.
+/// A refused job with its user data.
 #[derive(Debug)]
 pub struct RefusedJob<U> {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// What the job would have carried.
+    /// The user data.
     pub user_data: U,
 }
 
-/// Why a job was not started by [`AsyncInferQueue::try_start_async`].
+/// The error of [`AsyncInferQueue::try_start_async`].
 #[derive(Debug)]
 pub enum TryStartError<U> {
-    /// All requests are busy; the caller's data comes back.
+    /// All requests are busy. Holds the user data.
     Full(U),
-    /// An input does not fit, or a tensor is in use. The data is dropped; [`AsyncInferQueue::start_or_return`] gives it back.
+    /// An input is invalid, or a tensor is in use. The user data is dropped; [`AsyncInferQueue::start_or_return`] returns it.
     Refused(Error),
 }
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
-    /// A queue with `n_requests` requests; 0 for as many as keep the device busy.
+    /// Makes a queue of `n_requests` requests; 0: the device's optimal number.
     ///
     /// # Errors
     /// As [`CompiledModel::create_infer_request`].
@@ -172,24 +172,23 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Ok(Self { shared })
     }
 
-    /// Sets what is called after each job, with its request, its data, and the result or the error; jobs that end from now on
-    /// go there. It may not start jobs by waiting for an idle request if none can become idle before it returns: that is
-    /// [`ErrorKind::WouldDeadlock`].
+    /// Sets the callback of all jobs that complete from now on. It gets the request, the user data, and the result or the error. If it
+    /// starts a job while no request can become idle before it returns, the start fails with [`ErrorKind::WouldDeadlock`].
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, U, Result<()>) + Send + Sync + 'static) {
         let previous = self.shared.state.lock().unwrap().callback.replace(Arc::new(callback));
         drop(previous); // Outside the lock: what it captured may be anything.
     }
 
-    /// Starts a job as soon as a request is idle, and gives its number, from 0; a job that is refused takes none. `inputs` as for [`InferRequest::infer`]; those
-    /// that are not named are what an earlier job left there.
+    /// Starts a job as soon as a request is idle, and returns its number, counted from 0. A refused job gets no number. `inputs` as for
+    /// [`InferRequest::infer`]; other inputs keep the values of an earlier job.
     ///
     /// # Errors
-    /// `Tensor` or `Busy` if the inputs can't be set; `WouldDeadlock` inside the queue's own callback when no request is idle.
+    /// `Tensor` or `Busy` if the inputs cannot be set; `WouldDeadlock` in the queue's own callback if no request is idle.
     pub fn start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.take_idle()?.start(inputs, user_data)
     }
 
-    /// As [`AsyncInferQueue::start_async`], but gives the data of a refused job back.
+    /// As [`AsyncInferQueue::start_async`], and returns the user data of a refused job.
     ///
     /// # Errors
     /// As there.
@@ -200,10 +199,10 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }
     }
 
-    /// As [`AsyncInferQueue::start_async`], but does not wait.
+    /// As [`AsyncInferQueue::start_async`], without waiting.
     ///
     /// # Errors
-    /// `Full` if no request is idle, else as there.
+    /// `Full` if no request is idle, otherwise as for [`AsyncInferQueue::start_async`].
     pub fn try_start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64, TryStartError<U>> {
         match self.try_take_idle() {
             Some(idle) => idle.start(inputs, user_data).map_err(TryStartError::Refused),
@@ -211,11 +210,11 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }
     }
 
-    /// Takes an idle request, waiting for one: nobody else gets it. Its inputs can be prepared, then
-    /// [`IdleRequest::start`] makes a job of it; dropped, it goes back.
+    /// Takes an idle request out of the queue; waits for one if necessary. Prepare its inputs, then start a job with
+    /// [`IdleRequest::start`]. Dropping it returns it to the queue.
     ///
     /// # Errors
-    /// `WouldDeadlock` inside the queue's own callback when no request is idle.
+    /// `WouldDeadlock` in the queue's own callback if no request is idle.
     pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
         let shared = &self.shared;
         let mut state = shared.state.lock().unwrap();
@@ -234,20 +233,20 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Ok(shared.take(&mut state).expect("one is idle"))
     }
 
-    /// Takes an idle request, if there is one.
+    /// Takes an idle request out of the queue, if there is one.
     pub fn try_take_idle(&self) -> Option<IdleRequest<'_, U>> {
         self.shared.take(&mut self.shared.state.lock().unwrap())
     }
 
-    /// Whether a job could be started without waiting.
+    /// Whether a request is idle.
     pub fn is_ready(&self) -> bool {
         !self.shared.state.lock().unwrap().idle.is_empty()
     }
 
-    /// Waits until all jobs have ended, their callbacks included. Then the queue is as new: the errors are given once.
+    /// Blocks until all jobs and their callbacks are complete. Each error is returned once.
     ///
     /// # Errors
-    /// What failed since the last call: runs, and callbacks that panicked. `WouldDeadlock` inside the queue's own callback.
+    /// Failed runs and panicked callbacks since the last call. `WouldDeadlock` in the queue's own callback.
     pub fn wait_all(&self) -> Result<(), JobErrors> {
         let shared = &self.shared;
         let mut state = shared.state.lock().unwrap();
@@ -268,12 +267,12 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         if errors.is_empty() { Ok(()) } else { Err(JobErrors { errors, n_more }) }
     }
 
-    /// The requests, for their ports, tensors and times. Those that run answer `Busy`.
+    /// The requests, for their ports, tensors and times. Running requests are `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
     }
 
-    /// Takes an idle request, or notes who wants one.
+    /// Takes an idle request, or registers the waker of a waiting task.
     pub(super) fn poll_idle(&self, waker: &Waker) -> Option<IdleRequest<'_, U>> {
         let waker = waker.clone(); // Before the lock: its code is the user's.
         let mut state = self.shared.state.lock().unwrap();
@@ -297,19 +296,19 @@ impl<U> AsyncInferQueue<U> {
         self.shared.requests.len()
     }
 
-    /// Whether there are no requests; there always are.
+    /// Always false: a queue has at least one request.
     pub fn is_empty(&self) -> bool {
         self.shared.requests.is_empty()
     }
 }
 
 impl<U> Shared<U> {
-    /// Whether this thread is inside a callback, step or filler of one of the requests.
+    /// Whether this thread is in a callback, step or filler of one of the requests.
     fn is_inside(&self) -> bool {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
     }
 
-    /// The threads that run the jobs are those of this process.
+    /// Fails in a forked process, which does not have the threads that run jobs.
     fn check_process(&self) -> Result<()> {
         self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
     }
@@ -321,12 +320,12 @@ impl<U> Shared<U> {
         Some(IdleRequest { shared: self, request_idx })
     }
 
-    /// The end of a job, in the request's own callback.
+    /// Completes a job, in the request's callback.
     fn finish(&self, request_idx: usize, request: &InferRequest, result: Result<()>) {
         let mut state = self.state.lock().unwrap();
         let job = match &mut state.slots[request_idx] {
             Slot::Started { job, .. } => job.take(),
-            // Somebody who took the request runs it without the queue.
+            // The owner of an [`IdleRequest`] ran it without the queue.
             Slot::Idle | Slot::Taken => None,
         };
         let Some(Job { number, then }) = job else { return };
@@ -346,7 +345,7 @@ impl<U> Shared<U> {
         }
     }
 
-    /// The request has nothing on any more; `run` was the last one.
+    /// Called when the request has no further work; `run` was its latest run.
     fn make_idle(&self, request_idx: usize, run: u64) {
         let state = self.state.lock().unwrap();
         let is_of_the_queue = matches!(state.slots[request_idx], Slot::Started { after, .. } if run > after);
@@ -358,7 +357,7 @@ impl<U> Shared<U> {
     fn put_back(&self, mut state: MutexGuard<'_, State<U>>, request_idx: usize) {
         let before = std::mem::replace(&mut state.slots[request_idx], Slot::Idle);
         state.idle.push(request_idx);
-        // All of them: one that is woken may not want it any more.
+        // All wakers: a woken task may not need a request any more.
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
@@ -381,14 +380,14 @@ impl<U> State<U> {
     }
 }
 
-/// An idle request that nobody else has.
+/// An idle request, taken out of the queue.
 pub struct IdleRequest<'a, U> {
     shared: &'a Shared<U>,
     request_idx: usize,
 }
 
 impl<U: Send + 'static> IdleRequest<'_, U> {
-    /// Starts a job on it, as [`AsyncInferQueue::start_async`].
+    /// Starts a job on this request, as [`AsyncInferQueue::start_async`].
     ///
     /// # Errors
     /// As there.
@@ -396,7 +395,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
         self.start_or_return(inputs, user_data).map_err(|refused| refused.error)
     }
 
-    /// As [`IdleRequest::start`], but gives the data of a refused job back.
+    /// As [`IdleRequest::start`], and returns the user data of a refused job.
     ///
     /// # Errors
     /// As [`AsyncInferQueue::start_async`].
@@ -407,12 +406,12 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
         })
     }
 
-    /// Starts a job whose end is told to `tell`, not to the queue's callback or `wait_all`.
+    /// Starts a job whose result goes to `tell`, not to the queue's callback or `wait_all`.
     pub(super) fn start_telling(self, inputs: impl Inputs, tell: Tell) -> Result<u64> {
         self.start_then(inputs, Then::Tell(tell)).map_err(|(error, _told_nothing)| error)
     }
 
-    /// The number of the job; a job that is refused takes none, and its request goes back.
+    /// Starts a job and returns its number. A refused job gets no number, and its request becomes idle.
     fn start_then(self, inputs: impl Inputs, then: Then<U>) -> Result<u64, (Error, Then<U>)> {
         let (shared, request_idx) = (self.shared, self.request_idx);
         let request = &shared.requests[request_idx];
@@ -443,13 +442,13 @@ impl<U> Deref for IdleRequest<'_, U> {
 impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
-        // From here on no other handle starts it.
+        // From here on no other handle can start the request.
         self.shared().set_keeper(Keeper::Queue);
         let guarded = self.shared().guarded.lock().unwrap();
         let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
         if is_on {
-            // Somebody started it without the queue: it is idle when that run has ended.
+            // The request was started without the queue: it becomes idle when that run completes.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
         } else {
             self.shared.put_back(state, self.request_idx);
@@ -495,7 +494,7 @@ impl<U> Drop for AsyncInferQueue<U> {
         drop((callback, jobs));
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
-            // Inside a callback of its own this is refused at once; the request stops when its last handle goes.
+            // In its own callback the wait fails immediately; the request stops when its last handle is dropped.
             let _over = request.wait_for(request.model().config.drop_patience);
         }
     }
@@ -512,7 +511,7 @@ impl fmt::Display for JobErrors {
 
 impl std::error::Error for JobErrors {}
 
-/// The kind of the first, the words of all.
+/// The kind of the first failure, and the messages of all.
 impl From<JobErrors> for Error {
     fn from(errors: JobErrors) -> Self {
         let kind = errors.errors.first().map_or(ErrorKind::Device, |first| first.error.kind());

@@ -1,4 +1,4 @@
-//! The inference request: set inputs, start, wait, cancel, be called back. How it runs is in `run`.
+//! The inference request: set inputs, start, wait, cancel, get results. The module `run` executes it.
 
 use std::any::Any;
 use std::fmt;
@@ -18,13 +18,13 @@ use super::{
 use crate::sync::Deadline;
 use crate::tensor::Tensor;
 
-/// A handle to one inference request. Clones are the same request.
+/// A handle to an inference request. Clones refer to the same request.
 ///
 /// Dropping the last handle stops it, see [`runtime`](super).
 #[derive(Clone)]
 pub struct InferRequest(Arc<Handle>);
 
-/// A handle that does not keep the request alive: the one to capture in the request's own callback.
+/// A weak handle, to capture in the request's own callback.
 #[derive(Debug, Clone)]
 pub struct WeakInferRequest(Weak<Handle>);
 
@@ -38,13 +38,13 @@ impl InferRequest {
         Self(handle)
     }
 
-    /// Runs on the caller's thread and returns when the outputs are there. The callback is not called.
+    /// Runs on the calling thread and returns when the outputs are complete. The callback is not called.
     ///
-    /// `inputs` are set first, see [`Inputs`] for all their forms: `()` leaves them as they are.
+    /// `inputs` are set first; see [`Inputs`] for their forms. `()` keeps the current ones.
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
-    /// queue, and what steps and device say.
+    /// `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` for a request
+    /// of a queue; errors of steps and of the device.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
@@ -53,17 +53,16 @@ impl InferRequest {
     /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
     ///
     /// # Errors
-    /// `Busy` if the request runs already or a tensor is in use, `Tensor` if one does not fit, `OwnedByQueue` for a request of a
-    /// queue; the request stays idle then.
+    /// `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` for a request
+    /// of a queue. The request then stays idle.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
         Ok(())
     }
 
-    /// Starts a run at once and gives a future of its end, for `.await` in any executor. Dropping the future cancels the run.
-    /// An error of the start comes out of the future. [`InferRequest::completed`] waits for a run that was started in another
-    /// way.
+    /// Starts a run immediately and returns a future of its completion, for `.await` in any async executor. Dropping the future cancels the
+    /// run. The future also returns errors of the start. [`InferRequest::completed`] waits for a run that was started otherwise.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -92,21 +91,21 @@ impl InferRequest {
         }
     }
 
-    /// A future of the end of the run that was started last, in whatever way; ready at once if none was. It observes: dropping it
-    /// does not cancel the run. `request.await` is the same.
+    /// A future of the completion of the latest run; ready immediately if there was none. Dropping it does not cancel the run.
+    /// `request.await` is the same.
     pub fn completed(&self) -> RunFuture {
         RunFuture::observing(self.clone())
     }
 
-    /// Waits until the run that was started last has ended and its callback returned. Returns at once if none was started.
+    /// Blocks until the latest run is complete and its callback has returned. Returns immediately if there was no run.
     ///
     /// # Errors
-    /// The error of the run, also for every other waiter; `WouldDeadlock` inside the request's own callback, steps and fillers.
+    /// The error of the run, for every waiter; `WouldDeadlock` in the request's own callback, steps and fillers.
     pub fn wait(&self) -> Result<()> {
         self.shared().wait_until(None).map(|_in_time| ())
     }
 
-    /// As [`InferRequest::wait`], but gives up after `timeout`: `false` if the run is not over, or none was ever started.
+    /// As [`InferRequest::wait`], for at most `timeout`. Returns `false` if the run is not complete, or no run was ever started.
     ///
     /// # Errors
     /// As [`InferRequest::wait`].
@@ -118,28 +117,26 @@ impl InferRequest {
         }
     }
 
-    /// Cancels the current run. It then ends with `Canceled`, or as if it had not been canceled if it was over first. Harmless on
-    /// an idle request.
+    /// Cancels the current run, which then ends with `Canceled` unless it was complete already. No effect on an idle request.
     ///
-    /// A run whose next step waits in the queue of an executor ends at once, whatever becomes of the executor. A step that has begun
-    /// is not broken off: the run ends when the step looks at its [`CancelToken`](super::CancelToken) or returns, inside the
-    /// device where the engine can be interrupted. No further step begins. A callback is called on another thread than this one.
+    /// A run that waits in the queue of an executor ends immediately. A step that has started is not aborted: the run ends when the step
+    /// checks its [`CancelToken`](super::CancelToken) or returns, or within the engine if it can be interrupted. No further step starts.
+    /// The callback is called on another thread.
     pub fn cancel(&self) {
         self.shared().cancel_latest();
     }
 
-    /// Whether asynchronous runs of this request go before those of others that wait for the same workers: for work on what other
-    /// runs have found, whose memory is held until it is done. At most 16 go before one that is not urgent. Counts from the next step
-    /// that is queued.
+    /// Sets whether asynchronous runs of this request have priority over others that wait for the same workers, for example classifiers of
+    /// detected objects. At most 16 urgent tasks run ahead of one that is not urgent. Takes effect with the next queued step.
     pub fn set_urgent(&self, is_urgent: bool) {
         self.shared().set_urgent(is_urgent);
     }
 
-    /// Sets the closure that is called after each asynchronous run, with the result or the error, before waiters go on. It may
-    /// start the request again. It is called on an executor's thread, so it should be short, unless the model was compiled with
-    /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, every other thread finds the request busy.
+    /// Sets the callback of asynchronous runs. It gets the result or the error, before waiting threads continue, and may start the request
+    /// again. It runs on a thread of an executor, so it should be short, unless the model was compiled with
+    /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, the request is busy for other threads.
     ///
-    /// The request itself is passed in; a callback that captures another handle of it keeps the request alive for ever: use
+    /// The callback gets the request as an argument. A captured handle would keep the request alive forever: use
     /// [`InferRequest::downgrade`].
     ///
     /// # Errors
@@ -168,7 +165,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Keeps something of the user's with the request, for its callback; the one before is dropped.
+    /// Attaches user data to the request, for its callback. Previous data is dropped.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -182,7 +179,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// What [`InferRequest::set_user_data`] keeps, if it is a `T`. Also while the request runs.
+    /// The data of [`InferRequest::set_user_data`], if it is a `T`. Available while the request runs.
     pub fn user_data<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.shared().guarded.lock().unwrap().user_data.clone()?.downcast().ok()
     }
@@ -200,10 +197,10 @@ impl InferRequest {
         &self.model().outputs
     }
 
-    /// The tensor of an input or output, inputs first. Its content changes only while the request runs.
+    /// The tensor of an input or output; inputs are searched first. Its values change only during a run.
     ///
     /// # Errors
-    /// `NotFound`; `Busy` while the request runs; `Tensor` for an input that a batch of slices was set for.
+    /// `NotFound`; `Busy` while the request runs; `Tensor` for an input with a list of tensors, see [`InferRequest::set_tensors`].
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
@@ -221,8 +218,8 @@ impl InferRequest {
         self.shared().with_body(|body| body.io.inputs[input_idx].tensor().cloned())
     }
 
-    /// The tensor of an output, by name, index, port, or `()` for the only one. If it is fed back as an input of the same
-    /// request, the next run writes into another tensor: ask again after each run.
+    /// The tensor of an output, by name, index, port, or `()` for the only one. If it is set as an input of the same request, the next run
+    /// writes into another tensor: call this again after each run.
     ///
     /// # Errors
     /// `NotFound`, or `Busy` while the request runs.
@@ -247,7 +244,7 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).collect()))
     }
 
-    /// All outputs of the latest run, by name, index or port; no copy.
+    /// All outputs of the latest run, by name, index or port, without a copy.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -256,7 +253,7 @@ impl InferRequest {
         Ok(Results::new(self.model().outputs.clone(), tensors))
     }
 
-    /// As [`InferRequest::results`], only those asked for, in this order.
+    /// As [`InferRequest::results`], for these outputs in this order.
     ///
     /// # Errors
     /// As [`InferRequest::results`], or `NotFound`.
@@ -268,11 +265,11 @@ impl InferRequest {
         Ok(Results::new(ports.clone(), tensors))
     }
 
-    /// Makes `tensor` the input; no copy. Every run leases its memory. Any strides: a region of another tensor is fine.
+    /// Sets an input tensor, without a copy. Each run leases its memory. Strides are arbitrary: the tensor may be a region of another one.
     ///
     /// # Errors
-    /// `NotFound`, `Tensor` if element type or shape do not fit the port, `Unsupported` if it lies in memory that the device can't
-    /// use, `Busy` while the request runs.
+    /// `NotFound`; `Tensor` if element type or shape do not match the port; `Unsupported` if the device cannot use its memory; `Busy` while
+    /// the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let set = |body: &mut Body| {
@@ -280,18 +277,17 @@ impl InferRequest {
             slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
         };
-        // The device looks at memory of its own: not under the lock.
+        // Not under the lock: the device inspects the memory.
         let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
         drop(replaced); // Outside the lock: memory and fillers may be the user's.
         Ok(())
     }
 
-    /// Makes `tensor` the output; the run writes into its memory, and gives it the shape of the output where the port leaves
-    /// that open.
+    /// Sets an output tensor. Runs write into its memory, and set its shape if the port is dynamic.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`]; `Tensor` also if it shares memory with another output, or with the request's own tensor
-    /// of an input.
+    /// As [`InferRequest::set_input_tensor`]; also `Tensor` if it shares memory with another output or with the request's own input
+    /// tensors.
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let set = |body: &mut Body| {
@@ -306,7 +302,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Sets an input or output, inputs first.
+    /// Sets an input or output tensor; inputs are searched first.
     ///
     /// # Errors
     /// As [`InferRequest::set_input_tensor`].
@@ -320,20 +316,19 @@ impl InferRequest {
         }
     }
 
-    /// Makes a list of slices the input: each is one picture of the batch, of batch 1, and may be a region of another tensor.
-    /// Their number is the batch, which must be the port's where that is fixed. They are gathered into the request's own tensor
-    /// when a run begins, so what is written into them after this call counts. One slice is as [`InferRequest::set_tensor`]; a
-    /// tensor that is set later takes the place of the batch.
+    /// Sets a batch of tensors as an input. Each is one batch item with batch size 1, and may be a region of another tensor. Their number
+    /// is the batch size, which must match a fixed port. They are copied into the request's own tensor when a run starts, so later changes
+    /// of their values count. A single tensor is set as by [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, the batch is not the
-    /// port's first axis ([`Model::with_axes`](super::Model::with_axes)), the number does not fit, or a slice has another
-    /// element type or shape.
+    /// `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, the batch is not the port's
+    /// first axis ([`Model::with_axes`](super::Model::with_axes)), the number does not match, or a tensor has another element type or
+    /// shape.
     pub fn set_tensors<'a>(&self, key: impl Into<PortKey<'a>>, slices: &[Tensor]) -> Result<()> {
         self.set_inputs(&[(key.into(), Input::Batch(slices))])
     }
 
-    /// Sets several inputs at once: lists, pairs, maps, see [`Inputs`]. If one does not fit, none is set.
+    /// Sets several inputs: lists, pairs or maps, see [`Inputs`]. If one is invalid, none is set.
     ///
     /// # Errors
     /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
@@ -342,7 +337,7 @@ impl InferRequest {
         self.shared().edit(|Body { device, io, .. }| io.set_inputs(&mut **device, ports, &inputs))
     }
 
-    /// Sets several outputs at once, by pairs of key and tensor. If one does not fit, none is set.
+    /// Sets several outputs, by pairs of key and tensor. If one is invalid, none is set.
     ///
     /// # Errors
     /// As [`InferRequest::set_output_tensor`].
@@ -365,8 +360,8 @@ impl InferRequest {
         })
     }
 
-    /// Lets `fill` write the input at the start of every run, as the run's first step, straight into memory in which the
-    /// device can run. Replaces a tensor that was set, and is replaced by one.
+    /// Sets a filler, which writes the input in the first step of every run, directly into memory that the device uses. It replaces a
+    /// tensor, and a tensor replaces it.
     ///
     /// # Errors
     /// `NotFound`, or `Busy` while the request runs.
@@ -378,7 +373,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Lets all inputs be the request's own tensors again: tensors, batches and fillers that were set are given back.
+    /// Resets all inputs to the request's own tensors, and releases tensors, batches and fillers.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -389,7 +384,7 @@ impl InferRequest {
         })
     }
 
-    /// Lets go of the slices of batches that were set; the inputs then want others before the next run.
+    /// Releases the tensors of batches. Their inputs must be set before the next run.
     pub(super) fn forget_slices(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
@@ -397,7 +392,7 @@ impl InferRequest {
         })
     }
 
-    /// Gives the output tensors away: the caller's own, without a copy where the request's own tensors are set.
+    /// Takes the output tensors out of the request, without a copy if they are the request's own.
     pub(super) fn take_outputs(&self) -> Result<Results> {
         let tensors = self.shared().with_body(|body| {
             body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
@@ -417,7 +412,7 @@ impl InferRequest {
         Ok((0..self.model().variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
     }
 
-    /// Gives all variables their default, zeros.
+    /// Resets all variables to zero.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -432,9 +427,9 @@ impl InferRequest {
     }
 }
 
-/// Steps of the user's, times, identity.
+/// User steps, times, identity.
 impl InferRequest {
-    /// Appends a step to every run, on the pool of the processor: a decoder, say. It sees inputs and outputs.
+    /// Appends a step to every run, on the CPU pool, for example a decoder. It can read inputs and outputs.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -443,7 +438,7 @@ impl InferRequest {
         self.append_step_on(executor, name, step)
     }
 
-    /// As [`InferRequest::append_step`], on an executor of the caller's.
+    /// As [`InferRequest::append_step`], on this executor.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -460,8 +455,8 @@ impl InferRequest {
         })
     }
 
-    /// Puts a step before every run, behind those put there earlier: it runs before the inputs are filled, and can wait for
-    /// them to be ready, or refuse the run by an error.
+    /// Adds a step to the start of every run, after earlier ones. It runs before the inputs are filled, and may wait for them or fail the
+    /// run.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -470,7 +465,7 @@ impl InferRequest {
         self.prepend_step_on(executor, name, step)
     }
 
-    /// As [`InferRequest::prepend_step`], on an executor of the caller's.
+    /// As [`InferRequest::prepend_step`], on this executor.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -488,7 +483,7 @@ impl InferRequest {
         })
     }
 
-    /// Removes all steps of the user's.
+    /// Removes all user steps.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -500,7 +495,7 @@ impl InferRequest {
         })
     }
 
-    /// Time from start to end of the latest run, without the callback.
+    /// Duration of the latest run, without the callback.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -510,7 +505,7 @@ impl InferRequest {
         Ok(guarded.latency)
     }
 
-    /// How long each step of the latest run took.
+    /// Duration of each step of the latest run.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -518,11 +513,10 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.step_times()))
     }
 
-    /// What each node of the model did in the latest run. The model must have been compiled with
-    /// [`Config::profiling`](super::Config::profiling).
+    /// Times of the nodes in the latest run. The model must be compiled with [`Config::profiling`](super::Config::profiling).
     ///
     /// # Errors
-    /// `Config` if it was not, `Unsupported` if the device does not tell, `Busy` while the request runs.
+    /// `Config` if it was compiled without; `Unsupported` if the device does not report times; `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         self.shared().edit(|body| match body.seat.as_ref().and_then(Seat::profile) {
             Some(profile) => Ok(profile),
@@ -530,14 +524,14 @@ impl InferRequest {
         })
     }
 
-    /// As [`InferRequest::step_times`], without allocating.
+    /// As [`InferRequest::step_times`], without allocation.
     ///
     /// # Errors
     /// `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
         let mut of_run = None;
         for step_idx in 0.. {
-            // One at a time: `visit` is called without the lock, and may use the request.
+            // Copied one by one: `visit` is called without the lock, and may use the request.
             let step = self.shared().with_body(|body| {
                 if *of_run.get_or_insert(body.run) != body.run {
                     let message = "the request ran again while its step times were visited; visit them before its next start";
@@ -551,17 +545,17 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The model that this is a request of.
+    /// The compiled model.
     pub fn compiled_model(&self) -> CompiledModel {
         CompiledModel::from_shared(self.model().clone())
     }
 
-    /// A handle that does not keep the request alive.
+    /// Returns a weak handle.
     pub fn downgrade(&self) -> WeakInferRequest {
         WeakInferRequest(Arc::downgrade(&self.0))
     }
 
-    /// A number that names the request in traces.
+    /// Identifies the request in traces.
     pub fn id(&self) -> u64 {
         self.shared().id
     }
@@ -574,7 +568,7 @@ impl InferRequest {
         &self.0.model
     }
 
-    /// A run that the queue begins to which the request belongs.
+    /// Starts a run for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs) -> Result<Box<Body>> {
         self.0.begin_for_queue(inputs, true)
     }
@@ -590,12 +584,12 @@ fn custom_step(executor: Arc<dyn Executor>, name: &str, step: CustomStep) -> Ste
 }
 
 fn check_output(port: &Port, tensor: &Tensor) -> Result<()> {
-    // What is open is computed by the run, which gives the tensor the shape that comes, whatever it had before.
+    // The run computes dynamic extents and sets the shape of the tensor, whatever it was before.
     let is_open = port.shape.to_static().is_none();
     if is_open && tensor.element() == port.element { Ok(()) } else { check_fits("output", port, tensor.element(), &tensor.shape()) }
 }
 
-/// No port has that key: neither an input nor an output.
+/// The error for a key that is neither an input nor an output.
 fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
     match of_outputs.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),

@@ -1,4 +1,4 @@
-//! The outputs of a run, by name, index or port; shared with the request, or the caller's own.
+//! Outputs of a run, by name, index or port.
 
 use std::fmt;
 use std::ops::Index;
@@ -11,13 +11,13 @@ use crate::tensor::{Element, Tensor, View};
 
 /// Output tensors of one run.
 ///
-/// Those of [`InferRequest::results`](super::InferRequest::results) are the request's own tensors: no copy was made, and the
-/// next run writes into them (or is `Busy` while a view of them lives). Those of
-/// [`CompiledModel::infer`](super::CompiledModel::infer) are the caller's. [`Results::to_owned`] makes the one from the other.
+/// The results of [`InferRequest::results`](super::InferRequest::results) are the request's own tensors, without a copy: the next run
+/// writes into them, or is `Busy` while a view exists. The results of [`CompiledModel::infer`](super::CompiledModel::infer) are
+/// independent, and so are those of [`Results::to_owned`].
 #[derive(Clone)]
 pub struct Results {
     ports: Arc<[Port]>,
-    /// With the index of the port; in the order asked for.
+    /// Index of the port and tensor, in the requested order.
     tensors: Vec<(usize, Tensor)>,
 }
 
@@ -26,17 +26,17 @@ impl Results {
         Self { ports, tensors }
     }
 
-    /// Number of outputs that were asked for.
+    /// Number of requested outputs.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether none was asked for.
+    /// Whether no output was requested.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// Ports and tensors, in the order asked for.
+    /// Ports and tensors, in the requested order.
     pub fn iter(&self) -> impl Iterator<Item = (&Port, &Tensor)> {
         self.tensors.iter().map(|(port_idx, tensor)| (&self.ports[*port_idx], tensor))
     }
@@ -44,7 +44,7 @@ impl Results {
     /// The tensor of an output: by name, by its index among the model's outputs, by port, or `()` for the only one.
     ///
     /// # Errors
-    /// `NotFound` if the model has no such output, or it was not asked for.
+    /// `NotFound` if the model has no such output, or it was not requested.
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<&Tensor> {
         let port_idx = key.into().find("output", &self.ports)?;
         self.tensors.iter().find(|(of, _)| *of == port_idx).map(|(_, tensor)| tensor).ok_or_else(|| {
@@ -56,12 +56,12 @@ impl Results {
     /// The values of an output, without a copy.
     ///
     /// # Errors
-    /// As [`Results::tensor`]; `Tensor` if the elements are not `T`; `Busy` while a run writes them.
+    /// As [`Results::tensor`]; `Tensor` if the element type is not `T`; `Busy` while a run writes them.
     pub fn view<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
         Ok(self.tensor(key)?.view()?)
     }
 
-    /// The values of an output, copied.
+    /// A copy of the values of an output.
     ///
     /// # Errors
     /// As [`Results::view`].
@@ -69,7 +69,7 @@ impl Results {
         Ok(self.view(key)?.to_owned())
     }
 
-    /// The same values in tensors of the caller's own, which no later run changes.
+    /// A copy that no later run changes.
     ///
     /// # Errors
     /// `Busy` while a run writes them.
@@ -82,7 +82,7 @@ impl Results {
         Ok(Self { ports: self.ports.clone(), tensors: self.tensors.iter().map(copy).collect::<Result<_>>()? })
     }
 
-    /// The tensors, in the order asked for.
+    /// The tensors, in the requested order.
     pub fn into_tensors(self) -> Vec<Tensor> {
         self.tensors.into_iter().map(|(_, tensor)| tensor).collect()
     }
@@ -92,7 +92,7 @@ impl Index<usize> for Results {
     type Output = Tensor;
 
     /// # Panics
-    /// If the model has no such output, or it was not asked for; [`Results::tensor`] gives an error instead.
+    /// If the model has no such output, or it was not requested; [`Results::tensor`] returns an error instead.
     fn index(&self, output_idx: usize) -> &Tensor {
         self.tensor(output_idx).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -102,7 +102,7 @@ impl Index<&str> for Results {
     type Output = Tensor;
 
     /// # Panics
-    /// If the model has no such output, or it was not asked for; [`Results::tensor`] gives an error instead.
+    /// If the model has no such output, or it was not requested; [`Results::tensor`] returns an error instead.
     fn index(&self, name: &str) -> &Tensor {
         self.tensor(name).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -1,7 +1,7 @@
-//! Variables: what a recurrent model keeps from one run of a request to the next.
+//! Variables: the state that a recurrent model keeps between runs of a request.
 //!
-//! Each request has its own. A run reads a variable's tensor and writes the other one of its two; when the whole run has
-//! succeeded they change places. A run that fails, or is canceled, leaves the state as it was, so it can be started again.
+//! Each request has its own state. A variable has two tensors: a run reads one and writes the other, and they are swapped when the run has
+//! succeeded. A failed or canceled run leaves the state unchanged, so it can be repeated.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl VariableState {
         Self { request, variable_idx }
     }
 
-    /// Its name: that of the input that was made a variable.
+    /// The name: that of the input.
     pub fn name(&self) -> &str {
         self.port().name()
     }
@@ -31,7 +31,7 @@ impl VariableState {
         &self.request.model().variables[self.variable_idx]
     }
 
-    /// Its value, copied.
+    /// A copy of its value.
     ///
     /// # Errors
     /// `Busy` while the request runs.
@@ -39,15 +39,15 @@ impl VariableState {
         self.request.shared().edit(|body| body.io.variable(self.variable_idx))
     }
 
-    /// Gives it a value, copied.
+    /// Sets its value to a copy of `state`.
     ///
     /// # Errors
-    /// `Tensor` if element type or shape do not fit; `Busy` while the request runs, or `state` is in use.
+    /// `Tensor` if element type or shape do not match; `Busy` while the request runs, or `state` is in use.
     pub fn set_state(&self, state: &Tensor) -> Result<()> {
         self.request.shared().edit(|Body { device, io, .. }| io.set_variable(&mut **device, self.variable_idx, Some(state)))
     }
 
-    /// Gives it its default: zeros, with an extent of 0 where the shape is open.
+    /// Resets it to zeros, with extent 0 for dynamic axes.
     ///
     /// # Errors
     /// `Busy` while the request runs.
