@@ -58,7 +58,7 @@ fn a_library_that_cannot_be_used_is_listed_with_the_reason_and_the_command() {
         ("missing", scratch.path().join("missing.so"), "No such file"),
         ("a folder", scratch.path().to_owned(), "not a file"),
         ("empty", scratch.file("empty.so", ""), "cut off"),
-        ("text", scratch.file("text.so", "a library, they said; but it was a text as long as a header"), "cut off"),
+        ("text", scratch.file("text.so", "a library, they said; but it was a text as long as a header"), "no shared library"),
         ("long text", scratch.file("long.so", "no library ".repeat(100)), "no shared library"),
         ("cut", scratch.file("cut.so", &own[..own.len() / 3]), "cut off"),
         ("another processor", scratch.file("foreign.so", foreign), "another processor"),
