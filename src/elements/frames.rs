@@ -1,6 +1,6 @@
 //! A frame's way through an inference element: it arrives, is admitted, inferred or skipped for a reason, and leaves in its turn.
 //!
-//! Here it is decided what becomes of one frame. Uses `stream`, `in_flight`, `pool` and `stage`. Pads, events and flows are the driver's
+//! Here it is decided what becomes of one frame. Uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flows are the driver's
 //! ([`super::infer`]).
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use gstreamer_video as gst_video;
 use super::in_flight::{FrameTrace, InFlight, Item, Outcome};
 use super::policy::{Policy, QueuePolicy, Reason};
 use super::pool::{Full, Held};
-use super::stage::Stage;
 use super::stats::Left;
 use super::stream::Stream;
+use super::work::Work;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus, Size};
 use crate::stages::flow::Epoch;
 use crate::stages::window::{Refused, Ticket};
-use crate::stages::{Permit, Scheduling, Withdrawal};
+use crate::stages::{Permit, Scheduling, Stage, Withdrawal};
 
 /// The runs of a frame that was admitted. Their owner tells how they end; if it panics, and drops them, they have failed.
 struct Runs {
@@ -85,7 +85,7 @@ impl Stream {
         element: &gst::Element,
         buffer: gst::Buffer,
         info: &gst_video::VideoInfo,
-        stage: &Arc<dyn Stage>,
+        work: &Arc<dyn Work>,
         arrived: Instant,
     ) -> Result<(), gst::FlowError> {
         // From here on the frame is counted, and every way out has to say what became of it.
@@ -105,7 +105,7 @@ impl Stream {
             // The frame has no number yet, even if other elements found something in it.
             results.frame_number = number;
         }
-        if stage.reads_results() {
+        if work.reads_results() {
             self.warn_of_lost_rois(element, &buffer, &results);
         }
         let looks_like = if reason.is_none() { self.looks_like(number, &buffer, info, &policy) } else { None };
@@ -127,7 +127,7 @@ impl Stream {
         };
         match reason {
             Some(reason) => self.pass(frame, reason, &policy),
-            None => self.infer(frame, info, stage, &policy, (queue, lateness)),
+            None => self.infer(frame, info, work, &policy, (queue, lateness)),
         }
     }
 
@@ -227,14 +227,14 @@ impl Stream {
         self: &Arc<Self>,
         mut frame: InFlight,
         info: &gst_video::VideoInfo,
-        stage: &Arc<dyn Stage>,
+        work: &Arc<dyn Work>,
         policy: &Policy,
         (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
         let (buffer, permit, of_runs) = (frame.buffer.clone(), frame.permit.clone(), frame.trace.frame.clone());
         // The queue needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
-        self.follow_pace(&**stage, queue);
+        self.follow_pace(work.stage(), queue);
         // Before it is admitted: a flush in between makes it too old, and not too new.
         let epoch = self.lock().flow.epoch();
         let mut item = Item::Frame(Box::new(frame));
@@ -256,7 +256,7 @@ impl Stream {
                 has_waited = true;
                 continue;
             }
-            if queue == QueuePolicy::DropNewest || !self.make_room(&**stage) {
+            if queue == QueuePolicy::DropNewest || !self.make_room(work.stage()) {
                 let Item::Frame(mut frame) = item else { unreachable!("made a frame above") };
                 frame.results = results;
                 drop(buffer);
@@ -294,7 +294,7 @@ impl Stream {
             });
         }
         match mapped {
-            Ok(frame) => of_runs.in_scope(|| stage.run(frame, results, permit, Box::new(done))),
+            Ok(frame) => of_runs.in_scope(|| work.run(frame, results, permit, Box::new(done))),
             Err(error) => {
                 results.status = InferenceStatus::Failed(error.to_string().into());
                 done(results);
@@ -339,7 +339,7 @@ impl Stream {
     /// Lets no frame wait in front of the requests, and fewer be in flight where those that are wait for threads. Only where upstream waits
     /// for a place, and has the next frame at hand as soon as one is free: to wait inside would make it older, and no request busier. Else
     /// frames that come together would pass without inference though there is time for them.
-    fn follow_pace(&self, stage: &dyn Stage, queue: QueuePolicy) {
+    fn follow_pace(&self, stage: &Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
             // A call of several frames begins sooner where some wait already.
@@ -359,7 +359,7 @@ impl Stream {
     }
 
     /// Takes the run from the frame that has waited longest for it; false if none waits.
-    fn make_room(&self, stage: &dyn Stage) -> bool {
+    fn make_room(&self, stage: &Stage) -> bool {
         let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.permit.displace()));
         if displaced {
             // Which ends in `settle`.
@@ -423,8 +423,8 @@ impl Stream {
     pub(super) fn give_up(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.permit.give_up();
         self.forget_motion();
-        if let Some(stage) = self.stage() {
-            stage.drop_withdrawn();
+        if let Some(work) = self.work() {
+            work.stage().drop_withdrawn();
         }
         if self.policy().drops(Reason::Latency) {
             self.drop_frame(*frame, Reason::Latency);
@@ -438,10 +438,10 @@ impl Stream {
     pub(super) fn leave(&self, frame: InFlight) -> Leaving {
         let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, held, .. } = frame;
         let mut n_objects = 0;
-        if let Some(stage) = self.stage() {
-            self.carry(&*stage, (number, looks_like), &mut results, n_before, &outcome);
-            stage.leave(&mut results);
-            n_objects = stage.n_objects(&results, n_before);
+        if let Some(work) = self.work() {
+            self.carry(&*work, (number, looks_like), &mut results, n_before, &outcome);
+            work.leave(&mut results);
+            n_objects = work.n_objects(&results, n_before);
         }
         let now = Instant::now();
         let count = |left, n_objects| self.counts.leave(left, n_objects, now - arrived, now);
@@ -483,7 +483,7 @@ impl Stream {
     /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
     fn carry(
         &self,
-        stage: &dyn Stage,
+        work: &dyn Work,
         (number, looks_like): (u64, Option<u64>),
         results: &mut FrameResults,
         n_before: usize,
@@ -496,12 +496,12 @@ impl Stream {
             return;
         }
         match outcome {
-            Outcome::Inferred => *found = Some((number, stage.found(results, n_before))),
+            Outcome::Inferred => *found = Some((number, work.found(results, n_before))),
             Outcome::Skipped(_) => {
                 // Where nothing has changed it still holds; but the frame to which that was compared may not have been inferred after all.
                 let holds = |of_frame: u64| policy.carry_results || looks_like == Some(of_frame);
                 if let Some((_, found)) = found.as_ref().filter(|(of_frame, _)| holds(*of_frame)) {
-                    stage.carry(found, results);
+                    work.carry(found, results);
                 }
             }
             Outcome::Open | Outcome::Failed(_) => {}
@@ -528,18 +528,22 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::elements::stage::Done;
+    use crate::elements::work::Done;
     use crate::frame::Frame;
+    use crate::stages::StageOptions;
     use crate::stages::window::Taken;
-    use crate::stages::{self, StageStats};
 
     static CAT: LazyLock<gst::DebugCategory> =
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
 
-    /// A stage with a bug: its results are lost on their way.
-    struct LosesResults;
+    /// An element with a bug: the results of its stage are lost on their way.
+    struct LosesResults(Stage);
 
-    impl Stage for LosesResults {
+    impl Work for LosesResults {
+        fn stage(&self) -> &Stage {
+            &self.0
+        }
+
         fn run(&self, _frame: Frame, _results: FrameResults, _permit: Arc<Permit>, done: Done) {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _done = done;
@@ -547,18 +551,6 @@ mod tests {
             }));
             assert!(panicked.is_err());
         }
-
-        fn warm_up(&self) -> stages::Result<Duration> {
-            Ok(Duration::ZERO)
-        }
-
-        fn has_run(&self) -> bool {
-            true
-        }
-
-        fn drop_pending(&self) {}
-
-        fn drop_withdrawn(&self) {}
 
         fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
             results.clone()
@@ -569,26 +561,6 @@ mod tests {
         }
 
         fn carry(&self, _found: &FrameResults, _results: &mut FrameResults) {}
-
-        fn n_frames_at_once(&self) -> usize {
-            1
-        }
-
-        fn n_frames_fewer(&self) -> usize {
-            0
-        }
-
-        fn gathers_frames(&self) -> bool {
-            false
-        }
-
-        fn scheduling(&self) -> Scheduling {
-            Scheduling::Throughput
-        }
-
-        fn stats(&self) -> StageStats {
-            StageStats::default()
-        }
 
         fn reads_results(&self) -> bool {
             false
@@ -616,8 +588,10 @@ mod tests {
             trace: FrameTrace { frame: tracing::Span::none(), part: tracing::Span::none() },
             held: None,
         };
-        let stage: Arc<dyn Stage> = Arc::new(LosesResults);
-        stream.infer(frame, &info, &stage, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
+        let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
+        let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
+        let work: Arc<dyn Work> = Arc::new(LosesResults(Stage::detector(&options).unwrap()));
+        stream.infer(frame, &info, &work, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
         let Ok(Taken::Complete(Item::Frame(frame))) = stream.queue.take(|_| None, None) else { panic!("it is complete") };
         assert!(matches!(&frame.outcome, Outcome::Failed(reason) if reason.contains("a panic")));
         assert_eq!((frame.results.frame_number, frame.results.size), (7, caps::size(&info)));

@@ -14,7 +14,7 @@
 //! | `stream` | the in-flight queue, and what is known of the stream, behind one lock |
 //! | `in_flight`, `events`, `loading` | what is in the queue, and kept of it; a stage that is being made |
 //! | `pool`, `latency`, `backlog`, `policy`, `stats` | upstream's buffers, times, what was asked for, what was counted |
-//! | `stage` | the interface to what an element does with a frame |
+//! | `work` | the interface to what an element does with a frame |
 //!
 //! The state machine is in [`crate::stages::flow`], and pure.
 //!
@@ -70,8 +70,8 @@ use super::events::is_kept;
 use super::frames::{Departure, Leaving};
 use super::in_flight::{InFlight, Item};
 use super::loading::Loading;
-use super::stage::Stage;
 use super::stream::Stream;
+use super::work::Work;
 use super::{buffer, caps, policy};
 use crate::stages;
 use crate::stages::flow::{Action, Return, State, Transition, Trigger, Turn};
@@ -121,8 +121,8 @@ impl Driver {
         self.stream.release();
     }
 
-    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
-        self.stream.stage()
+    pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
+        self.stream.work()
     }
 
     /// Whether it has to be known how long a frame takes.
@@ -154,8 +154,8 @@ impl Driver {
         let stream = &self.stream;
         stream.upstream()?;
         // Why there is none was reported.
-        let stage = match stream.stage() {
-            Some(stage) => stage,
+        let work = match stream.work() {
+            Some(work) => work,
             None => stream.warm_stage(element, stream.is_live(element)).ok_or_else(|| stream.no_stage())?,
         };
         let Some(info) = stream.lock().input.info.clone() else {
@@ -166,7 +166,7 @@ impl Driver {
             );
             return Err(gst::FlowError::NotNegotiated);
         };
-        stream.arrive(element, buffer, &info, &stage, arrived)?;
+        stream.arrive(element, buffer, &info, &work, arrived)?;
         stream.upstream()
     }
 
@@ -613,7 +613,7 @@ impl Driver {
 
     /// What the stage runs on, for `--device`.
     fn device(&self) -> String {
-        self.stage().map_or_else(|| "NAME".to_owned(), |stage| stage.stats().device)
+        self.work().map_or_else(|| "NAME".to_owned(), |work| work.stage().stats().device)
     }
 
     /// Too many frames have failed: tells the bus. Fails, unless that was before a flush.
@@ -636,7 +636,7 @@ impl Driver {
 
     /// The read-only property `stats`.
     pub(super) fn stats(&self) -> gst::Structure {
-        let stage = self.stage().map(|stage| stage.stats()).unwrap_or_default();
+        let stage = self.work().map(|work| work.stage().stats()).unwrap_or_default();
         let mut structure = self.stream.counts.structure(stage, self.stream.queue.capacity());
         if let Some(economy) = self.economy.get() {
             economy.add_to(&mut structure);

@@ -19,7 +19,7 @@ use super::pads::{self, InferenceElement};
 use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
 use super::settings::{self, ModelSettings};
-use super::stage::Stage;
+use super::work::Work;
 use crate::stages;
 
 /// What an inference element was asked for.
@@ -52,7 +52,7 @@ pub(super) trait InferenceImpl: ElementImpl + ObjectSubclass<Type: IsA<Inference
     fn category() -> gst::DebugCategory;
 
     /// Makes a stage of settings that were checked.
-    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>>;
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>>;
 }
 
 /// The class, with what each subclass adds.
@@ -66,7 +66,7 @@ pub struct InferenceClass {
 struct OfSubclass {
     region: InferenceRegion,
     category: fn() -> gst::DebugCategory,
-    load: fn(&Inference, &Settings) -> stages::Result<Arc<dyn Stage>>,
+    load: fn(&Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
 }
 
 // SAFETY: it is `repr(C)`, and begins with the class struct of the parent type.
@@ -91,9 +91,9 @@ impl Inference {
         self.imp().settings.lock().unwrap().model.options.engine = engine;
     }
 
-    /// The stage, once it is put to work.
-    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
-        self.imp().driver.stage()
+    /// What is done with frames, once its stage is ready.
+    pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
+        self.imp().driver.work()
     }
 
     /// What a classifier saved.
@@ -145,7 +145,7 @@ mod imp {
         pub(super) driver: Arc<Driver>,
         pub(super) settings: Mutex<Settings>,
         stage: KeptStage<Settings>,
-        load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Stage>>,
+        load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
     }
 
     #[glib::object_subclass]

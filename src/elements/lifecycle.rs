@@ -6,7 +6,7 @@
 //!
 //! The change to NULL waits for the threads that make a stage or warm it up, for a bounded time.
 //!
-//! Knows when. What is made, of which settings, is the element's. Uses `infer`, `loading` and `stage`.
+//! Knows when. What is made, of which settings, is the element's. Uses `infer`, `loading` and `work`.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,8 +15,8 @@ use gstreamer as gst;
 use super::infer::Driver;
 use super::loading::Loading;
 use super::settings::post_load_error;
-use super::stage::Stage;
 use super::stream::upstream_is_live;
+use super::work::Work;
 use crate::stages;
 
 /// What an inference element was asked for.
@@ -51,17 +51,17 @@ impl<S: Settings> KeptStage<S> {
         element: &gst::Element,
         transition: gst::StateChange,
         settings: &Mutex<S>,
-        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
+        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Work>> + Send + 'static,
         parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         let load = {
             let (driver, element) = (driver.clone(), element.clone());
             move |settings: &S| {
-                let stage = load(settings)?;
+                let work = load(settings)?;
                 if driver.needs_warm_up(upstream_is_live(&element)) {
-                    stage.try_warm_up()?;
+                    work.stage().try_warm_up()?;
                 }
-                Ok(stage)
+                Ok(work)
             }
         };
         match transition {
@@ -97,7 +97,7 @@ impl<S: Settings> KeptStage<S> {
         driver: &Driver,
         element: &gst::Element,
         settings: S,
-        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static,
+        load: impl FnOnce(&S) -> stages::Result<Arc<dyn Work>> + Send + 'static,
     ) -> Result<(), gst::StateChangeError> {
         let kept = self.0.lock().unwrap().take();
         let kept = match kept {
@@ -120,7 +120,7 @@ impl<S: Settings> KeptStage<S> {
 }
 
 impl<S: Settings> Kept<S> {
-    fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Stage>> + Send + 'static) -> Self {
+    fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Work>> + Send + 'static) -> Self {
         let made_of = settings.clone();
         Self { loading: Loading::begin(move || load(&settings)), made_of }
     }

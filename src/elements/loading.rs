@@ -3,7 +3,7 @@
 //!
 //! Why there is no stage is reported on the bus of an element, once, as soon as both are known.
 //!
-//! Uses `stage` and `settings`. Knows no stream.
+//! Uses `work` and `settings`. Knows no stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,7 +14,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::settings::post_load_error;
-use super::stage::Stage;
+use super::work::Work;
 use crate::stages;
 
 /// A stage that is being made, or was.
@@ -25,7 +25,7 @@ pub(super) struct Loading {
 
 #[derive(Default)]
 struct State {
-    outcome: Option<stages::Result<Arc<dyn Stage>>>,
+    outcome: Option<stages::Result<Arc<dyn Work>>>,
     /// On whose bus it is reported, once, why there is no stage.
     element: Option<gst::glib::WeakRef<gst::Element>>,
     is_reported: bool,
@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Loading {
     /// Makes a stage.
-    pub(super) fn begin(make: impl FnOnce() -> stages::Result<Arc<dyn Stage>> + Send + 'static) -> Arc<Self> {
+    pub(super) fn begin(make: impl FnOnce() -> stages::Result<Arc<dyn Work>> + Send + 'static) -> Arc<Self> {
         let loading = Arc::new(Self { state: Mutex::default(), changed: Condvar::new() });
         loading.spawn("roiflow-load", "loading the model", make, Self::finish);
         loading
@@ -110,10 +110,10 @@ impl Loading {
     }
 
     /// Runs the stage, which is made, until it is warm; how long a frame takes then, or `None` if that failed and the model is not to
-    /// blame ([`Stage::try_warm_up`]). `None` in place of all of it if `is_given_up`.
+    /// blame ([`stages::Stage::try_warm_up`]). `None` in place of all of it if `is_given_up`.
     pub(super) fn warm_up(
         self: &Arc<Self>,
-        stage: &Arc<dyn Stage>,
+        work: &Arc<dyn Work>,
         is_given_up: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
@@ -121,12 +121,12 @@ impl Loading {
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);
-            let stage = stage.clone();
+            let work = work.clone();
             let finish = |this: &Self, warmed| {
                 this.state.lock().unwrap().warm_up = WarmUp::Over(warmed);
                 this.changed.notify_all();
             };
-            self.spawn("roiflow-warm-up", "warming up the model", move || stage.try_warm_up(), finish);
+            self.spawn("roiflow-warm-up", "warming up the model", move || work.stage().try_warm_up(), finish);
             state = self.state.lock().unwrap();
         }
         let waits = |state: &mut State| matches!(state.warm_up, WarmUp::Running) && !is_given_up();
@@ -137,7 +137,7 @@ impl Loading {
     }
 
     /// Waits for the stage. `None` if there will be none, for a reason that was reported, or `is_given_up`.
-    pub(super) fn wait(&self, is_given_up: impl Fn() -> bool) -> Option<Arc<dyn Stage>> {
+    pub(super) fn wait(&self, is_given_up: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
         // The reason is on the bus before its consequences. A handler of that message may wait here, on the thread that reports.
         let waits =
@@ -162,7 +162,7 @@ impl Loading {
         self.finish(Err(error));
     }
 
-    fn finish(&self, outcome: stages::Result<Arc<dyn Stage>>) {
+    fn finish(&self, outcome: stages::Result<Arc<dyn Work>>) {
         let mut before = None;
         self.report(|state| before = state.outcome.replace(outcome));
         self.wake();

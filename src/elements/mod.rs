@@ -4,7 +4,7 @@
 //! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
 //!
 //! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
-//! a frame), `infer` with `pads`, `settings`, `regions`, `stage`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
+//! a frame), `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
 //! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
 //! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
 //!
@@ -54,11 +54,11 @@ mod regions;
 mod results_meta;
 mod roi;
 mod settings;
-mod stage;
 mod stats;
 mod stream;
 pub mod track;
 pub mod video_file;
+mod work;
 
 use std::sync::{Once, OnceLock};
 

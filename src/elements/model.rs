@@ -15,7 +15,7 @@
 //!
 //! What a thread has waited for carries the epoch in which it began to wait: it has no effect after the element was started again.
 //!
-//! Uses `stream`, `loading`, `pool` and `stage`.
+//! Uses `stream`, `loading`, `pool` and `work`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use gstreamer as gst;
 
 use super::loading::Loading;
 use super::pool::Slots;
-use super::stage::Stage;
 use super::stream::{Model, Stream, StreamState};
+use super::work::Work;
 use crate::stages;
 use crate::stages::flow::{Epoch, Trigger};
 
@@ -37,7 +37,7 @@ impl Stream {
             let _same_state = state.flow.handle(Trigger::Start);
             let flow = state.flow.clone();
             // The stage is put to work anew, for the policy may have changed.
-            let model = Model { loading: Some(loading), stage: None };
+            let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };
         // Outside the lock: the last share of a stage waits for its runs.
@@ -47,38 +47,38 @@ impl Stream {
 
     /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was reported, or the stream ends, or is
     /// flushed.
-    pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Stage>> {
+    pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Work>> {
         let (epoch, loading) = {
             let state = self.lock();
-            if let Some(stage) = &state.model.stage {
-                return Some(stage.clone());
+            if let Some(work) = &state.model.work {
+                return Some(work.clone());
             }
             (state.flow.epoch(), state.model.loading.clone()?)
         };
-        let stage = loading.wait(|| self.is_flushing())?;
-        self.put_to_work(element, epoch, &loading, stage);
-        self.stage()
+        let work = loading.wait(|| self.is_flushing())?;
+        self.put_to_work(element, epoch, &loading, work);
+        self.work()
     }
 
     /// As [`Stream::ready_stage`], after a warm-up if it matters how long a frame takes.
-    pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Stage>> {
+    pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Work>> {
         if !self.needs_warm_up(is_live) {
             return self.ready_stage(element);
         }
-        let (epoch, loading, stage, is_known) = {
+        let (epoch, loading, work, is_known) = {
             let state = self.lock();
-            (state.flow.epoch(), state.model.loading.clone(), state.model.stage.clone(), state.latency.is_known())
+            (state.flow.epoch(), state.model.loading.clone(), state.model.work.clone(), state.latency.is_known())
         };
         if is_known {
             return self.ready_stage(element);
         }
         let loading = loading?;
         // Before it is put to work, where a flush finds it.
-        let stage = match stage {
-            Some(stage) => stage,
+        let work = match work {
+            Some(work) => work,
             None => loading.wait(|| self.is_flushing())?,
         };
-        match loading.warm_up(&stage, || self.is_flushing())? {
+        match loading.warm_up(&work, || self.is_flushing())? {
             Ok(Some(run_time)) => {
                 self.ready_stage(element)?;
                 self.warmed_up(element, epoch, run_time);
@@ -86,7 +86,7 @@ impl Stream {
             Ok(None) if is_live => self.lock().latency.owe(),
             Ok(None) => {}
             Err(error) => {
-                drop(stage);
+                drop(work);
                 loading.fail(error);
                 self.release();
                 return None;
@@ -103,14 +103,14 @@ impl Stream {
     /// What is wrong with the model itself, where a run has failed: `None` if one has given a result, or does on a black frame.
     /// A flush or a stop releases the caller.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
-        let (stage, loading) = {
+        let (work, loading) = {
             let state = self.lock();
-            (state.model.stage.clone()?, state.model.loading.clone())
+            (state.model.work.clone()?, state.model.loading.clone())
         };
-        if stage.has_run() {
+        if work.stage().has_run() {
             return None;
         }
-        loading?.warm_up(&stage, || self.is_flushing())?.err()
+        loading?.warm_up(&work, || self.is_flushing())?.err()
     }
 
     /// What upstream hears where there is no stage.
@@ -119,19 +119,19 @@ impl Stream {
     }
 
     /// Sizes the queue for a stage. No effect if another thread was as quick, the model does not run, or the element was started again.
-    fn put_to_work(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, stage: Arc<dyn Stage>) {
-        let slots = Slots::of(&*stage);
+    fn put_to_work(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, work: Arc<dyn Work>) {
+        let slots = Slots::of(work.stage());
         {
             let mut state = self.lock();
             let is_current = state.flow.epoch().is_same_start(epoch)
                 && state.model.loading.as_ref().is_some_and(|current| Arc::ptr_eq(current, loading));
-            if state.model.stage.is_some() || !is_current {
+            if state.model.work.is_some() || !is_current {
                 return;
             }
             self.queue.set_capacity(slots.capacity);
             // What was found out with the stage before.
             self.queue.limit(usize::MAX, usize::MAX);
-            (state.slots, state.model.stage) = (slots, Some(stage));
+            (state.slots, state.model.work) = (slots, Some(work));
         }
         gst::info!(self.cat, obj = element, "{} frames in flight", slots.capacity);
     }

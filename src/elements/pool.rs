@@ -6,7 +6,7 @@
 //! counted, so there frames are copied while all elements together hold all buffers but one. What others hold, such as a `queue` or a sink that
 //! keeps its last frame, is not known here.
 //!
-//! Uses `stage`, for the number of frames that can run. Knows no stream and no pads.
+//! Knows no stream and no pads.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,8 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use gstreamer as gst;
 
 use super::buffer;
-use super::stage::Stage;
-use crate::stages::Scheduling;
+use crate::stages::{Scheduling, Stage};
 
 /// How many frames may be in flight.
 #[derive(Clone, Copy)]
@@ -38,7 +37,7 @@ impl Default for Slots {
 
 impl Slots {
     /// As many as a stage has use for.
-    pub(super) fn of(stage: &dyn Stage) -> Self {
+    pub(super) fn of(stage: &Stage) -> Self {
         let n_at_once = stage.n_frames_at_once();
         let wanted = match stage.scheduling() {
             Scheduling::Throughput => {

@@ -7,7 +7,7 @@
 //! `Stream::motion` is held while a frame is looked at; `Stream::found` while results are carried, which takes `Stream::policy`.
 //! The lock of a model that is loading comes before that of the state.
 //!
-//! Uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `stage`. What is done with a frame is in [`super::frames`], with a model in
+//! Uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. What is done with a frame is in [`super::frames`], with a model in
 //! [`super::model`], with pads in [`super::infer`].
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,8 +23,8 @@ use super::latency::Latency;
 use super::loading::Loading;
 use super::policy::{Policy, Reason};
 use super::pool::{Pool, Slots};
-use super::stage::Stage;
 use super::stats::Counts;
+use super::work::Work;
 use crate::frame::FrameResults;
 use crate::stages::flow::{Action, Epoch, Flow, Output, Return, State, Transition, Trigger};
 use crate::stages::{MotionGate, Window};
@@ -65,8 +65,8 @@ pub(super) struct StreamState {
 pub(super) struct Model {
     /// Makes it, or has made it. `None` while the element is stopped, and if the model does not run.
     pub(super) loading: Option<Arc<Loading>>,
-    /// The stage, once it is put to work. Stays while the element is stopped.
-    pub(super) stage: Option<Arc<dyn Stage>>,
+    /// What is done with frames, once its stage is ready. Stays while the element is stopped.
+    pub(super) work: Option<Arc<dyn Work>>,
 }
 
 /// What upstream and the sink say of frames.
@@ -132,8 +132,8 @@ impl Stream {
         *self.policy.lock().unwrap()
     }
 
-    pub(super) fn stage(&self) -> Option<Arc<dyn Stage>> {
-        self.lock().model.stage.clone()
+    pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
+        self.lock().model.work.clone()
     }
 
     /// What upstream's next buffer returns.
@@ -197,8 +197,8 @@ impl Stream {
             }
             self.discard(discarded, reason);
             // Runs that have not begun are dropped: flushes in a row pile nothing up, and other streams may wait for the requests.
-            if let Some(stage) = self.stage() {
-                stage.drop_pending();
+            if let Some(work) = self.work() {
+                work.stage().drop_pending();
             }
         }
         transition
@@ -258,8 +258,8 @@ impl Stream {
     pub(super) fn forget_results(&self) {
         *self.found.lock().unwrap() = None;
         self.forget_motion();
-        if let Some(stage) = self.stage() {
-            stage.reset();
+        if let Some(work) = self.work() {
+            work.reset();
         }
     }
 

@@ -122,10 +122,9 @@ impl Stage {
 
     /// The picture of a region: the part of the frame that is cut out, or the frame and the way to the keypoints in it.
     fn picture(&self, frame: &Frame, place: usize, region: &Region) -> Result<Picture> {
-        let (cut, size) = (&self.spec().cut, frame.size());
-        let whole = Picture { region: Some((place, region.id)), ..Picture::whole(frame.clone()) };
+        let (cut, size, id) = (&self.spec().cut, frame.size(), Some((place, region.id)));
         if let Some(alignment) = cut.alignment(&region.keypoints, self.spec().input_size) {
-            return Ok(Picture { alignment: Some(alignment), ..whole });
+            return Ok(Picture { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment), region: id });
         }
         self.n_unaligned.fetch_add(u64::from(!cut.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = cut.rect(region.rect, size) else {
@@ -133,7 +132,7 @@ impl Stage {
             return Err(Error::new(ErrorKind::Tensor, message));
         };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };
-        Ok(Picture { frame: frame.region(rect)?, corner, ..whole })
+        Ok(Picture { frame: frame.region(rect)?, corner, alignment: None, region: id })
     }
 
     /// As [`Stage::submit`], and waits for the results. It runs by itself, whatever the batch size.

@@ -1,4 +1,4 @@
-//! Properties of `roiclassify`, and how its stage is made. What it does with a frame is [`super::stage`]'s, everything else the parent class's.
+//! Properties of `roiclassify`, and how its stage is made. What it does with a frame is [`super::work`]'s, everything else the parent class's.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
@@ -8,13 +8,13 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use super::stage::ClassifyStage;
+use super::work::ClassifyWork;
 use crate::elements::classes::ClassCheck;
 use crate::elements::economy::{self, Economy, EconomySettings};
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
-use crate::elements::stage::Stage;
-use crate::stages;
+use crate::elements::work::Work;
+use crate::stages::{self, Stage};
 
 /// The element's inside.
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl InferenceImpl for RoiClassify {
         *CAT
     }
 
-    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
         if let Some(contradiction) = settings.economy.reuse.without_effect() {
@@ -92,10 +92,10 @@ impl InferenceImpl for RoiClassify {
                 None
             }
         };
-        let classifier = if objects.is_some() { stages::Stage::classifier(options) } else { stages::Stage::classifier_of_frames(options) }?;
+        let classifier = if objects.is_some() { Stage::classifier(options) } else { Stage::classifier_of_frames(options) }?;
         let counts = self.obj().upcast_ref::<Inference>().economy_counts().clone();
         let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
-        Ok(Arc::new(ClassifyStage {
+        Ok(Arc::new(ClassifyWork {
             classifier,
             objects,
             economy,

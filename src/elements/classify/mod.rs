@@ -47,7 +47,7 @@
 //! `objects-recalled`, `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
 
 mod imp;
-mod stage;
+mod work;
 
 use gst::glib;
 use gstreamer as gst;

@@ -1,4 +1,4 @@
-//! Properties of `roidetect`, and how its stage is made. What it does with a frame is [`super::stage`]'s, everything else the parent class's.
+//! Properties of `roidetect`, and how its stage is made. What it does with a frame is [`super::work`]'s, everything else the parent class's.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,13 +7,13 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use super::stage::DetectStage;
+use super::work::DetectWork;
 use crate::elements::classes::ClassCheck;
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
-use crate::elements::stage::Stage;
+use crate::elements::work::Work;
 use crate::elements::{policy, settings};
-use crate::stages;
+use crate::stages::{self, Stage};
 
 /// The element's inside.
 #[derive(Default)]
@@ -80,21 +80,21 @@ impl InferenceImpl for RoiDetect {
         *CAT
     }
 
-    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Stage>> {
+    fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
-        let detector = stages::Stage::detector(options)?;
+        let detector = Stage::detector(options)?;
         let element = self.obj().upcast_ref::<gst::Element>().downgrade();
-        let stage = |detector, parents| -> stages::Result<Arc<dyn Stage>> {
-            Ok(Arc::new(DetectStage { detector, parents, class_check: ClassCheck::default(), element }))
+        let work = |detector, parents| -> stages::Result<Arc<dyn Work>> {
+            Ok(Arc::new(DetectWork { detector, parents, class_check: ClassCheck::default(), element }))
         };
         match settings.region {
-            InferenceRegion::RoiList => stage(detector, Some(objects)),
+            InferenceRegion::RoiList => work(detector, Some(objects)),
             InferenceRegion::FullFrame => {
                 if !objects.is_all() {
                     settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the limits of object sizes");
                 }
-                stage(detector, None)
+                work(detector, None)
             }
         }
     }

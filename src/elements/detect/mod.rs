@@ -45,7 +45,7 @@
 //! `max-object-width` and `-height` say, in pixels of the frame, how large the objects are in which it looks.
 
 mod imp;
-mod stage;
+mod work;
 
 use gst::glib;
 use gst::prelude::*;
@@ -60,8 +60,8 @@ glib::wrapper! {
 }
 
 impl RoiDetect {
-    /// The labels of the objects that it finds; empty if they have none, `None` if it finds no objects or its model is not loaded.
+    /// The labels of the objects that it finds; empty if they have none, `None` if its model is not loaded.
     pub(super) fn labels(&self) -> Option<Labels> {
-        self.upcast_ref::<Inference>().stage().and_then(|stage| stage.labels())
+        self.upcast_ref::<Inference>().work().map(|work| work.stage().spec().labels.clone())
     }
 }

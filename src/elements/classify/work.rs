@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use gst::glib;
 use gstreamer as gst;
@@ -12,14 +11,13 @@ use gstreamer as gst;
 use crate::elements::classes::{self, ClassCheck};
 use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
-use crate::elements::stage::{Done, Stage};
+use crate::elements::work::{Done, Work};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
-use crate::stages;
-use crate::stages::{Permit, Scheduling, StageResults, StageStats};
+use crate::stages::{self, Permit, Stage, StageResults};
 
 /// See the module.
-pub(super) struct ClassifyStage {
-    pub(super) classifier: stages::Stage,
+pub(super) struct ClassifyWork {
+    pub(super) classifier: Stage,
     /// Which objects; `None`: the frame.
     pub(super) objects: Option<ObjectFilter>,
     pub(super) economy: Arc<Economy>,
@@ -30,7 +28,11 @@ pub(super) struct ClassifyStage {
     pub(super) element: glib::WeakRef<gst::Element>,
 }
 
-impl Stage for ClassifyStage {
+impl Work for ClassifyWork {
+    fn stage(&self) -> &Stage {
+        &self.classifier
+    }
+
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
         let Some(objects) = &self.objects else {
@@ -95,22 +97,6 @@ impl Stage for ClassifyStage {
         self.economy.reset();
     }
 
-    fn warm_up(&self) -> stages::Result<Duration> {
-        self.classifier.warm_up()
-    }
-
-    fn has_run(&self) -> bool {
-        self.classifier.has_run()
-    }
-
-    fn drop_pending(&self) {
-        self.classifier.drop_pending();
-    }
-
-    fn drop_withdrawn(&self) {
-        self.classifier.drop_withdrawn();
-    }
-
     /// What was said of the frame; or of objects, by their names, which a tracker, or a detector that carries its own results on, gives.
     fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
@@ -141,32 +127,12 @@ impl Stage for ClassifyStage {
         }
     }
 
-    fn scheduling(&self) -> Scheduling {
-        self.classifier.scheduling()
-    }
-
-    fn n_frames_at_once(&self) -> usize {
-        self.classifier.n_frames_at_once()
-    }
-
-    fn n_frames_fewer(&self) -> usize {
-        self.classifier.n_frames_fewer()
-    }
-
-    fn gathers_frames(&self) -> bool {
-        self.classifier.gathers_frames()
-    }
-
-    fn stats(&self) -> StageStats {
-        self.classifier.stats()
-    }
-
     fn reads_results(&self) -> bool {
         self.objects.is_some()
     }
 }
 
-impl ClassifyStage {
+impl ClassifyWork {
     fn warn_of_unaligned(&self) {
         if let Some(element) = self.element.upgrade() {
             let spec = self.classifier.spec();

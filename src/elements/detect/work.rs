@@ -3,22 +3,19 @@
 //! Knows no pads and no properties.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gst::glib;
 use gstreamer as gst;
 
 use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
-use crate::elements::stage::{Done, Stage};
+use crate::elements::work::{Done, Work};
 use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
-use crate::stages;
-use crate::stages::labels::Labels;
-use crate::stages::{Permit, Scheduling, StageResults, StageStats};
+use crate::stages::{Permit, Stage, StageResults};
 
 /// See the module.
-pub(super) struct DetectStage {
-    pub(super) detector: stages::Stage,
+pub(super) struct DetectWork {
+    pub(super) detector: Stage,
     /// In which objects it looks; `None`: in the frame.
     pub(super) parents: Option<ObjectFilter>,
     pub(super) class_check: ClassCheck,
@@ -26,7 +23,11 @@ pub(super) struct DetectStage {
     pub(super) element: glib::WeakRef<gst::Element>,
 }
 
-impl Stage for DetectStage {
+impl Work for DetectWork {
+    fn stage(&self) -> &Stage {
+        &self.detector
+    }
+
     fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
         let frame_number = results.frame_number;
         let regions = self.parents.as_ref().map(|parents| -> Vec<_> {
@@ -47,26 +48,6 @@ impl Stage for DetectStage {
         if let Some(warning) = self.detector.take_warning() {
             classes::warn(&self.element, &warning);
         }
-    }
-
-    fn labels(&self) -> Option<Labels> {
-        Some(self.detector.spec().labels.clone())
-    }
-
-    fn warm_up(&self) -> stages::Result<Duration> {
-        self.detector.warm_up()
-    }
-
-    fn has_run(&self) -> bool {
-        self.detector.has_run()
-    }
-
-    fn drop_pending(&self) {
-        self.detector.drop_pending();
-    }
-
-    fn drop_withdrawn(&self) {
-        self.detector.drop_withdrawn();
     }
 
     /// Beside what was found, the objects in which it was found, without parents of their own: where they were is needed to carry
@@ -110,26 +91,6 @@ impl Stage for DetectStage {
         });
         let children: Vec<Detection> = children.collect();
         results.detections.extend(children);
-    }
-
-    fn scheduling(&self) -> Scheduling {
-        self.detector.scheduling()
-    }
-
-    fn n_frames_at_once(&self) -> usize {
-        self.detector.n_frames_at_once()
-    }
-
-    fn n_frames_fewer(&self) -> usize {
-        self.detector.n_frames_fewer()
-    }
-
-    fn gathers_frames(&self) -> bool {
-        self.detector.gathers_frames()
-    }
-
-    fn stats(&self) -> StageStats {
-        self.detector.stats()
     }
 
     fn reads_results(&self) -> bool {
