@@ -432,6 +432,7 @@ impl World {
     }
 }
 
+/// Steps of a procedure, the last one first.
 pub(super) const FLUSH: [Step; 3] = [Step::FlushOver, Step::FlushStopCame, Step::FlushStartCame];
 pub(super) const FLUSH_START: [Step; 4] =
     [Step::Handle(Trigger::FlushStart), Step::ForwardFlushStart, Step::TakeControl, Step::FlushForwarded];
