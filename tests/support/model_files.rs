@@ -188,7 +188,7 @@ fn wanted(input: &mut Value, source: &mut Source<'_>) -> Port {
         _ => Dim::Fixed(source.below(1000)),
     });
     let shape = PartialShape::new(dims.collect()).expect("eight axes are allowed");
-    Port::new(&*input.name, ElementType::F32, shape)
+    Port::new(&input.name, ElementType::F32, shape)
 }
 
 /// Reads `case` as an IR; then writes its words into one, as names of a tensor and as metadata, and reads these. How many names it has.
