@@ -277,6 +277,7 @@ impl Shared {
                 body.run_next_step(&self.cancel, self.id);
                 body.wait_for_completion();
             }
+            body.settle_completion(&self.cancel);
         });
         let outcome = body.outcome.clone();
         self.end(body);
@@ -403,9 +404,8 @@ impl Shared {
 
     /// The run is over: give everything back, then complete in the order that the module promises.
     fn end(self: &Arc<Self>, mut body: Box<Body>) {
+        body.settle_completion(&self.cancel);
         let released = catch(format_args!("the end of a lease"), || body.io.release());
-        // Where the run was canceled before it went on.
-        let _completed = body.completed(&self.cancel);
         let ended = catch(format_args!("the device's `end_run`"), || {
             body.leave_seat();
             body.device.end_run();

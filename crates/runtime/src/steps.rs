@@ -237,7 +237,7 @@ impl Body {
         self.outcome = done.and_then(|done| done);
         if let StepTask::TakeRow = step.task {
             self.skip_device_steps();
-        } else if step.is_of_device() && !self.steps.get(self.next_step_idx).is_some_and(Step::is_of_device) {
+        } else if step.is_of_device() && !self.is_pending() && !self.steps.get(self.next_step_idx).is_some_and(Step::is_of_device) {
             self.leave_seat();
         }
     }
@@ -270,8 +270,17 @@ impl Body {
         }
     }
 
+    /// After the last step, or a cancel: how the work ended is the outcome of the run, if it has no error yet.
+    pub(super) fn settle_completion(&mut self, cancel: &CancelToken) {
+        let completed = self.completed(cancel);
+        if self.outcome.is_ok() {
+            // An engine that was interrupted says so in its own words.
+            self.outcome = completed.map_err(|error| cancel.check().err().unwrap_or(error));
+        }
+    }
+
     /// How the work ended that was pending; a cancel is no concern of the engine any more.
-    pub(super) fn completed(&self, cancel: &CancelToken) -> Result<()> {
+    fn completed(&self, cancel: &CancelToken) -> Result<()> {
         let Some(completion) = &self.completion else { return Ok(()) };
         cancel.forget();
         completion.take()

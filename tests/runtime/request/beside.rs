@@ -23,6 +23,8 @@ struct Beside {
     log: Arc<Log>,
     /// All is done by the thread that starts a run, or turns the hand.
     is_inline: bool,
+    /// The step that starts the engine is the last one: it needs no other for its results.
+    is_one_step: bool,
 }
 
 /// The engine's.
@@ -78,11 +80,11 @@ impl Interrupt for Log {
 
 impl Beside {
     fn new(rows: Rows) -> Arc<Self> {
-        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: false })
+        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: false, is_one_step: false })
     }
 
     fn inline(rows: Rows) -> Arc<Self> {
-        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: true })
+        Arc::new(Self { hand: Arc::default(), rows, log: Arc::default(), is_inline: true, is_one_step: false })
     }
 
     fn compile(self: &Arc<Self>, inputs: Vec<Port>, config: &Config) -> Result<CompiledModel> {
@@ -130,7 +132,7 @@ impl Device for Beside {
         let mut info = model.info().clone();
         // Nothing that an engine knows.
         info.inputs.iter_mut().for_each(|port| port.axes = None);
-        Ok(Arc::new(BesideModel { info, executor, hand, rows: self.rows, log }))
+        Ok(Arc::new(BesideModel { info, executor, hand, rows: self.rows, log, is_one_step: self.is_one_step }))
     }
 }
 
@@ -140,6 +142,7 @@ struct BesideModel {
     hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
+    is_one_step: bool,
 }
 
 impl DeviceModel for BesideModel {
@@ -148,7 +151,8 @@ impl DeviceModel for BesideModel {
     }
 
     fn steps(&self) -> Vec<DeviceStep> {
-        ["submit", "finish"].map(|name| DeviceStep { name, executor: self.executor.clone() }).into()
+        let names = if self.is_one_step { &["submit"][..] } else { &["submit", "finish"] };
+        names.iter().map(|name| DeviceStep { name, executor: self.executor.clone() }).collect()
     }
 
     fn optimal_number_of_requests(&self) -> usize {
@@ -157,7 +161,7 @@ impl DeviceModel for BesideModel {
 
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>> {
         let (hand, log) = (self.hand.clone(), self.log.clone());
-        Ok(Box::new(BesideRequest { hand, rows: self.rows, log, completion: Completion::new() }))
+        Ok(Box::new(BesideRequest { hand, rows: self.rows, log, completion: Completion::new(), is_one_step: self.is_one_step }))
     }
 }
 
@@ -166,6 +170,7 @@ struct BesideRequest {
     rows: Rows,
     log: Arc<Log>,
     completion: Arc<Completion>,
+    is_one_step: bool,
 }
 
 impl DeviceRequest for BesideRequest {
@@ -177,6 +182,9 @@ impl DeviceRequest for BesideRequest {
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()> {
         if step_idx > 0 {
             return (self.rows)(io);
+        }
+        if self.is_one_step {
+            (self.rows)(io)?;
         }
         self.log.n_submitted.fetch_add(1, Ordering::AcqRel);
         self.completion.start(|| {
@@ -385,6 +393,31 @@ fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
         assert!(!request.wait_for(Duration::from_millis(20)).unwrap());
         assert!(device.hand.run_one());
         assert_eq!(ended(&request).unwrap_err().to_string(), "behind the start");
+        runs_again(&device, &request);
+    }
+}
+
+/// The run ends when the engine is done, as it says; asynchronous, or on the caller's thread.
+#[test]
+fn the_last_step_may_be_the_one_that_starts_the_engine() {
+    let fails = || Error::new(ErrorKind::Device, "out of order");
+    for (is_inline, batch_size) in [(true, 1), (false, 1), (true, 2), (false, 2)] {
+        let mut device = if is_inline { Beside::inline(double) } else { Beside::new(double) };
+        Arc::get_mut(&mut device).unwrap().is_one_step = true;
+        let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
+        for result in [Ok(()), Err(fails()), Ok(())] {
+            let expected = result.as_ref().err().map(ToString::to_string);
+            request.start_async(row([3.0; 4])).unwrap();
+            device.wait_for_submitted(1);
+            assert!(!request.wait_for(Duration::ZERO).unwrap());
+            assert!(device.hand.end_one(result));
+            assert_eq!(ended(&request).err().map(|error| error.to_string()), expected);
+        }
+        let running = request.clone();
+        let run = std::thread::spawn(move || running.infer(row([5.0; 4])));
+        device.wait_for_submitted(1);
+        assert!(device.hand.end_one(Err(fails())));
+        assert_eq!(in_time(move || run.join().unwrap()).unwrap_err().to_string(), fails().to_string());
         runs_again(&device, &request);
     }
 }

@@ -87,7 +87,10 @@ impl NullRequest {
                 self.script.n_calls.fetch_add(1, Ordering::AcqRel);
                 if let (Some(completion), Some(engine)) = (&self.completion, &self.script.engine) {
                     let work = Work { script: self.script.clone(), completion: completion.clone() };
-                    return completion.start(|| Ok(engine.execute(Arc::new(work))));
+                    return completion.start(|| {
+                        engine.execute(Arc::new(work));
+                        Ok(())
+                    });
                 }
                 return Ok(());
             }
