@@ -175,7 +175,7 @@ fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
 }
 
 fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
-    use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
+    use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
     use tracing_subscriber::layer::{Layer, SubscriberExt};
     use tracing_subscriber::util::SubscriberInitExt;
     let level = match level {
@@ -192,7 +192,7 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,
     };
     // Only our own words: the engine's log is its authors' business.
-    let filter = EnvFilter::new(format!("off,roiflow={level}"));
+    let filter = Targets::new().with_target("roiflow", level);
     let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)
         .with_writer(terminal.clone())
