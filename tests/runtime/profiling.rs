@@ -137,7 +137,7 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
         let config = Config { profiling: true, n_threads: Some(1), ..Config::default() };
         let request = core.compile_model(&core.read_model(&path).unwrap(), device, &config).unwrap().create_infer_request().unwrap();
         let latencies: Vec<_> = (0..3).map(|_| request.infer(()).and_then(|()| request.latency()).unwrap()).collect();
-        let latency = *latencies.iter().max().unwrap();
+        let (shortest, latency) = (*latencies.iter().min().unwrap(), *latencies.iter().max().unwrap());
         let nodes = match request.profiling_info() {
             Err(error) if error.kind() == ErrorKind::Unsupported && device == "ORT.CPU" => {
                 eprintln!("skipped on {device}: {error}");
@@ -153,7 +153,8 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
         assert!(n_products >= 40, "{device}: {n_products} of {} nodes are convolutions and products", nodes.len());
         let real: Duration = nodes.iter().map(|node| node.real).sum();
         eprintln!("{device}: {executed} nodes ran, {folded} were folded, {real:?} of {latency:?}");
-        assert!(real <= latency && real * 3 > latency, "{device}: nodes {real:?} of {latency:?}");
+        // A busy machine may make a run as long as it likes, but not the shortest one.
+        assert!(real <= latency && real * 3 > shortest, "{device}: nodes {real:?} of {shortest:?} to {latency:?}");
         let has_cpu = nodes.iter().all(|node| node.cpu.is_some());
         assert_eq!(has_cpu, device == "OPENVINO.CPU", "{device}");
         let cpu: Duration = nodes.iter().filter_map(|node| node.cpu).sum();
