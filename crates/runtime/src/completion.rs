@@ -1,8 +1,8 @@
-//! Asynchronous completion: a device tells that work which it does beside the processor is done, and the run goes on. No thread waits.
+//! Asynchronous completion: a device reports that its work is complete, and the run continues. No thread waits.
 //!
-//! A device whose engine calls back makes one [`Completion`] for each of its requests and gives it out with
-//! [`DeviceRequest::completion`](super::device::DeviceRequest::completion). One step starts the work; the next one, on an executor of
-//! the processor, takes the results:
+//! A device with an asynchronous engine makes one [`Completion`] per request and returns it from
+//! [`DeviceRequest::completion`](super::device::DeviceRequest::completion). One step starts the work; the next one, on a CPU executor,
+//! takes the results:
 //!
 //! ```text
 //!         start                         complete                  the run goes on
@@ -11,14 +11,14 @@
 //!   └─────────────────┘ the engine refused to start
 //! ```
 //!
-//! Two things happen in either order: the runtime hands the run over, and the engine is done. The second of both queues the run on the
-//! executor of its next step. That is all that happens on the engine's thread, so an engine may call [`Completion::complete`] where
-//! its own requests must not be freed.
+//! The runtime hands over the run, and the engine completes its work, in either order. The later of both queues the run on the executor of
+//! its next step. Nothing else happens on the engine's thread, so an engine may call [`Completion::complete`] in a callback in which its
+//! requests must not be freed.
 //!
-//! While work is pending the engine uses the tensors of the run, so the run ends in no way: a cancel and the drop of the request
-//! interrupt the engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leave the run where it is. A
-//! synchronous run waits on its caller's thread. Work that is never completed keeps the memory of its run for ever; `wait_for` and the
-//! drop of the request return when their time is over.
+//! While work is pending, the engine uses the tensors of the run, so the run cannot end. Cancel and drop of the request interrupt the
+//! engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leave the run pending. A synchronous run waits on the
+//! calling thread. Work that never completes keeps the memory of its run; `wait_for` and the drop of the request return after their time
+//! limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,40 +28,40 @@ use super::executor::Executor;
 use super::run::RunTask;
 use crate::sync::{Condvar, Mutex};
 
-/// Tells when the work that a step started is done. See the module.
+/// Reports the completion of work that a step started; see the module.
 #[derive(Default)]
 pub struct Completion {
-    /// Held only to look or to change.
+    /// Locked for single accesses only.
     state: Mutex<State>,
-    /// For a synchronous run.
+    /// Notifies a synchronous run.
     changed: Condvar,
 }
 
 #[derive(Default)]
 enum State {
-    /// Nothing was started, or its end was seen.
+    /// No work was started, or its completion was consumed.
     #[default]
     Idle,
-    /// The engine uses the tensors of the run, which is here once it was handed over.
+    /// The engine uses the tensors of the run. Holds the run once it was handed over.
     Pending(Option<Waiting>),
-    /// The engine is done with them; the run has not gone on yet.
+    /// The work is complete; the run has not continued yet.
     Complete(Result<()>),
 }
 
-/// A run, and where its next step takes place.
+/// A run and the executor of its next step.
 type Waiting = (Arc<RunTask>, Arc<dyn Executor>);
 
 impl Completion {
-    /// Of a request that has started nothing.
+    /// Makes an idle completion.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Starts the work with `start`, which hands it to the engine: the step is done when [`Completion::complete`] is called, which may be
-    /// before `start` returns. For [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most once in a run.
+    /// Starts work with `start`, which hands it to the engine. The step is complete when [`Completion::complete`] is called, possibly
+    /// before `start` returns. Called in [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most once per run.
     ///
     /// # Errors
-    /// Those of `start`. Nothing is pending then, and neither is it after a panic: the engine must not use the tensors.
+    /// The errors of `start`. After an error or a panic no work is pending: the engine must not use the tensors.
     pub fn start<T, E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         struct Withdraw<'a>(&'a Completion);
         impl Drop for Withdraw<'_> {
@@ -76,8 +76,8 @@ impl Completion {
         Ok(started)
     }
 
-    /// The engine is done with the tensors of the run. With an error the run ends, in general with that error. From any thread; never
-    /// blocks. Without work that is pending, and when called again, it does nothing.
+    /// Reports that the engine no longer uses the tensors of the run. An error usually becomes the error of the run. May be called from any
+    /// thread; never blocks. No effect without pending work.
     pub fn complete(&self, result: Result<()>) {
         let waiting = {
             let mut state = self.state.lock().unwrap();
@@ -92,17 +92,17 @@ impl Completion {
         }
     }
 
-    /// Whether work was started and is not done.
+    /// Whether work is pending.
     pub fn is_pending(&self) -> bool {
         matches!(*self.state.lock().unwrap(), State::Pending(_))
     }
 
-    /// Lets the run go on when the work is done: now, if nothing is pending.
+    /// Continues the run when the work is complete; immediately if none is pending.
     pub(super) fn queue(&self, task: Arc<RunTask>, executor: Arc<dyn Executor>) {
         {
             let mut state = self.state.lock().unwrap();
             if let State::Pending(waiting) = &mut *state {
-                // The task of a run that a cancel ended before it came here must not displace that of the next run.
+                // The task of a run that was canceled earlier must not replace the task of the next run.
                 if waiting.as_ref().is_none_or(|(known, _)| known.n_queued < task.n_queued) {
                     *waiting = Some((task, executor));
                 }
@@ -112,7 +112,7 @@ impl Completion {
         task.queue_on(&*executor);
     }
 
-    /// Returns when nothing is pending.
+    /// Blocks until no work is pending.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock().unwrap();
         while matches!(*state, State::Pending(_)) {
@@ -120,7 +120,7 @@ impl Completion {
         }
     }
 
-    /// How the work ended, once; `Ok` if there was none.
+    /// Takes the result of the work; `Ok` if there was none.
     pub(super) fn take(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         match std::mem::take(&mut *state) {

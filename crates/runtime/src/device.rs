@@ -1,7 +1,7 @@
-//! What a device implements: three object-safe traits, one per stage of a model's life.
+//! The traits that a device implements: [`Device`], [`DeviceModel`] and [`DeviceRequest`]. All are object-safe.
 //!
-//! The runtime validates what it passes down (element types, static shapes, leases); a device reports only what nobody could
-//! foresee.
+//! The runtime validates element types, static shapes and leases before it calls a device. A device reports only errors that cannot be
+//! foreseen.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use super::steps::CancelToken;
 use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
-/// What a device says of itself.
+/// Description of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// One line for people: engine, version.
     pub description: String,
     /// Key and value pairs for people and scripts.
     pub properties: Vec<(&'static str, String)>,
-    /// Why it can't be used on this machine; `None` if it can.
+    /// Why it cannot be used on this machine; `None` if it can.
     pub missing: Option<Missing>,
 }
 
-/// Why a device can't be used, and what would change that.
+/// Why a device cannot be used, and how to install it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What was looked for, where, and what was found instead.
+    /// What was searched, where, and what was found instead.
     pub reason: String,
     /// The command that installs what is missing.
     pub install: Option<&'static str>,
 }
 
 impl Missing {
-    /// The error of everything that needs the device with this name.
+    /// The error of operations that need the device with this name.
     pub fn error(&self, device: &str) -> Error {
         let install = self.install.map(|command| format!("; install it with `{command}`")).unwrap_or_default();
         Error::new(ErrorKind::Unsupported, format!("device {device} is not available: {}{install}", self.reason))
@@ -46,27 +46,26 @@ pub trait Device: Send + Sync {
     /// The name by which users choose it: `CPU`, `NULL`.
     fn name(&self) -> &str;
 
-    /// What it is.
+    /// Description, properties, and availability.
     fn info(&self) -> DeviceInfo;
 
-    /// Reads ports and metadata of a model. What its format is, a file says by its ending, and bytes by how they begin.
+    /// Reads ports and metadata of a model. The format of a file is known by its ending, that of bytes by their first bytes.
     ///
     /// # Errors
-    /// `Io` if the file can't be read, `Model` if it is not a model of a format that the device knows, `Unsupported` if the
-    /// device reads no such source: then the next device is asked.
+    /// `Io` if the file cannot be read; `Model` if the device does not know the format; `Unsupported` if the device does not read such
+    /// sources. Then the next device is tried.
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 
-    /// Makes the model ready to run. `executors` are shared by all devices of the process.
+    /// Compiles a model. `executors` are shared by all devices of the process.
     ///
     /// # Errors
-    /// `Model` if the device can't run it; the message names the operator or port.
+    /// `Model` if the device cannot run it; the message names the operator or port.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
 
-    /// As [`Device::compile`], for a caller that can use a compiled model only if `accept` finds nothing wrong with its ports. A device
-    /// that chooses among others goes on to the next one where it does.
+    /// As [`Device::compile`], with a check of the compiled ports. If `accept` fails, a device that delegates to others tries the next one.
     ///
     /// # Errors
-    /// As there, and those of `accept`.
+    /// As [`Device::compile`], and the errors of `accept`.
     fn compile_accepted(
         &self,
         model: &Model,
@@ -79,18 +78,18 @@ pub trait Device: Send + Sync {
         Ok(compiled)
     }
 
-    /// Loads what every model needs, where that takes time; whether the device can be used. What is wrong is told by who compiles.
+    /// Loads the engine, if that takes time. Returns whether the device can be used; compiling reports the error.
     fn prepare(&self) -> bool {
         self.info().missing.is_none()
     }
 
-    /// What a further compiled model takes, where requests that run side by side are faster if each has one of its own, made for one
-    /// request of one thread: about as many bytes as the weights. `None` where they are not, or where that is not known.
+    /// Memory of a further compiled model, about the size of the weights, if concurrent requests are faster with a separate compiled model
+    /// each (one request, one thread). `None` if they are not, or it is unknown.
     fn copy_bytes(&self, _model: &Model) -> Option<u64> {
         None
     }
 
-    /// The device's own memory.
+    /// The context of the device's own memory.
     ///
     /// # Errors
     /// `Unsupported` if it has none.
@@ -102,10 +101,10 @@ pub trait Device: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Memory as `params` say.
+    /// A context of memory with these parameters.
     ///
     /// # Errors
-    /// `Unsupported` if the device can't use such memory.
+    /// `Unsupported` if the device cannot use such memory.
     fn create_context(&self, params: &ContextParams) -> Result<RemoteContext> {
         match params {
             ContextParams::SharedMemory => RemoteContext::shared_memory(self.name()),
@@ -114,16 +113,15 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// The devices of one engine, whose names begin with the same word: `ORT.CPU`, `ORT.CUDA`. The engine is looked for, and asked
-/// what it has, only when somebody wants to know.
+/// The devices of one engine, whose names share a prefix: `ORT.CPU`, `ORT.CUDA`. The engine is searched and loaded only when it is needed.
 pub trait DeviceFamily: Send + Sync {
-    /// What stands before the dot.
+    /// The prefix: the part of the names before the dot.
     fn prefix(&self) -> &str;
 
-    /// The devices that the engine has on this machine; without the engine those that users would look for, as missing.
+    /// The devices of the engine on this machine; without the engine, its usual devices, marked as missing.
     fn devices(&self) -> Vec<Arc<dyn Device>>;
 
-    /// The device with this name, prefix included; it may turn out to be missing when it is used.
+    /// The device with this name, including the prefix. It may be missing, which its use reports.
     fn device(&self, name: &str) -> Arc<dyn Device>;
 
     /// As [`Device::read_model`], for sources that no other device reads.
@@ -133,12 +131,12 @@ pub trait DeviceFamily: Send + Sync {
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 }
 
-/// One step that a device declares.
+/// A step of a run that a device declares.
 #[derive(Debug, Clone)]
 pub struct DeviceStep {
     /// For profiles and traces.
     pub name: &'static str,
-    /// Who runs it.
+    /// The executor that runs it.
     pub executor: Arc<dyn Executor>,
 }
 
@@ -147,12 +145,12 @@ pub trait DeviceModel: Send + Sync {
     /// The ports as compiled.
     fn info(&self) -> &ModelInfo;
 
-    /// The device that runs it, where that is another one than was asked for.
+    /// The device that runs it, if it differs from the requested one.
     fn device(&self) -> Option<&str> {
         None
     }
 
-    /// The options that the caller gave and that change nothing here.
+    /// The options that were set and have no effect.
     fn ignored(&self) -> Vec<Ignored> {
         Vec::new()
     }
@@ -160,35 +158,35 @@ pub trait DeviceModel: Send + Sync {
     /// The steps of a run, in order; at least one.
     fn steps(&self) -> Vec<DeviceStep>;
 
-    /// How many requests keep the device busy.
+    /// The optimal number of requests.
     fn optimal_number_of_requests(&self) -> usize;
 
-    /// Whether each row of a batch is computed as if it were alone, where the device knows that by itself. With `None`, the
-    /// default, the runtime tries it out where it matters.
+    /// Whether batch items are independent of each other, if the device knows it. With `None`, the default, the runtime tests it if
+    /// necessary.
     fn rows_are_independent(&self) -> Option<bool> {
         None
     }
 
-    /// Whether it computes the rows of a batch one after the other, so that a call of several takes as long as as many calls.
+    /// Whether batch items run sequentially, so that batching does not save time.
     fn computes_rows_in_turn(&self) -> bool {
         false
     }
 
-    /// How the runtime gathers its runs. A device has none of its own; one that stands for others gives out theirs.
+    /// How the runtime batches its runs. Only devices that delegate to others return something: the batching of the delegate.
     fn gathering(&self) -> Option<&Gathering> {
         None
     }
 
-    /// The state of one request.
+    /// Makes the device's part of a request.
     ///
     /// # Errors
-    /// If the device has no room for it.
+    /// If the device has no resources for it.
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>>;
 }
 
 /// The device's part of one request.
 pub trait DeviceRequest: Send {
-    /// Memory for an input in which the device can run without a copy.
+    /// Allocates an input tensor that the device can use without a copy.
     ///
     /// # Errors
     /// If the shape overflows.
@@ -200,34 +198,34 @@ pub trait DeviceRequest: Send {
     /// `Canceled` where the device notices `cancel`, `Device` where it fails.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
 
-    /// Told when work is done that a step starts and that goes on beside the processor; asked for once, when the request is made. `None`,
-    /// the default: when a step has returned, its work is done.
+    /// The completion of asynchronous work, queried once when the request is made. `None`, the default: the work of a step is complete when
+    /// it returns.
     ///
-    /// A step that starts work with [`Completion::start`] is done when [`Completion::complete`] is called, and the next one begins
-    /// then, on the executor that it names. Until then the device may use the tensors that it got from [`DeviceIo`].
+    /// A step that starts work with [`Completion::start`] is complete when [`Completion::complete`] is called. Then the next step starts on
+    /// its executor. Until then the device may use the tensors of [`DeviceIo`].
     fn completion(&self) -> Option<Arc<Completion>> {
         None
     }
 
-    /// The run is over, in whatever way: also where it ended before the device's first step, or between two of them. No work is pending.
+    /// Called at the end of every run, also if it ended before the device's first step or between two steps. No work is pending.
     fn end_run(&mut self) {}
 
-    /// Whether the device runs on this tensor in a device's memory ([`Tensor::is_remote`]): in general, if it is its own. Such a
-    /// tensor has no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].
+    /// Whether the device can use this tensor in device memory ([`Tensor::is_remote`]), usually if the memory is its own. Such a tensor has
+    /// no bytes in [`DeviceIo`]: see [`Tensor::in_remote`].
     fn accepts_remote(&self, _tensor: &Tensor) -> bool {
         false
     }
 
-    /// What each node of the model did in the latest run.
+    /// Times of the nodes in the latest run.
     ///
     /// # Errors
-    /// `Config` if the model was compiled without [`Config::profiling`], `Unsupported` if the engine does not tell.
+    /// `Config` if the model was compiled without [`Config::profiling`]; `Unsupported` if the engine does not report times.
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         Err(Error::new(ErrorKind::Unsupported, "this device does not tell the times of nodes; `step_times` tells those of steps"))
     }
 }
 
-/// The error of a device that could tell the times of nodes and was not asked to when the model was compiled.
+/// The error of [`DeviceRequest::profiling_info`] for a model that was compiled without profiling.
 pub fn profiling_is_off() -> Error {
     Error::new(
         ErrorKind::Config,

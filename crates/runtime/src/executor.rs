@@ -1,9 +1,8 @@
-//! Who runs a step: the caller's thread, a bounded pool, or a test that turns the crank by hand.
+//! Executors of steps: the calling thread, a thread pool, or a manual executor for tests.
 //!
-//! A pool runs urgent tasks before others: those of requests that work on what others have found. A request is queued at most once
-//! at a time, on one executor, so that a queue of `MAX_REQUESTS` places holds all that exist; a request that would exceed it is
-//! refused when it is *created*, never when it runs. Tasks beyond that (a user's own, or places that canceled runs left behind)
-//! overflow into a list that allocates: `execute` never blocks.
+//! A pool runs urgent tasks first, for example those of classifiers. A request is queued at most once at a time, on one executor, so a
+//! queue of `MAX_REQUESTS` slots holds all of them. Creating more requests fails; running them never does. Further tasks (of the user, or
+//! left by canceled runs) go to an overflow list that allocates, so `execute` never blocks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,15 +15,15 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use super::error::catch;
 use super::{Config, Error, ErrorKind, Result};
 
-/// The most requests that may exist at a time on the executors of one process.
+/// Maximum number of requests on the executors of one process.
 pub const MAX_REQUESTS: usize = 4096;
 
-/// Something to run. Implemented by requests, so that queueing one is cloning an `Arc`: no allocation per run.
+/// A task. Requests implement it, so queueing a run clones an `Arc` and does not allocate.
 pub trait Task: Send + Sync {
-    /// Runs it. A pool survives a panic, and says so in the log.
+    /// Runs the task. A pool survives a panic and logs it.
     fn run(self: Arc<Self>);
 
-    /// Whether a pool runs it before tasks that are not urgent; asked when it is queued.
+    /// Whether a pool runs it before tasks that are not urgent; read when it is queued.
     fn is_urgent(&self) -> bool {
         false
     }
@@ -32,24 +31,24 @@ pub trait Task: Send + Sync {
 
 /// Runs tasks.
 pub trait Executor: Send + Sync + fmt::Debug {
-    /// Queues a task, or runs it at once. Never blocks for long. If it panics, the run ends with that as its error.
+    /// Queues a task, or runs it immediately. Must not block for long. A panic here becomes the error of the run.
     fn execute(&self, task: Arc<dyn Task>);
 
-    /// Whether a task runs inside `execute`, on the caller's thread: such a step joins its neighbor before it.
+    /// Whether tasks run within `execute`, on the calling thread. Such a step is merged with the previous one.
     fn is_inline(&self) -> bool {
         false
     }
 
-    /// Where its tasks run in the end, if it only lets them wait: steps on that one are neighbors of theirs.
+    /// The executor that finally runs the tasks, if this one only delays them. Steps on that executor are merged with them.
     fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
         None
     }
 
-    /// The run whose task waits here is to end: a task that would wait for something else than a thread goes on now.
+    /// A run whose task waits here was canceled: release the task if it waits for something other than a thread.
     fn recall(&self) {}
 }
 
-/// Runs tasks on the caller's thread.
+/// Runs tasks on the calling thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Inline;
 
@@ -63,15 +62,15 @@ impl Executor for Inline {
     }
 }
 
-/// Urgent tasks that a worker runs in a row while others wait.
+/// Maximum number of urgent tasks that a worker runs in a row while others wait.
 const MAX_URGENT_IN_A_ROW: usize = 16;
 
-/// A fixed number of worker threads and one queue, past which urgent tasks go.
+/// A thread pool with a queue for tasks and a queue for urgent tasks.
 pub struct Pool {
     name: String,
     queue: Option<Queue>,
     workers: Vec<thread::JoinHandle<()>>,
-    /// That has the workers: one that was forked from it has none.
+    /// The process with the workers: a forked process has none.
     process: u32,
 }
 
@@ -81,7 +80,7 @@ struct Queue {
     overflow: Arc<Overflow>,
 }
 
-/// Tasks that found the queue full.
+/// Tasks that did not fit into the queue.
 #[derive(Default)]
 struct Overflow {
     n_tasks: AtomicUsize,
@@ -108,10 +107,10 @@ impl Overflow {
     }
 }
 
-/// What wakes a worker. It runs the urgent tasks that wait before it does anything else.
+/// An entry of the queue, which wakes a worker. The worker runs waiting urgent tasks first.
 enum Turn {
     Task(Arc<dyn Task>),
-    /// There are urgent ones.
+    /// Urgent tasks wait.
     Look,
 }
 
@@ -119,10 +118,10 @@ impl Pool {
     /// Starts `n_threads` workers.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system cannot start a thread.
     pub fn new(name: &str, n_threads: usize) -> Result<Self> {
         let n_threads = n_threads.max(1);
-        // A look for each worker, beside the tasks.
+        // One wake-up entry per worker, in addition to the tasks.
         let (turns, turns_out) = bounded(MAX_REQUESTS + n_threads);
         let (urgent, urgent_out) = bounded(MAX_REQUESTS);
         let overflow = Arc::<Overflow>::default();
@@ -145,9 +144,9 @@ impl Pool {
     }
 }
 
-/// A worker, until the pool is dropped and all tasks are done.
+/// The loop of a worker, until the pool is dropped and all tasks are done.
 fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>, overflow: &Overflow) {
-    // Urgent tasks, or those of the overflow, may be left over for which nobody is woken any more.
+    // Urgent tasks and overflow tasks may remain without a wake-up entry.
     let mut has_more = false;
     loop {
         let turn = match has_more {
@@ -171,7 +170,7 @@ fn work(turns: &Receiver<Turn>, urgent: &Receiver<Arc<dyn Task>>, overflow: &Ove
     std::iter::from_fn(|| overflow.pop()).for_each(run);
 }
 
-/// Runs a task; the worker survives it.
+/// Runs a task; the worker survives a panic.
 fn run(task: Arc<dyn Task>) {
     let _survived = catch(format_args!("the log"), || {
         if let Err(error) = catch(format_args!("a task"), || task.run()) {
@@ -193,16 +192,16 @@ impl Executor for Pool {
         };
         if let Some(task) = refused {
             overflow.push(task);
-            // Refused if the queue is still full: then a worker takes a turn, and looks here after it.
+            // Fails if the queue is full: then a worker takes an entry, and checks the overflow list after it.
             let _sent = turns.try_send(Turn::Look);
             return;
         }
         if !is_urgent {
             return;
         }
-        // Who takes a turn that was there after the task was looks for urgent ones after that: no more turns are needed than workers.
+        // A worker that takes a later entry checks for urgent tasks afterwards, so one entry per worker is enough.
         if turns.len() < self.workers.len() {
-            // Refused if it is full: then nobody sleeps.
+            // Fails if the queue is full: then no worker sleeps.
             let _sent = turns.try_send(Turn::Look);
         }
     }
@@ -218,12 +217,12 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.queue = None;
         if process::id() != self.process {
-            // Nobody would ever end.
+            // Otherwise the task would never end.
             return std::mem::forget(std::mem::take(&mut self.workers));
         }
         let here = thread::current().id();
         for worker in self.workers.drain(..) {
-            // The last owner may be a task on one of the workers: it can't wait for itself, and ends by itself.
+            // The last owner may be a task on one of the workers, which must not join its own thread.
             if worker.thread().id() != here {
                 let _ended = worker.join();
             }
@@ -238,13 +237,13 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// Runs the oldest task on the caller's thread; false if there is none.
+    /// Runs the oldest task on the calling thread; false if there is none.
     pub fn run_one(&self) -> bool {
         let task = self.tasks.lock().unwrap().pop_front();
         task.map(Task::run).is_some()
     }
 
-    /// Number of tasks that wait.
+    /// Number of waiting tasks.
     pub fn n_queued(&self) -> usize {
         self.tasks.lock().unwrap().len()
     }
@@ -262,28 +261,27 @@ impl fmt::Debug for Manual {
     }
 }
 
-/// The executors that all devices of a process share, and the count of requests on them.
+/// The executors that all devices of a process share, and the number of requests on them.
 ///
-/// Fill, decode and engines on the processor share one pool, so one budget of cores, whatever the number of models,
-/// requests and runs.
+/// Preprocessing, decoding and CPU engines share one pool, and so one budget of cores, for all models and requests.
 #[derive(Debug, Clone, Default)]
 pub struct Executors(Arc<ExecutorsInner>);
 
 #[derive(Debug, Default)]
 struct ExecutorsInner {
-    /// By name. Those that nobody uses any more are gone: a name costs a thread only while a model of its device lives.
+    /// Named pools. A pool exists only while it is in use.
     named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
-    /// That has the threads of the pools.
+    /// The process with the threads of the pools.
     process: OnceLock<u32>,
 }
 
 impl Executors {
-    /// The pool of the processor: one worker per core that the process may use. Started at the first call.
+    /// The CPU pool: one worker per core that the process may use. Started by the first call.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system cannot start a thread.
     pub fn cpu(&self) -> Result<Arc<Pool>> {
         if let Some(pool) = self.0.cpu.get() {
             return Ok(pool.clone());
@@ -293,11 +291,11 @@ impl Executors {
         Ok(self.0.cpu.get_or_init(|| pool).clone())
     }
 
-    /// The pool with this name, started with `n_threads` if there is none: the waiter of a device's instance, the one worker of
-    /// a device's exclusive requests, the callbacks. The same name gives the same pool for as long as somebody keeps it.
+    /// The pool with this name, started with `n_threads` if there is none: for waiting on a device, for exclusive requests of a device, for
+    /// callbacks. Equal names return the same pool while it is in use.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system cannot start a thread.
     pub fn named(&self, name: &str, n_threads: usize) -> Result<Arc<Pool>> {
         let mut named = self.0.named.lock().unwrap();
         if let Some(pool) = named.get(name).and_then(Weak::upgrade) {
@@ -308,12 +306,11 @@ impl Executors {
         Ok(pool)
     }
 
-    /// Where the processor's steps of a model run: on the pool of the processor, or, for
-    /// [`Config::exclusive_requests`](super::Config::exclusive_requests), on the one worker that all such models of the device
-    /// share.
+    /// The executor of a model's CPU steps: the CPU pool, or, with [`Config::exclusive_requests`](super::Config::exclusive_requests), the
+    /// single worker that all such models of the device share.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system cannot start a thread.
     pub fn for_model(&self, device: &str, config: &Config) -> Result<Arc<Pool>> {
         if config.exclusive_requests { self.named(&format!("roiflow-{device}-exclusive"), 1) } else { self.cpu() }
     }
@@ -323,12 +320,12 @@ impl Executors {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
     }
 
-    /// The process in which the first request was made: others that were forked from it have none of its threads.
+    /// The process in which the first request was made. Forked processes do not have its threads.
     pub(crate) fn process(&self) -> u32 {
         *self.0.process.get_or_init(process::id)
     }
 
-    /// Counts one more request in, until the ticket is dropped.
+    /// Counts a request until the ticket is dropped.
     pub(crate) fn admit(&self) -> Result<Ticket> {
         let admitted = self.0.n_requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_REQUESTS).then_some(n + 1));
         match admitted {
@@ -338,7 +335,7 @@ impl Executors {
     }
 }
 
-/// The place of one request among [`MAX_REQUESTS`].
+/// The slot of one request among [`MAX_REQUESTS`].
 #[derive(Debug)]
 pub(crate) struct Ticket(Executors);
 

@@ -1,4 +1,4 @@
-//! Where tensors come from that do not lie in plain memory: the memory of a device, and memory that processes share.
+//! Contexts of tensors outside plain host memory: device memory, and memory shared between processes.
 //!
 //! ```
 //! use roiflow::devices;
@@ -32,54 +32,53 @@ use std::sync::Arc;
 use super::{Error, ErrorKind, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 
-/// What kind of memory a context hands out.
+/// The kind of memory of a context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ContextParams {
-    /// The device's own.
+    /// Memory of the device.
     DeviceMemory {
-        /// The most bytes that tensors of this context may take together; `None` is as many as the device has.
+        /// Maximum total size of the tensors of this context in bytes; `None`: the memory of the device.
         max_bytes: Option<usize>,
     },
-    /// Memory of the host that other processes may map, see [`tensor::shared`](crate::tensor::shared). The host sees it as any
-    /// other.
+    /// Host memory that other processes can map, see [`tensor::shared`](crate::tensor::shared).
     SharedMemory,
 }
 
-/// Makes tensors in memory of one kind. Cheap to clone; outlives the core, and its tensors outlive it.
+/// Makes tensors in one kind of memory. It outlives the core, and its tensors outlive the context.
 #[derive(Clone)]
 pub struct RemoteContext {
     device: Arc<str>,
     memory: Arc<dyn ContextMemory>,
 }
 
-/// The memory behind a context. A device implements it.
+/// The memory of a context, implemented by a device.
 pub trait ContextMemory: Send + Sync {
-    /// What the context was made from.
+    /// The parameters of the context.
     fn params(&self) -> ContextParams;
 
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// If the size overflows, or there is no room.
+    /// If the size overflows, or memory is exhausted.
     fn create_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor>;
 
-    /// A tensor of zeros that the host sees, in memory that copies well to and from this one.
+    /// A host tensor of zeros, in memory that is fast to copy to and from this context.
     ///
     /// # Errors
-    /// If the size overflows, or there is no room.
+    /// If the size overflows, or memory is exhausted.
     fn create_host_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::new(element, shape)?)
     }
 }
 
 impl RemoteContext {
-    /// The memory of a device; for devices.
+    /// Makes a context of device memory, for devices.
     pub fn new(device: &str, memory: Arc<dyn ContextMemory>) -> Self {
         Self { device: device.into(), memory }
     }
 
-    /// Memory that processes share.
+    /// Makes a context of shared memory.
     pub(crate) fn shared_memory(device: &str) -> Result<Self> {
         if cfg!(target_os = "linux") {
             Ok(Self::new(device, Arc::new(Shared)))
@@ -93,7 +92,7 @@ impl RemoteContext {
         &self.device
     }
 
-    /// What the context was made from.
+    /// The parameters of the context.
     pub fn params(&self) -> ContextParams {
         self.memory.params()
     }
@@ -101,12 +100,12 @@ impl RemoteContext {
     /// A dense tensor of zeros in this memory.
     ///
     /// # Errors
-    /// `Tensor` if its size overflows, `Device` or `Io` if there is no room, `Unsupported` if the memory can't hold the type.
+    /// `Tensor` if the size overflows; `Device` or `Io` if memory is exhausted; `Unsupported` if the memory cannot hold the element type.
     pub fn create_tensor(&self, element: ElementType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.memory.create_tensor(element, shape.into()).map_err(|error| error.context(format!("device {}", self.device)))
     }
 
-    /// A dense tensor of zeros that the host sees: to fill, or to read, what is copied to and from this memory.
+    /// A dense host tensor of zeros, for copies to and from this memory.
     ///
     /// # Errors
     /// As [`RemoteContext::create_tensor`].

@@ -1,24 +1,23 @@
-//! Where a model comes from: a file, bytes in memory, or a place that a device knows.
+//! Sources of models: a file, bytes in memory, or a name that a device knows.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a model comes from. A path converts into it, so [`Core::read_model`](super::Core::read_model) takes one as it is.
+/// The source of a model. Paths convert into it, so [`Core::read_model`](super::Core::read_model) takes a path directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
-    /// A file, in any format that a device reads. What it refers to lies beside it.
+    /// A file, in any format that a device reads. External files are in the same folder.
     File(PathBuf),
     /// The bytes of such a file.
     Bytes(ModelBytes),
-    /// A model that lies elsewhere, by a name or URL that a device knows: on a server that computes, in the memory of an accelerator.
-    /// None of the devices here knows any.
+    /// A name or URL that a device knows, for example of a model on an inference server. No built-in device knows one.
     Remote(Arc<str>),
-    /// Ports only: for devices that compute nothing.
+    /// Ports without a model, for devices that compute nothing.
     Ports,
 }
 
-/// The bytes of a model file, and those of its weights where the format has them in a second file. Cheap to clone.
+/// The bytes of a model file, and of a second file with weights if the format has one. Clones share them.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::{Config, ModelBytes}};
@@ -38,36 +37,35 @@ pub struct ModelBytes {
 }
 
 impl ModelBytes {
-    /// The bytes of a file that holds all of the model: an .onnx file without files of weights, or the .xml file of OpenVINO IR, see
-    /// [`ModelBytes::with_weights`].
+    /// The bytes of an .onnx file without external weights, or of the .xml file of an OpenVINO IR, see [`ModelBytes::with_weights`].
     pub fn new(model: impl Into<Arc<[u8]>>) -> Self {
         Self { name: None, model: model.into(), weights: None }
     }
 
-    /// What to call the model in messages. Without it they say how many bytes it has.
+    /// Sets the name of the model in messages. By default, messages state its number of bytes.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// The bytes of the .bin file that belongs to an .xml file of OpenVINO IR.
+    /// Sets the bytes of the .bin file of an OpenVINO IR.
     #[must_use]
     pub fn with_weights(self, weights: impl Into<Arc<[u8]>>) -> Self {
         Self { weights: Some(weights.into()), ..self }
     }
 
-    /// Of the model's file.
+    /// The bytes of the model file.
     pub fn model(&self) -> &[u8] {
         &self.model
     }
 
-    /// Of the file of weights, if there is one.
+    /// The bytes of the weights file, if there is one.
     pub fn weights(&self) -> Option<&[u8]> {
         self.weights.as_deref()
     }
 }
 
-/// Without the bytes.
+/// Prints no bytes.
 impl fmt::Debug for ModelBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ModelBytes({self})")
@@ -83,7 +81,7 @@ impl fmt::Display for ModelBytes {
     }
 }
 
-/// What to call the model in messages.
+/// The name of the model in messages.
 impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

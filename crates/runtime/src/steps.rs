@@ -1,8 +1,8 @@
-//! What a run is made of: a list of (executor, task), and everything that the run owns meanwhile.
+//! The steps of a run, a list of (executor, task), and the state that the run owns.
 //!
-//! First come the steps that the user prepended, then `fill` (inputs are filled or gathered), the device's own steps, the steps
-//! that the user appended, and completion, which calls back. The run walks the list; where the next step's executor is another
-//! one, the request is queued there, else it goes on at once. On a processor engine that makes one task of the whole run.
+//! The order: steps that the user prepended, `fill` (preprocess or batch the inputs), the device's steps, steps that the user appended,
+//! completion with the callback. If the next step has another executor, the request is queued there; otherwise it continues immediately. On
+//! a CPU engine the whole run is one task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::run::{RunTask, Shared};
 use super::{Error, ErrorKind, Result, StepTime};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 
-/// What interrupts an engine that is computing.
+/// Interrupts an engine during a run.
 pub trait Interrupt: Send + Sync {
-    /// Asks the engine to end; from any thread, and without blocking. Called once for a run, and without any lock. The run does not
-    /// end before it returns, so waiting for the run here is `WouldDeadlock`.
+    /// Asks the engine to stop, from any thread, without blocking. Called once per run, without any lock. The run does not end before it
+    /// returns, so waiting for the run here fails with `WouldDeadlock`.
     fn interrupt(&self);
 }
 
-/// Asks a run to end; a flag that steps and devices look at, and the engine that is to be told.
+/// Cancels a run: a flag that steps and devices check, and the engine to interrupt.
 #[derive(Default)]
 pub struct CancelToken {
     canceled: AtomicBool,
@@ -34,13 +34,13 @@ pub struct CancelToken {
     has_told: Condvar,
 }
 
-/// The engine that computes.
+/// The engine that runs now.
 #[derive(Default)]
 struct Engine {
     running: Option<Arc<dyn Interrupt>>,
-    /// It was told of the cancel.
+    /// Whether it was interrupted.
     is_told: bool,
-    /// The thread that tells it at the moment, see [`this_thread`]; 0 for none.
+    /// The thread that interrupts it now, see [`this_thread`]; 0 for none.
     telling: u64,
 }
 
@@ -50,7 +50,7 @@ impl CancelToken {
         self.canceled.load(Ordering::Acquire)
     }
 
-    /// `Ok` while the run may go on.
+    /// `Ok` unless the run was canceled.
     ///
     /// # Errors
     /// [`ErrorKind::Canceled`] once it was canceled.
@@ -58,7 +58,7 @@ impl CancelToken {
         if self.is_canceled() { Err(Error::new(ErrorKind::Canceled, "the run was canceled")) } else { Ok(()) }
     }
 
-    /// Runs `action`; a cancel meanwhile, or before, calls `interrupt`.
+    /// Runs `action`. A cancel before or during it calls `interrupt`.
     pub fn interrupting<R>(&self, interrupt: &Arc<dyn Interrupt>, action: impl FnOnce() -> R) -> R {
         struct Forget<'a>(&'a CancelToken);
         impl Drop for Forget<'_> {
@@ -71,8 +71,8 @@ impl CancelToken {
         action()
     }
 
-    /// From now on a cancel calls `interrupt`, and so does one that came before: for an engine that computes beyond the step that
-    /// started it. Ends with [`CancelToken::forget`], and when the run goes on after its [`Completion`].
+    /// From now on a cancel calls `interrupt`, also an earlier one. For engines that compute after the step that started them has returned.
+    /// Ends with [`CancelToken::forget`], or when the run continues after its [`Completion`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
         let before = {
             let mut engine = self.engine.lock().unwrap();
@@ -80,14 +80,14 @@ impl CancelToken {
             engine.running.replace(interrupt.clone())
         };
         drop(before);
-        // One of both sees the other: a cancel writes the flag before it looks for the engine.
+        // Either this thread sees the flag or the canceling thread sees the engine: a cancel writes the flag before it reads the engine.
         self.tell_engine();
     }
 
-    /// The engine has computed; a cancel is none of its concern any more.
+    /// The engine is done; a later cancel does not interrupt it.
     pub fn forget(&self) {
         let mut engine = self.engine.lock().unwrap();
-        // What is meant for this run must not reach the engine in its next one.
+        // An interrupt for this run must not reach the engine in its next run.
         while engine.telling != 0 && engine.telling != this_thread() {
             engine = self.has_told.wait(engine).unwrap();
         }
@@ -96,19 +96,18 @@ impl CancelToken {
         drop(told); // Without the lock, as everything of the device's.
     }
 
-    /// Marks the run as canceled; under the request's lock, so that it is the run that is on. [`CancelToken::tell_engine`] follows,
-    /// without that lock.
+    /// Marks the current run as canceled, under the request's lock. [`CancelToken::tell_engine`] follows without the lock.
     pub(super) fn mark(&self) {
         self.canceled.store(true, Ordering::Release);
     }
 
-    /// Interrupts the engine if the run was canceled and the engine computes, once.
+    /// Interrupts the engine once, if the run was canceled and the engine runs.
     pub(super) fn tell_engine(&self) {
         if !self.is_canceled() {
             return;
         }
         let mut engine = self.engine.lock().unwrap();
-        // The flag again: with an engine that another run has begun with, it was reset before.
+        // Checks the flag again: the engine may belong to a new run, which has reset the flag.
         if !self.is_canceled() || engine.is_told || engine.telling != 0 {
             return;
         }
@@ -142,19 +141,19 @@ impl fmt::Debug for CancelToken {
     }
 }
 
-/// A step of the user's.
+/// A user step.
 pub(super) type CustomStep = Box<dyn FnMut(&RunContext<'_>) -> Result<()> + Send>;
 
 pub(super) enum StepTask {
-    /// Fill or gather the inputs.
+    /// Preprocess or batch the inputs.
     Inputs,
-    /// Offer the inputs to a call of several runs.
+    /// Offer the inputs to a batched call.
     Join,
-    /// Take the row of such a call, if the run is part of one.
+    /// Take the batch item of such a call, if the run is part of one.
     TakeRow,
     /// A step of the device.
     Device(usize),
-    /// A step of the user.
+    /// A user step.
     Custom(CustomStep),
 }
 
@@ -171,34 +170,34 @@ impl Step {
     }
 }
 
-/// Everything that a run owns: moved out of the request when it starts, and back when it ends.
+/// The state of a run: moved out of the request at the start, and back at the end.
 pub(super) struct Body {
-    /// Where runs are gathered. Given back before the device's part is freed.
+    /// Batching of runs. Released before the device's part is freed.
     pub(super) seat: Option<Seat>,
     pub(super) device: Box<dyn DeviceRequest>,
-    /// The device's, if it computes beside the processor.
+    /// The completion of the device, if it is asynchronous.
     pub(super) completion: Option<Arc<Completion>>,
     pub(super) io: RunIo,
     pub(super) steps: Vec<Step>,
-    /// How many of the steps the user prepended.
+    /// Number of prepended user steps.
     pub(super) n_prepended: usize,
-    /// Where a run ends that calls back.
+    /// The executor of the callback.
     pub(super) ends_on: Arc<dyn Executor>,
     pub(super) next_step_idx: usize,
     pub(super) run: u64,
     pub(super) outcome: Result<()>,
     pub(super) calls_back: bool,
     pub(super) started: Instant,
-    /// Of the run, from its start to its end; none outside of one.
+    /// The tracing span of the run; none outside of a run.
     pub(super) span: tracing::Span,
-    /// How often it was queued. A task knows it, and does nothing if the body was queued anew since, or taken away by a cancel.
+    /// Number of times it was queued. A task compares it, and does nothing if the body was queued again or removed by a cancel.
     pub(super) n_queued: u64,
-    /// The task that was queued last; used again once no executor holds it.
+    /// The latest task, reused when no executor holds it.
     pub(super) task: Option<Arc<RunTask>>,
 }
 
 impl Body {
-    /// Makes the body ready for a run whose leases are taken.
+    /// Prepares the body for a run whose leases are taken.
     pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool) {
         self.run = run;
         self.calls_back = calls_back;
@@ -209,7 +208,7 @@ impl Body {
         self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
     }
 
-    /// Runs the next step; its error, or its panic, becomes the outcome of the run. Nothing is pending.
+    /// Runs the next step. Its error or panic becomes the outcome of the run. No work is pending.
     pub(super) fn run_next_step(&mut self, cancel: &CancelToken, request_id: u64) {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
@@ -242,7 +241,7 @@ impl Body {
         }
     }
 
-    /// A run whose row was computed together with others needs the device's steps no more: their times are those of the call.
+    /// A run that was part of a batched call skips the device's steps and takes the times of the call.
     fn skip_device_steps(&mut self) {
         let Some(times) = self.seat.as_ref().and_then(Seat::times) else { return };
         for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
@@ -251,48 +250,48 @@ impl Body {
         }
     }
 
-    /// The run needs its engine no longer.
+    /// The run no longer needs its engine.
     pub(super) fn leave_seat(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.leave();
         }
     }
 
-    /// Whether the engine uses the tensors: the run can't go on, nor end.
+    /// Whether the engine uses the tensors, so that the run can neither continue nor end.
     pub(super) fn is_pending(&self) -> bool {
         self.completion.as_ref().is_some_and(|completion| completion.is_pending())
     }
 
-    /// Waits on this thread until nothing is pending.
+    /// Blocks until no work is pending.
     pub(super) fn wait_for_completion(&self) {
         if let Some(completion) = &self.completion {
             completion.wait();
         }
     }
 
-    /// After the last step, or a cancel: how the work ended is the outcome of the run, if it has no error yet.
+    /// After the last step or a cancel: the result of the work is the outcome of the run, unless the run has an error already.
     pub(super) fn settle_completion(&mut self, cancel: &CancelToken) {
         let completed = self.completed(cancel);
         if self.outcome.is_ok() {
-            // An engine that was interrupted says so in its own words.
+            // An interrupted engine reports an error of its own.
             self.outcome = completed.map_err(|error| cancel.check().err().unwrap_or(error));
         }
     }
 
-    /// How the work ended that was pending; a cancel is no concern of the engine any more.
+    /// Takes the result of the pending work; a later cancel does not interrupt the engine.
     fn completed(&self, cancel: &CancelToken) -> Result<()> {
         let Some(completion) = &self.completion else { return Ok(()) };
         cancel.forget();
         completion.take()
     }
 
-    /// Ends a run, for which nothing is pending, with this error.
+    /// Ends a run without pending work with this error.
     pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
         cancel.forget();
         self.outcome = Err(error);
     }
 
-    /// A task for the executor of the next step. Allocates only if an executor still holds an earlier one.
+    /// A task for the executor of the next step. Allocates only if an executor holds an earlier one.
     pub(super) fn next_task(&mut self, shared: &Arc<Shared>) -> Arc<RunTask> {
         self.n_queued += 1;
         match self.task.as_mut().and_then(Arc::get_mut) {
