@@ -2,7 +2,13 @@
 //!
 //! Written by `scripts/make-onnxruntime-api`; do not edit. The names are those of the C header.
 
-#![allow(non_camel_case_types, non_snake_case, dead_code, reason = "the names of the C header, and enumerations as it has them")]
+#![allow(
+    non_camel_case_types,
+    non_snake_case,
+    dead_code,
+    clippy::enum_variant_names,
+    reason = "the names of the C header, and enumerations as it has them"
+)]
 
 use std::ffi::{c_char, c_int, c_void};
 
