@@ -43,8 +43,10 @@ mod plausibility;
 mod policies;
 mod publish;
 mod reference;
+#[cfg(feature = "cli")]
 mod reference_pages;
 mod rig;
+#[cfg(feature = "cli")]
 mod run_models;
 mod senders;
 mod shared;
