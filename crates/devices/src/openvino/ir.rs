@@ -38,7 +38,7 @@ pub struct Ir {
 }
 
 impl Ir {
-    /// Reads the text of an IR, see [`text_of`].
+    /// Reads the text of an IR.
     pub fn of_text(text: &str) -> Self {
         // Most files have neither: their nodes need no tree.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
