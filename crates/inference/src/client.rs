@@ -1,4 +1,4 @@
-//! A stage as its jobs and the queue of its model know it: how it reads pictures and outputs, which of its jobs is next, and what it counts.
+//! The part of a stage that its jobs and the queue of its model use: description, scheduling and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -8,47 +8,47 @@ use super::ModelSpec;
 use super::output_check::OutputCheck;
 use crate::runtime::{Error, ErrorKind};
 
-/// Which of the jobs that wait is next.
+/// The order of waiting jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheduling {
-    /// The one that came to the stage first.
+    /// The job that reached the stage first.
     #[default]
     Throughput,
-    /// The one whose frame is oldest.
+    /// The job whose frame is oldest.
     Latency,
 }
 
-/// How often a stage ran, and how long its steps took in all.
+/// Counters of a stage, and the total time of its steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StageStats {
-    /// The device that runs the model; the one that was chosen, where a device chooses among others.
+    /// The device that runs the model; with `AUTO`, the chosen one.
     pub device: String,
-    /// Runs of the model in which frames of this stage took part.
+    /// Runs of the model with batch items of this stage.
     pub n_runs: u64,
-    /// Those of them that failed.
+    /// Failed runs.
     pub n_failed: u64,
-    /// The pictures and regions of this stage in them.
+    /// Batch items of this stage in these runs.
     pub n_rows: u64,
-    /// The steps of a run, in order.
+    /// Times of the steps of a run, in order.
     pub steps: Vec<StepStats>,
 }
 
-/// Time spent in one step, over all runs.
+/// Total time of one step, over all runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepStats {
-    /// The step: `fill`, the device's own, `decode`.
+    /// Name of the step: `fill`, the device's steps, `decode`.
     pub name: Arc<str>,
-    /// The sum. Of a run that several stages shared, this stage's part by its rows.
+    /// The sum. A run that several stages shared is divided by batch items.
     pub total: Duration,
 }
 
 /// See the module.
 pub(super) struct Client {
-    /// How pictures become inputs, and outputs results.
+    /// Preprocessing and decoding.
     pub(super) spec: ModelSpec,
     pub(super) check: OutputCheck,
     pub(super) scheduling: Scheduling,
-    /// Of its jobs. Changes under the queue's lock.
+    /// Number of its running jobs. Changes under the queue's lock.
     pub(super) n_running: AtomicUsize,
     pub(super) has_left: AtomicBool,
     pub(super) stats: Mutex<StageStats>,

@@ -1,38 +1,38 @@
-//! A small model is compiled once for each core, with one request each, on a device that is faster so: OpenVINO's processor device, where two
-//! cores were idle for 0.9 % of the time of a cascade instead of 9.6.
+//! Compiles a small model once per core, with one request each, on devices that are faster that way: on OpenVINO's CPU device, two cores
+//! were idle for 0.9 % instead of 9.6 % of the time of a cascade.
 //!
-//! It costs memory for the weights, so it is done for small models on few cores, and with a folder where compiled models are kept, from which
-//! a copy comes in some milliseconds. Only the first is there from the beginning; the others are made when jobs wait for a request.
-//! A canceled run ends with its call, not between two nodes of the model.
+//! It costs memory for the weights, so it is limited to small models and few cores. It needs a cache of compiled models, from which a copy
+//! loads within milliseconds. The first copy exists from the start; the others are compiled when jobs wait for a request. A canceled run
+//! ends with its call, not between two nodes.
 
 use std::num::NonZero;
 
 use super::StageOptions;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
-/// With more cores, a thread that waits for one is a small part of them.
+/// With more cores, one waiting thread matters less.
 const MAX_COPIES: usize = 4;
-/// What the copies may take beside the first one.
+/// Maximum memory of the further copies.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The compiled model of a stage, and how its requests come about.
+/// The compiled model of a stage, and the source of its requests.
 pub(super) struct Copies {
     pub(super) first: CompiledModel,
-    /// In all.
+    /// Total number of requests.
     pub(super) n_requests: usize,
-    /// Compiles the same model again, for one request; `None` if all requests are of the first.
+    /// Compiles the model again, for one request; `None` if the first model makes all requests.
     pub(super) compile_another: Option<CompileAnother>,
 }
 
 pub(super) type CompileAnother = Box<dyn Fn() -> Result<CompiledModel> + Send + Sync>;
 
 impl Copies {
-    /// One model with as many requests as it likes.
+    /// One model with its optimal number of requests.
     pub(super) fn one(model: CompiledModel) -> Self {
         Self { n_requests: model.optimal_number_of_requests(), first: model, compile_another: None }
     }
 
-    /// Compiles a model, the first of its copies where these are faster.
+    /// Compiles a model, or the first of its copies if copies are faster.
     ///
     /// # Errors
     /// As [`Core::compile_accepted`].

@@ -1,33 +1,31 @@
-//! Jobs of several streams on a bounded set of requests: whoever is idle takes the next jobs; a request's callback delivers the
-//! results and starts the next jobs on the same request, so no thread ever waits for another.
+//! Schedules the jobs of several streams on a bounded set of requests. An idle request takes the next jobs. The callback of a request
+//! delivers the results and starts the next jobs on it, so no thread waits.
 //!
-//! A [`Queue`] has the requests of one compiled model. Each stage that uses them is a [`Client`] of it, with jobs, statistics and an
-//! end of its own: a client that leaves takes only its own jobs along, and waits only for those of them that run.
+//! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and statistics. A client
+//! that leaves discards only its own jobs, and waits only for its running ones.
 //!
-//! # Which jobs are next
+//! # Order of jobs
 //!
-//! Jobs stand in one queue in the order of a time that each brings: when it came to the stage ([`Scheduling::Throughput`]), or when
-//! its frame came to the element ([`Scheduling::Latency`]). Both are times of one clock, so clients of either kind can stand in one
-//! queue; nobody's job waits behind one that is younger than itself. The number of jobs is bounded by the callers (the windows of
-//! frames in flight). A job that is dropped without having run tells its owner so: nobody waits for a result that does not come.
+//! Jobs are ordered by time: their arrival at the stage ([`Scheduling::Throughput`]), or the arrival of their frame at the element
+//! ([`Scheduling::Latency`]). Both use one clock, so clients of both kinds share a queue, and no job waits behind a younger one. Callers
+//! bound the number of jobs by their in-flight queues. A job that is dropped before it runs reports an error.
 //!
-//! # Calls of several rows
+//! # Batches
 //!
-//! A call takes the first job and, up to [`Rows::max`] of them, those right behind it: of the same frame only, or, where
-//! [`Rows::timeout`] says how long a job may wait for company, of whatever frame and stream. In the latter case a call begins when
-//! it is full, or when the job that has waited longest has waited so long; [`Queue::watch`] is the thread that sees to that. A row
-//! whose picture can't be used, or whose outputs can't be read, fails alone. A call of several rows that fails as a whole is run
-//! once more, row by row, so that one stream can't spoil another's results.
+//! A call takes the first job and those directly after it, up to [`Rows::max`]: only jobs of the same frame, or with [`Rows::timeout`] jobs
+//! of any frame and stream. In the latter case the call starts when the batch is full, or when its oldest job has waited for the timeout,
+//! which the thread [`Queue::watch`] checks. A batch item that cannot be preprocessed or decoded fails alone. A batch that fails as a whole
+//! runs again item by item, so that one stream cannot break the results of another.
 //!
 //! # Copies of the model
 //!
-//! Where each request has a copy of the model to itself, there is one at the beginning. When a call ends and jobs still wait, a thread
-//! compiles the others; [`Copies`] says why.
+//! If each request has a separate copy of the model, only the first exists at the start. When a call ends and jobs wait, a thread compiles
+//! the others; see [`Copies`].
 //!
 //! # Locks
 //!
-//! Order: `Queue::state`, then a `Slot`'s. Neither is held while a job is delivered, a request is started, or a picture or an
-//! output is worked on: whatever panics there is an error of that one job.
+//! Order: `Queue::state`, then the lock of a `Slot`. Neither is held while results are delivered, a request is started, or a batch item is
+//! preprocessed or decoded. A panic there is an error of that job only.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -45,51 +43,51 @@ use super::rows::{JobRows, Row, Slot, decode_rows};
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Results;
 
-/// How long a client that leaves waits for its jobs that run, and an engine that is freed for its runs.
+/// Longest time that a leaving client waits for its running jobs, and a released queue for its runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many jobs run in one call.
+/// Batching of jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// At most so many.
+    /// Maximum batch size.
     pub(super) max: usize,
-    /// Jobs of different frames share calls, and wait so long for each other; `None`: only jobs of one frame do, and nobody waits.
+    /// Longest time that jobs of different frames wait for each other; `None`: only jobs of one frame share a call, without waiting.
     pub(super) timeout: Option<Duration>,
 }
 
-/// The requests of one model, and the jobs that wait for them.
+/// The requests of one model, and the waiting jobs.
 pub(super) struct Queue {
     pub(super) rows: Rows,
     pub(super) device: String,
-    /// Those of all clients.
+    /// Number of requests.
     pub(super) n_requests: usize,
     n_cores: usize,
-    /// Runs of this model go before others.
+    /// Runs of this model have priority.
     urgent: bool,
     compile_another: Option<CompileAnother>,
     state: Mutex<State>,
     follows_pace: bool,
     pace: Mutex<Pace>,
-    /// Jobs of a client have ended.
+    /// Notified when jobs of a client are complete.
     ended: Condvar,
-    /// The watcher has something to see.
+    /// Notifies the watcher thread.
     watched: Condvar,
-    /// A client has waited in vain for its jobs.
+    /// A client timed out waiting for its jobs.
     hangs: AtomicBool,
-    /// A run, of whichever client, has given a result.
+    /// A run of any client has succeeded.
     pub(super) has_run: AtomicBool,
 }
 
 struct State {
     /// Empty once the queue is closed.
     workers: Vec<Arc<Worker>>,
-    /// Workers that are to be made when there is work for them, each with a copy of the model.
+    /// Number of workers still to be made, each with a copy of the model.
     n_to_make: usize,
     maker: Option<JoinHandle<()>>,
     pending: VecDeque<Row>,
     idle: Vec<usize>,
     n_groups: u64,
-    /// When the watcher looks next; `None` while it is awake, or waits without a limit.
+    /// When the watcher wakes up next; `None` while it is awake, or waits without a limit.
     looks_at: Option<Instant>,
     watcher: Option<JoinHandle<()>>,
     closed: bool,
@@ -101,13 +99,12 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// This thread is telling an owner of a result: it can't wait for that to be over.
+    /// This thread is delivering a result, and must not wait for the end of the delivery.
     static IS_TELLING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Queue {
-    /// The requests of the model, whose runs go before others if they are `urgent`; with `follows_pace` frames are kept from them where
-    /// they wait for threads.
+    /// Makes the requests of a model. `urgent` runs have priority. `follows_pace` reduces in-flight frames while requests wait for threads.
     pub(super) fn new(copies: Copies, rows: Rows, urgent: bool, follows_pace: bool) -> Result<Arc<Self>> {
         let Copies { first, n_requests, compile_another } = copies;
         let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
@@ -140,7 +137,7 @@ impl Queue {
         for _ in 0..n_at_first {
             queue.add_worker(&first)?;
         }
-        // The first is the first that is taken.
+        // The first request is taken first.
         queue.state.lock().unwrap().idle.reverse();
         if rows.max > 1 && rows.timeout.is_some_and(|timeout| !timeout.is_zero()) {
             let watching = queue.clone();
@@ -152,7 +149,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// One more request of this model, idle.
+    /// Adds an idle request of this model.
     fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<()> {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
@@ -176,8 +173,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Runs the jobs of one frame as soon as requests are idle. Never blocks. `alone`: each in a call of its own that waits for no others,
-    /// for a caller that waits for the result.
+    /// Runs the jobs of one frame as soon as requests are idle. Never blocks. `alone`: each in a separate call without waiting for others,
+    /// for a blocking caller.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -189,7 +186,7 @@ impl Queue {
                 Scheduling::Throughput => submitted,
                 Scheduling::Latency => job.runs.permit.arrived(),
             };
-            // Those of one frame stay together.
+            // Jobs of one frame stay together.
             let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
             state.pending.insert(at, Row::new(job, group, order, submitted, alone));
             place = Some(at + 1);
@@ -198,13 +195,13 @@ impl Queue {
         self.start_calls(None);
     }
 
-    /// How many frames fewer would do now, for requests wait for threads; see [`super::pace`].
+    /// Number of in-flight frames that could be removed now; see [`super::pace`].
     pub(super) fn n_frames_fewer(&self) -> usize {
         self.pace.lock().unwrap().n_fewer()
     }
 
-    /// A client leaves, and takes its jobs along: those that wait are dropped, those that run alone are canceled. Waits until the owners of
-    /// all of them know.
+    /// Removes a client: its waiting jobs are discarded, its unbatched running jobs are canceled. Waits until the results of all are
+    /// delivered.
     pub(super) fn leave(&self, client: &Arc<Client>) {
         let workers = {
             let state = self.state.lock().unwrap();
@@ -213,7 +210,7 @@ impl Queue {
         };
         self.drop_those(|job| job.is_of(client));
         for worker in &workers {
-            // With the slot's lock held no other run can begin on this request: only the one that is looked at is canceled.
+            // While the slot is locked, no other run can start on this request, so only this run is canceled.
             let slot = worker.slot.lock().unwrap();
             if !slot.rows.is_empty() && slot.rows.iter().all(|row| row.job.is_of(client)) {
                 worker.request.cancel();
@@ -233,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// Makes the workers that are still to be made, beside those that run, if jobs wait for them.
+    /// Makes the remaining workers on a separate thread, if jobs wait.
     fn make_more(self: &Arc<Self>) {
         let mut state = self.state.lock().unwrap();
         if state.n_to_make == 0 || state.pending.is_empty() || state.closed {
@@ -265,8 +262,8 @@ impl Queue {
         }
     }
 
-    /// Frees the requests; for when the last client has left. Nothing of the engine's is left when it returns, but what a run still
-    /// holds that does not end in time.
+    /// Frees the requests when the last client has left. Only a run that does not end in time keeps resources of the engine after the
+    /// return.
     pub(super) fn close(&self) {
         let (workers, threads) = {
             let mut state = self.state.lock().unwrap();
@@ -275,29 +272,29 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // Who is told of a result may be waited for by one of them; they end by themselves.
+        // A thread that delivers a result must not wait here: the requests end on their own.
         for thread in threads.into_iter().flatten().filter(|_| !IS_TELLING.get()) {
             let _ended = thread.join();
         }
         let patience = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { PATIENCE };
         for worker in &workers {
-            // Its callback may have yet to return. Inside the callback itself this is refused at once.
+            // Its callback may not have returned yet. Within the callback the wait fails immediately.
             let _over = worker.request.wait_for(patience);
         }
     }
 
-    /// The cores that a run may take: its own, and those of the requests that have nothing to do.
+    /// The cores that a run may use: its own, and those of idle requests.
     pub(super) fn n_cores_of_a_run(&self) -> usize {
         let state = self.state.lock().unwrap();
         let n_busy = state.workers.len().saturating_sub(state.idle.len());
         self.n_cores / n_busy.max(1)
     }
 
-    /// Drops those of the jobs that wait; their owners are told.
+    /// Discards waiting jobs that match, and reports it to their owners.
     pub(super) fn drop_those(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
-        // From the end, so that those that stay keep their order.
+        // From the end, so that the remaining jobs keep their order.
         for place in (0..state.pending.len()).rev() {
             if is_one(&state.pending[place].job) {
                 dropped.extend(state.pending.remove(place));
@@ -307,7 +304,7 @@ impl Queue {
         dropped.into_iter().rev().for_each(|row| deliver(row.job, Err(stopped())));
     }
 
-    /// Starts calls while there are jobs for them and idle requests, that of `own` first: it is idle, and in nobody else's hands.
+    /// Starts calls while there are jobs and idle requests, first on the idle request `own`.
     fn start_calls(&self, mut own: Option<usize>) {
         loop {
             let mut withdrawn = Vec::new();
@@ -343,7 +340,7 @@ impl Queue {
         self.start_calls(Some(worker_idx));
     }
 
-    /// Counts what a run that has just ended waited and took. Calls of several frames need all that they can get.
+    /// Records the waiting time and duration of a completed run. Batches of several frames need all frames, so they are not adapted.
     fn keep_pace(&self, worker: &Worker) {
         let (placed, began) = {
             let mut slot = worker.slot.lock().unwrap();
@@ -354,7 +351,7 @@ impl Queue {
         }
     }
 
-    /// Tells the owners of a call's jobs; or puts the jobs back, to be run one by one.
+    /// Delivers the results of a call, or queues its jobs again to run one by one.
     fn settle(&self, worker: &Worker, result: Result<()>) {
         let mut rows = std::mem::take(&mut worker.slot.lock().unwrap().rows);
         let again = match &result {
@@ -380,7 +377,7 @@ impl Queue {
             drop(state);
         }
         let mut clients: Vec<Arc<Client>> = Vec::new();
-        // The usual call has one client: no list is needed for it.
+        // Most calls have one client, which needs no list.
         let mut first: Option<(Arc<Client>, usize)> = None;
         for Row { job, failed, .. } in rows.drain(..) {
             let client = job.runs.client.clone();
@@ -411,7 +408,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Tells the watcher, if it would look too late.
+    /// Wakes up the watcher, if it would wake up too late.
     fn tell_watcher(&self, state: MutexGuard<'_, State>) {
         let Some(due) = state.due_at(self.rows) else { return };
         let is_late = state.watcher.is_some() && state.looks_at.is_none_or(|looks_at| due < looks_at);
@@ -421,7 +418,7 @@ impl Queue {
         }
     }
 
-    /// Starts calls that are not full when it is time.
+    /// Starts batches that are not full when their time has come.
     fn watch(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.closed {
@@ -441,19 +438,19 @@ impl Queue {
 }
 
 impl State {
-    /// When the next call is to begin even if it is not full; `None` if nothing waits.
+    /// When the next call must start even if it is not full; `None` if no job waits.
     fn due_at(&self, rows: Rows) -> Option<Instant> {
         let first = self.pending.front()?;
         match rows.timeout {
             Some(timeout) if self.pending.len() < rows.max && !self.pending.iter().any(|pending| pending.alone) => {
-                // Not the front's: who is first by age may have come last.
+                // Not the front job: the oldest frame may have been submitted last.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }
             _ => Some(first.submitted),
         }
     }
 
-    /// Moves the jobs of the next call into the slot; false if there is none now. Those that may not run any more come back.
+    /// Moves the jobs of the next call into the slot; false if there is none now. Withdrawn jobs are returned in `withdrawn`.
     fn take_call(&mut self, rows: Rows, slot: &mut Slot, withdrawn: &mut Vec<Row>) -> bool {
         debug_assert!(slot.rows.is_empty(), "the request is idle");
         let now = Instant::now();
@@ -494,8 +491,8 @@ impl Worker {
         let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                // The callback that put the worker among the idle ones has yet to return: a matter of some instructions, and
-                // it needs nothing of ours any more. How its run ended has been told.
+                // The callback that made the worker idle has not returned yet. It returns within some instructions, and its result was
+                // delivered.
                 let _ended = self.request.wait();
                 self.request.start_async(())
             }
@@ -503,7 +500,7 @@ impl Worker {
         }
     }
 
-    /// Counts a run that has just ended, for each client by its rows.
+    /// Counts a completed run for each client, by its batch items.
     fn count(&self, failed: bool) {
         let slot = self.slot.lock().unwrap();
         let n_rows = slot.rows.len() as u32;
@@ -532,7 +529,7 @@ impl Worker {
     }
 }
 
-/// Tells the owner. A panic of the owner's closure must not cost the stage the request, or the other owners their results.
+/// Delivers a result. A panic of the closure must not lose the request, or the results of others.
 fn deliver(mut job: Job, ended: Result<()>) {
     let was_telling = IS_TELLING.replace(true);
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || job.end(ended))).is_err() {

@@ -1,4 +1,4 @@
-//! What the stages of a program share: devices, decoders, compiled models, and where files may lie.
+//! The shared context of stages: devices, decoders, compiled models, and rules about files.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::runtime::Core;
 use crate::runtime::device::Device;
 use crate::vision::decode::DecoderRegistry;
 
-/// Devices, decoders, compiled models and rules about files. A handle: clones share them.
+/// Devices, decoders, compiled models and rules about files. Clones share them.
 ///
-/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) says which one a stage belongs to; the
+/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage; the
 /// default is [`Engine::of_process`].
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
     core: Core,
-    /// Devices of the application's own, each with the number of its registration.
+    /// Registered devices, each with the number of its registration.
     devices: RwLock<Vec<(u64, Arc<dyn Device>)>>,
     n_registered: AtomicU64,
     decoders: RwLock<DecoderRegistry>,
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Engine {
-    /// An engine with the devices of this core and the built-in decoders.
+    /// Makes an engine with the devices of this core and the built-in decoders.
     pub fn new(core: Core) -> Self {
         Self(Arc::new(Shared {
             core,
@@ -50,14 +50,14 @@ impl Engine {
         &OF_PROCESS
     }
 
-    /// Adds a device, by its name. One of the same name is replaced, for models that are loaded from then on.
+    /// Adds a device, and replaces one of the same name, for models that are loaded later.
     pub fn register_device(&self, device: Arc<dyn Device>) {
         let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|(_, known)| known.name() != device.name());
         devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
     }
 
-    /// All devices; and of the one with this name, if it was registered here, which registration it is, else 0.
+    /// All devices, and the number of the registration of the device with this name, or 0 if it is built in.
     pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
         let mut core = self.0.core.clone();
         let more = self.0.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -66,27 +66,27 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, for a caller that knows the device before the first stage is made: the libraries
-    /// of a video decoder may take as long, and a process loads one library at a time.
+    /// Loads the library of a device on a separate thread, ahead of the first stage. A process loads one library at a time, and those of a
+    /// video decoder take as long.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
-        // Without the thread, the library is loaded with the first model.
+        // If the thread cannot start, the library is loaded with the first model.
         Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
     }
 
-    /// The decoders that descriptions can name.
+    /// The decoders available to descriptions.
     pub fn decoders(&self) -> DecoderRegistry {
         self.0.decoders.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the decoders that descriptions can name, for models that are loaded from then on.
+    /// Replaces the decoders available to descriptions, for models that are loaded later.
     pub fn set_decoders(&self, decoders: DecoderRegistry) {
         *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
-    /// Engines that can cache compiled models cache them in this folder, or nowhere, unless a model's own options name a folder. The first
-    /// call counts. Without a call it is the folder in the variable `ROIFLOW_CACHE_DIR`, or none.
+    /// Sets the folder of cached compiled models, or none, for models whose options name no folder. Only the first call has an effect. The
+    /// default is the variable `ROIFLOW_CACHE_DIR`, or none.
     pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
         let _first = self.0.cache_folder.set(folder);
     }
@@ -96,8 +96,8 @@ impl Engine {
         self.0.cache_folder.get().cloned().unwrap_or_else(named)
     }
 
-    /// Whether descriptions may name files outside their folders. The first call counts. Without a call they may if the variable
-    /// `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
+    /// Sets whether descriptions may name files outside their folders. Only the first call has an effect. The default is true if the
+    /// variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
     pub fn allow_outside_files(&self, allowed: bool) {
         let _first = self.0.allows_outside_files.set(allowed);
     }
@@ -113,7 +113,7 @@ impl Engine {
     }
 }
 
-/// That of the process.
+/// The engine of the process.
 impl Default for Engine {
     fn default() -> Self {
         Self::of_process().clone()
@@ -133,7 +133,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A device that is being prepared. Dropping it waits until the device is prepared: a process must not end while a library is loaded.
+/// A device that is being prepared. Dropping it waits for the end, because a process must not exit while a library is loaded.
 #[must_use = "dropped, it waits until the device is prepared"]
 #[derive(Debug)]
 pub struct Preparing(Option<std::thread::JoinHandle<bool>>);

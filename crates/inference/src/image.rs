@@ -1,14 +1,14 @@
-//! Pictures as inputs of requests: frames, regions of frames, and tensors that hold a picture.
+//! Images as inputs of requests: frames, regions of frames, and tensors with an image.
 
 use crate::frame::{Frame, Size};
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result};
 use crate::tensor::{BytesMut, Shape, Tensor};
 use crate::vision::{InputLayout, Preprocess, Scratch};
 
-/// Fills an input from a picture in one pass: crop, color, resize, normalize, layout. For a batch, give several: each fills a
-/// row. Without [`ImageInput::preprocess`] the input takes red, green and blue in 0..=255, stretched to its size, as `NCHW`.
+/// Preprocesses an image into an input in one pass: crop, color, resize, normalize, layout. Several images become batch items. Without
+/// [`ImageInput::preprocess`] the input is RGB in 0..=255, stretched to its size, as `NCHW`.
 ///
-/// A box that a detector found becomes a classifier's input over the same memory, without a copy of the crop:
+/// A detected box becomes a classifier's input over the same memory, without a copy of the crop:
 ///
 /// ```
 /// # use roiflow::{devices, frame::{Frame, PixelFormat, PixelRect, Size}, runtime::Config, stages::image_input};
@@ -23,7 +23,7 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 /// # }
 /// ```
 ///
-/// So does a window of the detector's own input tensor. A classifier whose input has just that size takes the window itself
+/// A region of the detector's own input tensor works as well. A classifier whose input has exactly that size takes the region itself
 /// ([`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor)); another one takes it through this function:
 ///
 /// ```
@@ -44,10 +44,10 @@ pub fn image_input(pictures: impl Into<Pictures>) -> ImageInput {
     ImageInput { pictures: pictures.into().0, preprocess: Preprocess::default(), scratch: Scratch::default() }
 }
 
-/// What [`image_input`] fills from: one picture, or one for each row of a batch.
+/// The images of [`image_input`]: one, or one for each batch item.
 ///
-/// A picture is a [`Frame`] (a region is one), or a tensor `[1, C, H, W]` or `[1, H, W, C]` of `f32` or `u8` with its layout,
-/// see [`Preprocess::fill_values`].
+/// An image is a [`Frame`] (also a region), or a tensor `[1, C, H, W]` or `[1, H, W, C]` of `f32` or `u8` with its layout, see
+/// [`Preprocess::fill_values`].
 #[derive(Debug, Clone)]
 pub struct Pictures(Vec<Picture>);
 
@@ -103,7 +103,7 @@ pub struct ImageInput {
 }
 
 impl ImageInput {
-    /// How the pictures become the input.
+    /// Sets the preprocessing.
     #[must_use]
     pub fn preprocess(mut self, preprocess: Preprocess) -> Self {
         self.preprocess = preprocess;
@@ -118,7 +118,7 @@ impl FillInput for ImageInput {
             [] => return Err(Error::new(ErrorKind::Tensor, "got no picture, expected at least one")),
             [first, ..] => first.size(),
         };
-        // What the model leaves open of the size is that of the first picture.
+        // Dynamic width and height are those of the first image.
         let (height_axis, width_axis) = match self.preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),
@@ -150,7 +150,7 @@ impl FillInput for ImageInput {
 }
 
 impl Picture {
-    /// At least 1x1, or else whatever: the fill says what is wrong.
+    /// At least 1x1; preprocessing reports invalid sizes.
     fn size(&self) -> Size {
         match self {
             Self::Frame(frame) => frame.size(),

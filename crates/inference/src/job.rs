@@ -1,4 +1,4 @@
-//! What runs: a frame or a region of one; and how the results of a frame come together from its runs.
+//! Jobs: a frame or a region that runs, and the collection of a frame's results from its runs.
 //!
 //! Knows no queue and no request.
 
@@ -11,21 +11,21 @@ use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStat
 use crate::runtime::{Error, Result};
 use crate::vision::decode::{Output, Results};
 
-/// Results of a stage for one frame, or for regions of it. All places are in the frame's space.
+/// Results of a stage for one frame or its regions, in frame coordinates.
 #[derive(Debug, Default)]
 pub struct StageResults {
-    /// Detections, best first. Those of a region have the region's object as their parent; the order is that of the regions.
+    /// Detections, by descending confidence, grouped by region. Detections of a region have the region's object as their parent.
     pub detections: Vec<Detection>,
-    /// Classifications of the whole frame, or the outputs of a model that is described as `custom`; none that is below its threshold.
+    /// Classifications of the whole frame, or raw outputs of a `custom` model, without those below their threshold.
     pub classifications: Vec<Classification>,
-    /// The same of regions, with the ID that was given with the region; in the order in which the runs ended.
+    /// Classifications of regions with the ID of the region, in the order of completion.
     pub of_regions: Vec<(ObjectId, Classification)>,
-    /// The first error, and how many regions failed: 0 where the whole frame did.
+    /// The first error, and the number of failed regions; 0 if the whole frame failed.
     pub failed: Option<(Error, usize)>,
 }
 
 impl StageResults {
-    /// The results, if nothing failed.
+    /// The results, or the first error.
     ///
     /// # Errors
     /// The first error.
@@ -33,7 +33,7 @@ impl StageResults {
         self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
     }
 
-    /// Adds these to the results of their frame. What was classified in a region goes to the detection with its ID.
+    /// Adds these results to those of the frame. Classifications of regions go to the detection with their ID.
     pub fn add_to(self, frame: &mut FrameResults) {
         frame.detections.extend(self.detections);
         frame.classifications.extend(self.classifications);
@@ -55,29 +55,29 @@ impl StageResults {
     }
 }
 
-/// The runs of one frame: what they share, and their results so far.
+/// The runs of one frame: shared data, and the results so far.
 pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     pub(super) client: Arc<Client>,
-    /// In its stream, for traces.
+    /// Number of the frame in its stream, for traces.
     pub(super) frame_number: u64,
     pub(super) permit: Arc<Permit>,
-    /// The frame's span, in which its runs are started; for traces.
+    /// The tracing span of the frame, in which its runs start.
     pub(super) span: tracing::Span,
     gathered: Mutex<Gathered>,
-    /// Takes the results, once.
+    /// Receives the results, once.
     done: Mutex<F>,
 }
 
 struct Gathered {
-    /// Runs that have not ended.
+    /// Number of incomplete runs.
     n_open: usize,
     results: StageResults,
-    /// Detections in regions, by the place of the region among those of the frame.
+    /// Detections in regions, by the index of the region.
     of_regions: Vec<(usize, Vec<Detection>)>,
 }
 
 impl FrameRuns {
-    /// For so many runs; `results` is what there is before them.
+    /// For this number of runs; `results` holds earlier results.
     pub(super) fn new(
         client: Arc<Client>,
         frame_number: u64,
@@ -121,14 +121,14 @@ impl FrameRuns {
     }
 }
 
-/// What an input is made of.
+/// The image of an input.
 pub(super) struct Picture {
     pub(super) frame: Frame,
-    /// Where it begins in the frame that was given.
+    /// Its top left corner in the frame.
     pub(super) corner: Point,
-    /// The way from the pixels of the input to those of the frame, where keypoints are brought to their places.
+    /// The transform from the input to the frame, for inputs that are aligned by keypoints.
     pub(super) alignment: Option<Similarity>,
-    /// The place of the region among those of the frame, and its ID; `None`: the whole frame.
+    /// Index and ID of the region; `None`: the whole frame.
     pub(super) region: Option<(usize, ObjectId)>,
 }
 
@@ -138,9 +138,9 @@ impl Picture {
     }
 }
 
-/// One frame or region, for one row of a call. Dropped before it has run, it counts as stopped.
+/// One frame or region: a batch item of a call. If it is dropped before it runs, it fails as stopped.
 pub(super) struct Job {
-    /// `None` once it is over.
+    /// `None` once it is complete.
     picture: Option<Picture>,
     pub(super) runs: Arc<FrameRuns>,
     detections: Vec<Detection>,
@@ -160,7 +160,7 @@ impl Job {
         Arc::ptr_eq(&self.runs.client, client)
     }
 
-    /// Reads the outputs of its row, and keeps the results.
+    /// Decodes the outputs of its batch item, and stores the results.
     pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
         let &Picture { corner, alignment, region, .. } = self.picture();
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
@@ -169,10 +169,10 @@ impl Job {
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &place, detections, said))
     }
 
-    /// Releases the frame's memory, then adds what was kept, or the error, to the results of the frame.
+    /// Releases the frame's memory, then adds the stored results or the error to those of the frame.
     pub(super) fn end(&mut self, ended: Result<()>) {
         let Some(Picture { frame, region, .. }) = self.picture.take() else { return };
-        // First, so that the buffer under it is writable when the owner of the frame gets the results.
+        // Released first, so that the buffer is writable when the owner of the frame gets the results.
         drop(frame);
         let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.said));
         self.runs.end(region, ended.map(|()| found));

@@ -1,11 +1,11 @@
-//! The names of classes.
+//! Names of classes.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::runtime::{Error, ErrorKind, Result, files};
 
-/// Class names by index; may be empty. Cheap to clone.
+/// Class names by index; may be empty. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(Arc<[Arc<str>]>);
 
@@ -15,10 +15,10 @@ impl Labels {
         Self(names.into_iter().map(|name| Arc::from(name.as_ref())).collect())
     }
 
-    /// The lines of a file, as [`Labels::of_lines`].
+    /// Reads the lines of a file, as [`Labels::of_lines`].
     ///
     /// # Errors
-    /// `Io` if the file can't be read, or is no text of a fitting size; `Config` if no label is in it.
+    /// `Io` if the file cannot be read, is too large or not UTF-8; `Config` if it has no label.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_LABELS_BYTES, "labels file")
             .map_err(|error| Error::new(error.kind(), format!("{error}; expected a text file with one label per line")))?;
@@ -29,7 +29,7 @@ impl Labels {
         Ok(Self::of_lines(&text))
     }
 
-    /// One name per line; empty lines at the end do not count.
+    /// One name per line; trailing empty lines are ignored.
     pub fn of_lines(text: &str) -> Self {
         Self::new(text.trim_end().lines().map(str::trim))
     }
@@ -39,7 +39,7 @@ impl Labels {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,12 +1,12 @@
-//! A model put to work: frame in, results out. The one place where pixels meet requests.
+//! Inference stages: models with preprocessing and decoding. Frames in, results out.
 //!
-//! - [`spec`] turns a model file and its description into a [`ModelSpec`] that is checked against the model's ports.
-//! - [`image_input`] makes a frame, or a region of one, the input of a request.
-//! - A [`Stage`], a detector or a classifier, runs frames and regions on a bounded set of requests, which stages that ask for the same
-//!   model can share ([`Sharing`]); results come by a callback that must not block. A [`Permit`] takes frames back whose runs have not begun.
-//! - An [`Engine`] is what stages share: devices, decoders, compiled models.
-//! - [`flow`] is the life of a stream as a state machine.
-//! - [`Window`] holds frames in flight, bounded, and lets their results leave in arrival order.
+//! - [`spec`] reads a model and its description into a [`ModelSpec`] and checks it against the model's ports.
+//! - [`image_input`] preprocesses a frame or a region into the input of a request.
+//! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests, which stages of the same model
+//!   share ([`Sharing`]). A closure that must not block gets the results. A [`Permit`] withdraws frames whose runs have not started.
+//! - An [`Engine`] holds devices, decoders and compiled models for its stages.
+//! - [`flow`] is the state machine of a stream.
+//! - [`Window`] is the in-flight queue: bounded, and in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
 

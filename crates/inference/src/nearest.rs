@@ -1,9 +1,9 @@
-//! The known name that somebody may have meant who typed another one.
+//! "Did you mean": the known name nearest to a mistyped one.
 
-/// The known name nearest to this one, if it is near enough to be a slip; of equally near ones the first. Case does not count.
+/// The nearest known name, if it is near enough to be a typo; the first of equally near ones. Ignores case.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
-    // A third of the letters may be wrong, and a name that begins with all of the other is one with an ending.
+    // A third of the letters may differ. A name that starts with the whole other name also counts.
     let distance = |known: &str| {
         let known = known.to_lowercase();
         let is_ending = !typed.is_empty() && !known.is_empty() && (typed.starts_with(&known) || known.starts_with(&typed));
@@ -22,12 +22,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     best.map(|(_, known)| known)
 }
 
-/// "; did you mean `b`?" if a known name is near, for the end of a message; otherwise nothing.
+/// Returns "; did you mean `b`?" if a known name is near, otherwise an empty text.
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// For a message such as "unknown field `a`, expected one of `b`, `c`": "; did you mean `b`?", or nothing where none is near.
+/// For a message such as "unknown field `a`, expected one of `b`, `c`": "; did you mean `b`?", or an empty text.
 pub fn hint_of_unknown(message: &str) -> String {
     if !message.starts_with("unknown ") {
         return String::new();

@@ -1,11 +1,9 @@
-//! Whether the first outputs of a model can be what its description takes them for: reported once, with the key that mends it.
+//! Checks whether the first outputs of a model match its description, and reports a mismatch once, with the key that fixes it.
 //!
-//! A model that is read in the wrong way mostly finds nothing, which is no error by itself. So the first runs of a stage are surveyed
-//! ([`Survey`]): four of them in whole, some more by the boxes above the threshold. Then the check is over and costs
-//! one atomic load.
+//! A wrongly described model usually detects nothing, which is not an error by itself. So the first runs of a stage are examined
+//! ([`Survey`]): four completely, some more by their boxes above the threshold. After that the check costs one atomic load.
 //!
-//! Where the ports of a model are all that is known of it, its outputs are the evidence that it is of the family that has such ports.
-//! There outputs that contradict that are an error of every run, not a warning.
+//! If a model was recognized by its ports alone, contradicting outputs are an error of every run instead of a warning.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +14,14 @@ use super::{ModelSpec, Result, Task};
 use crate::runtime::{Error, ErrorKind};
 use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 
-/// Runs of which every row is looked at, by their number.
+/// Number of runs that are examined completely.
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
-/// So many runs are looked at.
+/// Number of runs that are examined.
 const MAX_RUNS: u32 = 200;
-/// What is seen in so many boxes above the threshold is what the model does.
+/// Number of boxes above the threshold that is enough for a conclusion.
 const MAX_CANDIDATES: usize = 500;
 
-/// Of one stage; see the module.
+/// The check of one stage; see the module.
 #[derive(Debug, Default)]
 pub(super) struct OutputCheck {
     is_over: AtomicBool,
@@ -36,12 +34,12 @@ struct State {
     /// By head.
     surveys: Vec<Survey>,
     warning: Option<String>,
-    /// What every run of a model says that is of another family than its ports say.
+    /// The error of every run of a model whose outputs contradict its family.
     refused: Option<Error>,
 }
 
 impl OutputCheck {
-    /// Decodes the outputs for one image by each head of the model, and looks at them if they are among the first. `take` gets the results.
+    /// Decodes the outputs for one image with each head of the model, and examines the first ones. `take` gets the results.
     pub(super) fn decode(
         &self,
         spec: &ModelSpec,
@@ -96,9 +94,9 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// What is wrong with the outputs, if that is known and was not taken before.
+    /// The mismatch, if there is one and it was not taken before.
     pub(super) fn take_warning(&self) -> Option<String> {
-        // Nothing is left once the check is over and the warning was taken; the lock is free then.
+        // After the check is over and the warning was taken, the lock is not needed.
         self.state().warning.take()
     }
 
@@ -107,7 +105,7 @@ impl OutputCheck {
     }
 }
 
-/// Where a key is to be written.
+/// The section of a key.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::Beside(path) => format!("its description `{}`", path.display()),
@@ -115,7 +113,7 @@ fn place(spec: &ModelSpec) -> String {
     }
 }
 
-/// What was seen, what that suggests, and what to do.
+/// The observation, its likely cause, and the fix.
 struct Advice<'a> {
     finding: Finding,
     head: &'a Head,

@@ -1,24 +1,23 @@
-//! How many frames fewer should be on their way where requests wait for a thread to run on.
+//! Adapts the number of in-flight frames when requests wait for a CPU thread.
 //!
-//! A window as large as the requests can use keeps an engine busy that nobody else needs. In front of a cascade on the same cores it only
-//! makes frames older: detections are there long before the classifiers, whose runs go first, come to them. So a frame is left out
-//! while runs wait longer than they take, and comes back when they hardly wait. What a run waits is the time from its jobs' place on a
-//! request to the begin of its first step: a device that holds a run later on is no reason to give it less. Who asks for a number of requests
-//! (`nireq`) gets the frames for them.
+//! A full in-flight queue keeps a lone engine busy. In front of a cascade on the same cores it only increases latency, because classifiers
+//! run first. So the number of frames is reduced while runs wait longer than they take, and raised when they hardly wait. The waiting time
+//! of a run lasts from its assignment to a request to the start of its first step. A device that delays a run later does not count. With a
+//! fixed number of requests (`nireq`) nothing is reduced.
 
 use std::time::Duration;
 
-/// After so many runs it is decided anew.
+/// Number of runs between two decisions.
 const RUNS_OF_A_DECISION: u32 = 16;
-/// To wait so long is not worth a decision.
+/// Shorter waiting times never reduce the number of frames.
 const LONG: Duration = Duration::from_millis(1);
-/// To wait so long is not to wait.
+/// Shorter waiting times count as no waiting.
 const SHORT: Duration = Duration::from_micros(500);
 
-/// See the module.
+/// The adaptation; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Runs since the last decision, and what they waited and took in all.
+    /// Runs since the last decision, with their total waiting time and duration.
     n_runs: u32,
     waited: Duration,
     ran: Duration,
@@ -26,7 +25,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A run waited and took so long; `max_fewer` frames can be done without.
+    /// Adds the waiting time and the duration of a run; at most `max_fewer` frames can be removed.
     pub(super) fn add(&mut self, waited: Duration, ran: Duration, max_fewer: usize) {
         self.n_runs += 1;
         self.waited += waited;
@@ -42,7 +41,7 @@ impl Pace {
         *self = Self { n_fewer: self.n_fewer, ..Self::default() };
     }
 
-    /// So many frames fewer than requests could use.
+    /// Number of frames to remove.
     pub(super) fn n_fewer(&self) -> usize {
         self.n_fewer
     }

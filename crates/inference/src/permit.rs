@@ -1,8 +1,7 @@
-//! Whether the runs for a frame may still begin: a frame that is not worth its runs any more can be taken back while it waits.
+//! Run permits: a frame can be withdrawn while it waits for inference.
 //!
-//! Who runs asks before each run; who owns the frame takes the permit back. Both race on one atomic, so
-//! exactly one of them wins, and each learns who. The owner also learns whether a run succeeded: of a frame whose regions run one by
-//! one, or that had none, the results do not say so.
+//! The stage checks the permit before each run; the owner of the frame withdraws it. Both use one atomic, so exactly one of them wins. The
+//! permit also records whether a run succeeded, which the results do not show for frames without regions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,47 +13,47 @@ const BEGUN: u8 = 1;
 const DISPLACED: u8 = 2;
 const LATE: u8 = 3;
 
-/// See the module. Shared by a frame's owner and its jobs.
+/// A run permit, shared by a frame's owner and its jobs; see the module.
 pub struct Permit {
     state: AtomicU8,
     arrived: Instant,
     begin_by: Option<Instant>,
-    /// Since `arrived`, in nanoseconds; 0 until the first run begins.
+    /// Start of the first run, in nanoseconds since `arrived`; 0 before.
     begun_ns: AtomicU64,
     succeeded: AtomicBool,
 }
 
-/// Why a frame's runs may not begin.
+/// Why a permit was withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// It made room for another frame.
+    /// Replaced by another frame.
     Displaced,
-    /// Its results would come too late.
+    /// Its results would be too late.
     Late,
 }
 
 impl Permit {
-    /// For a frame that came at `arrived`, and whose first run begins by `begin_by` or not at all.
+    /// Makes a permit for a frame that arrived at `arrived`, whose first run must start by `begin_by`.
     pub fn new(arrived: Instant, begin_by: Option<Instant>) -> Arc<Self> {
         Arc::new(Self { state: AtomicU8::new(WAITING), arrived, begin_by, begun_ns: AtomicU64::new(0), succeeded: AtomicBool::new(false) })
     }
 
-    /// For a frame that came now; its runs may begin at any time.
+    /// Makes a permit for a frame that arrives now, without a time limit.
     pub fn now() -> Arc<Self> {
         Self::new(Instant::now(), None)
     }
 
-    /// When the frame came.
+    /// Arrival time of the frame.
     pub fn arrived(&self) -> Instant {
         self.arrived
     }
 
-    /// Whether its runs have to begin by some time.
+    /// Whether there is a time limit.
     pub fn has_deadline(&self) -> bool {
         self.begin_by.is_some()
     }
 
-    /// Asked before each run; false if there is to be none.
+    /// Called before each run; false if the run must not start.
     pub(super) fn begin(&self) -> bool {
         let is_first = self.state.load(Ordering::Acquire) == WAITING;
         let is_late = is_first && self.begin_by.is_some_and(|begin_by| Instant::now() > begin_by);
@@ -69,27 +68,27 @@ impl Permit {
         }
     }
 
-    /// A run has given a result.
+    /// Records that a run succeeded.
     pub fn succeed(&self) {
         self.succeeded.store(true, Ordering::Release);
     }
 
-    /// Whether a run has given a result.
+    /// Whether a run succeeded.
     pub fn has_succeeded(&self) -> bool {
         self.succeeded.load(Ordering::Acquire)
     }
 
-    /// Takes the permit back if no run has begun; false if one has, or if it was taken back before.
+    /// Withdraws the permit if no run has started; false if one has, or if it was withdrawn before.
     pub fn displace(&self) -> bool {
         self.turn(WAITING, DISPLACED)
     }
 
-    /// Takes the permit back, whether or not a run has begun: those that have not will not.
+    /// Withdraws the permit also if a run has started: further runs do not start.
     pub fn give_up(&self) {
         let _whichever = self.turn(WAITING, LATE) || self.turn(BEGUN, LATE);
     }
 
-    /// Whether, and why, it was taken back.
+    /// Why it was withdrawn, if it was.
     pub fn withdrawal(&self) -> Option<Withdrawal> {
         match self.state.load(Ordering::Acquire) {
             DISPLACED => Some(Withdrawal::Displaced),
@@ -98,7 +97,7 @@ impl Permit {
         }
     }
 
-    /// How long the frame waited for its first run; `None` if none has begun.
+    /// Time between arrival and first run; `None` if none has started.
     pub fn waited(&self) -> Option<Duration> {
         Some(self.begun_ns.load(Ordering::Acquire)).filter(|&begun| begun > 0).map(Duration::from_nanos)
     }

@@ -1,23 +1,23 @@
-//! Results of a decoder, in input space and without names, to those of a frame.
+//! Turns the results of a decoder (input coordinates, no names) into those of a frame.
 
 use super::{Head, ModelSpec, Task};
 use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Similarity, Transform};
 use crate::vision::decode::{RawAttribute, Results};
 
-/// Where the results of an input belong.
+/// The place of an input in its frame.
 pub(super) struct Place {
     pub(super) frame_from_input: Transform,
-    /// In place of it, where the input was made along keypoints.
+    /// Used instead, if the input was aligned by keypoints.
     pub(super) alignment: Option<Similarity>,
-    /// The object in whose region they are.
+    /// The object of the region.
     pub(super) parent: Option<ObjectId>,
 }
 
 impl Place {
-    /// From input space to that of the frame.
+    /// From input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // Whole numbers are the centers of pixels there.
+            // In the alignment, integers are centers of pixels.
             Some(alignment) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
@@ -27,8 +27,7 @@ impl Place {
     }
 }
 
-/// Takes the results of a head: of a detector its boxes as new detections with their attributes, and of any model what it says of the
-/// whole image.
+/// Adds the results of a head: boxes of a detector as new detections with their attributes, and attributes of the whole image.
 pub(super) fn add_results(
     spec: &ModelSpec,
     head: &Head,
@@ -65,7 +64,7 @@ pub(super) fn add_results(
         match of.map(|found| detections.get_mut(n_before + found)) {
             None => said.push(classification),
             Some(Some(detection)) => detection.classifications.push(classification),
-            // Of a detection that is not there.
+            // An attribute of a detection that does not exist.
             Some(None) => {}
         }
     }

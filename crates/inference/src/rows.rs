@@ -1,6 +1,6 @@
-//! The rows of one call: each job's picture goes into its row of the input, each job reads its row of the outputs.
+//! Batch items of a call: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
-//! A row that can't be filled or read is an error of its job alone; the call goes on for the others. Knows no queue.
+//! If a batch item cannot be preprocessed or decoded, only its job fails. Knows no queue.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,13 +16,13 @@ use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
-/// What passes between the steps of a run.
+/// Data shared by the steps of a run.
 pub(super) struct Slot {
-    /// Empty while the request is idle, and while they are decoded.
+    /// Empty while the request is idle and during decoding.
     pub(super) rows: Vec<Row>,
-    /// Of one of them; all have the same.
+    /// Input shape, equal for all batch items.
     pub(super) input_shape: Option<Shape>,
-    /// When they came here, and when a thread began with them.
+    /// When the jobs were assigned, and when a thread started with them.
     pub(super) placed: Option<Instant>,
     pub(super) began: Option<Instant>,
 }
@@ -33,18 +33,18 @@ impl Slot {
     }
 }
 
-/// A job that waits or runs.
+/// A waiting or running job.
 pub(super) struct Row {
     pub(super) job: Job,
-    /// Jobs that came together: those of one frame.
+    /// Group of jobs: those of one frame.
     pub(super) group: u64,
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub(super) order: Instant,
     pub(super) submitted: Instant,
-    /// It runs in a call of its own: one with others failed, or a thread waits for it.
+    /// Runs in a separate call: a batched call failed, or a thread waits for it.
     pub(super) alone: bool,
     frame_from_input: Transform,
-    /// Why this row has no result, whatever becomes of the call.
+    /// The error of this batch item.
     pub(super) failed: Option<Error>,
 }
 
@@ -54,7 +54,7 @@ impl Row {
     }
 }
 
-/// Fills the input from the jobs in the slot.
+/// Preprocesses the input from the jobs in the slot.
 pub(super) struct JobRows {
     slot: Arc<Mutex<Slot>>,
     queue: Weak<Queue>,
@@ -96,7 +96,7 @@ impl FillInput for JobRows {
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = calm("filling the input", || match alignment {
-                // What is said of such a picture is never a place in it.
+                // Results of aligned images are mapped by the alignment.
                 Some(alignment) => {
                     preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
                     Ok(Transform::IDENTITY)
@@ -110,7 +110,7 @@ impl FillInput for JobRows {
                     n_filled += 1;
                 }
                 Err(error) if n_rows == 1 => return Err(error),
-                // What is in the row from an earlier call is computed once more, and looked at by nobody.
+                // The batch item keeps values of an earlier call. Its outputs are ignored.
                 Err(error) => self.slot.lock().unwrap().rows[row_idx].failed = Some(error),
             }
         }
@@ -118,7 +118,7 @@ impl FillInput for JobRows {
     }
 }
 
-/// The step behind the device's: each job reads its row of the outputs.
+/// The decode step: each job decodes its batch item.
 pub(super) fn decode_rows(slot: &Mutex<Slot>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let mut rows = std::mem::take(&mut slot.lock().unwrap().rows);
     let decoded = decode_each(&mut rows, context, scratch);
@@ -128,7 +128,7 @@ pub(super) fn decode_rows(slot: &Mutex<Slot>, context: &RunContext<'_>, scratch:
 
 fn decode_each(rows: &mut [Row], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let n_rows = rows.len();
-    // The shape that an output has in each row, and the values of all.
+    // The shape of an output per batch item, and all values.
     let mut values = Vec::with_capacity(context.n_outputs());
     for output_idx in 0..context.n_outputs() {
         let (mut shape, data) = values_of(context, output_idx)?;
@@ -152,7 +152,7 @@ fn decode_each(rows: &mut [Row], context: &RunContext<'_>, scratch: &mut Results
         let (job, frame_from_input) = (&mut row.job, row.frame_from_input);
         match calm("reading the outputs", || job.decode(&outputs, &frame_from_input, scratch)) {
             Ok(()) => {}
-            // Of a run by itself it is the run's.
+            // An unbatched run has the shape of the run.
             Err(error) if n_rows == 1 => return Err(error),
             Err(error) => row.failed = Some(error),
         }
@@ -160,7 +160,7 @@ fn decode_each(rows: &mut [Row], context: &RunContext<'_>, scratch: &mut Results
     Ok(())
 }
 
-/// The values of an output as the decoders take them; what the model writes in another type is cast.
+/// The values of an output as `f32`; other types are cast.
 fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shape, Cow<'a, [f32]>)> {
     macro_rules! cast {
         ($type:ty) => {{
@@ -176,7 +176,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // Anything else that is not 32 bits is refused there.
+        // Other types are refused there.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))
@@ -184,7 +184,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
     })
 }
 
-/// The same but for its first axis, which it has.
+/// Whether shapes are equal except for the first axis.
 fn with_rows(shape: &Shape, n_rows: usize) -> Shape {
     let mut extents = [0; MAX_RANK];
     extents[..shape.len()].copy_from_slice(shape);
@@ -192,7 +192,7 @@ fn with_rows(shape: &Shape, n_rows: usize) -> Shape {
     Shape::new(&extents[..shape.len()])
 }
 
-/// A panic over one row is an error of that row.
+/// Turns a panic into an error of the batch item.
 fn calm<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::of_panic(what, &*panic)))
 }

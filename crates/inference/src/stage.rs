@@ -1,4 +1,4 @@
-//! An inference stage: a model put to work. Frames and regions in, results in the space of their frame out.
+//! An inference stage: a model with preprocessing and decoding. Frames and regions in, results in frame coordinates out.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,12 @@ use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::Region;
 
-/// A model put to work: a detector or a classifier. Runs several frames and regions at once; the results of each frame go to the
-/// closure that was given with it.
+/// A detector or a classifier. Runs several frames and regions at once, and passes the results of each frame to its closure.
 ///
-/// A region is a frame of its own, zero-copy. The regions of a frame run in one call where the model and its device gain by that, else one
-/// by one, as many at once as there are requests.
+/// A region is a zero-copy view of its frame. The regions of a frame run as one batch if the model and its device gain by it; otherwise one
+/// by one, on all requests.
 ///
-/// Dropping it drops the frames that it has not run; the last of the stages that share a model frees it.
+/// Dropping a stage discards its frames that have not run. The last stage of a model frees it.
 pub struct Stage {
     client: Arc<Client>,
     instance: Arc<Instance>,
@@ -28,23 +27,23 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A detector, of whole frames or of regions. Loads and compiles the model, or joins the stages that share it.
+    /// Makes a detector of frames or regions. Loads and compiles the model, or shares it with other stages.
     ///
     /// # Errors
-    /// If a file is missing or wrong, or the model is not a detector.
+    /// If a file is missing or invalid, or the model is not a detector.
     pub fn detector(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::Detector)
     }
 
-    /// As [`Stage::detector`], a classifier of regions. Its runs go before those of other stages.
+    /// Makes a classifier of regions, as [`Stage::detector`]. Its runs have priority over those of detectors.
     ///
     /// # Errors
-    /// If a file is missing or wrong, or the model is not a classifier.
+    /// If a file is missing or invalid, or the model is not a classifier.
     pub fn classifier(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::Classifier)
     }
 
-    /// As [`Stage::classifier`], for whole frames: its runs do not go before those of detectors.
+    /// Makes a classifier of whole frames, as [`Stage::classifier`]. Its runs have no priority.
     ///
     /// # Errors
     /// As there.
@@ -72,8 +71,8 @@ impl Stage {
         Ok(Self { client, instance, n_unaligned: AtomicU64::new(0) })
     }
 
-    /// Runs on `frame` as soon as a request is idle, if the permit is still there then; never blocks. `done` gets the results once, on
-    /// a worker thread, after the stage released the frame's memory; it must not block.
+    /// Runs `frame` as soon as a request is idle, unless the permit is withdrawn before; never blocks. `done` gets the results once, on a
+    /// worker thread, after the stage released the frame's memory. It must not block.
     pub fn submit(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: impl FnOnce(StageResults) + Send + 'static) {
         self.submit_whole(frame, frame_number, permit, false, done);
     }
@@ -90,11 +89,11 @@ impl Stage {
         self.instance.queue.submit([Job::new(Picture::whole(frame), runs)], alone);
     }
 
-    /// As [`Stage::submit`], on regions of `frame`: `done` gets the results of all of them when the last one is done; at once if there is
-    /// none. Regions that find no permit when a request is idle fail.
+    /// As [`Stage::submit`], for regions of `frame`. `done` gets the results of all regions when the last one is complete; immediately if
+    /// there is none. Regions whose permit is withdrawn fail.
     ///
-    /// Which part of the frame becomes the picture of a region is [`ModelSpec::cut`]'s; it ends at the frame's edges. A region without a
-    /// pixel in the frame fails.
+    /// [`ModelSpec::cut`] says which part of the frame belongs to a region; it is clipped to the frame. A region without a pixel in the
+    /// frame fails.
     pub fn submit_regions(
         &self,
         frame: Frame,
@@ -111,7 +110,7 @@ impl Stage {
                 Err(error) => results.fail(error, true),
             }
         }
-        // Only the regions hold the memory from here on.
+        // From here on only the regions hold the memory.
         drop(frame);
         if pictures.is_empty() {
             return done(results);
@@ -120,7 +119,7 @@ impl Stage {
         self.instance.queue.submit(pictures.into_iter().map(|picture| Job::new(picture, runs.clone())), false);
     }
 
-    /// The picture of a region: the part of the frame that is cut out, or the frame and the way to the keypoints in it.
+    /// The image of a region: a view of the frame, or the frame with the alignment to its keypoints.
     fn picture(&self, frame: &Frame, place: usize, region: &Region) -> Result<Picture> {
         let (cut, size, id) = (&self.spec().cut, frame.size(), Some((place, region.id)));
         if let Some(alignment) = cut.alignment(&region.keypoints, self.spec().input_size) {
@@ -135,10 +134,10 @@ impl Stage {
         Ok(Picture { frame: frame.region(rect)?, corner, alignment: None, region: id })
     }
 
-    /// As [`Stage::submit`], and waits for the results. It runs by itself, whatever the batch size.
+    /// Runs `frame` and blocks until the results are complete. It is not batched with other frames.
     ///
     /// # Errors
-    /// Those of the run.
+    /// The error of the run.
     pub fn run(&self, frame: &Frame) -> Result<StageResults> {
         self.run_with(frame, Permit::now())
     }
@@ -146,14 +145,14 @@ impl Stage {
     fn run_with(&self, frame: &Frame, permit: Arc<Permit>) -> Result<StageResults> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |results: StageResults| {
-            // The receiver waits below until the results, or the closure's end.
+            // The receiver waits below until the results arrive or the closure is dropped.
             let _delivered = sender.send(results.into_result());
         };
         self.submit_whole(frame.clone(), 0, permit, true, done);
         receiver.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// As [`Stage::run`]: the detections, best first.
+    /// As [`Stage::run`]: the detections, by descending confidence.
     ///
     /// # Errors
     /// As there.
@@ -161,7 +160,7 @@ impl Stage {
         Ok(self.run(frame)?.detections)
     }
 
-    /// As [`Stage::run`]: a classification for each head of the model that is not below its threshold.
+    /// As [`Stage::run`]: one classification for each head of the model whose confidence reaches its threshold.
     ///
     /// # Errors
     /// As there.
@@ -169,11 +168,11 @@ impl Stage {
         Ok(self.run(frame)?.classifications)
     }
 
-    /// How long a run takes, without what it waits for others: that of the second of two on a black frame, for the first pays for what
-    /// engines make lazily. Measured once for all who share the model.
+    /// The duration of a run, without waiting for others: the second of two runs on a black frame, because engines initialize lazily in the
+    /// first. Measured once for all stages of the model.
     ///
     /// # Errors
-    /// Those of a run; the next call tries again.
+    /// The error of a run. The next call tries again.
     pub fn warm_up(&self) -> Result<Duration> {
         let mut warmed_up = self.instance.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(took) = *warmed_up {
@@ -190,10 +189,10 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// As [`Stage::warm_up`]; `None` where that failed and the model is not to blame: it has run before, or a flush came between.
+    /// As [`Stage::warm_up`]; `None` if it failed for a reason other than the model: the model has run before, or a flush intervened.
     ///
     /// # Errors
-    /// As there, of a model that has never run.
+    /// As [`Stage::warm_up`], for a model that has never run.
     pub fn try_warm_up(&self) -> Result<Option<Duration>> {
         match self.warm_up() {
             Ok(run_time) => Ok(Some(run_time)),
@@ -202,52 +201,52 @@ impl Stage {
         }
     }
 
-    /// Whether a run, of any stage that shares the model, has given a result.
+    /// Whether a run of any stage of the model has succeeded.
     pub fn has_run(&self) -> bool {
         self.instance.queue.has_run.load(Ordering::Acquire)
     }
 
-    /// Drops the frames and regions whose run has not begun: they fail.
+    /// Discards the frames and regions whose run has not started: they fail.
     pub fn drop_pending(&self) {
         self.instance.queue.drop_those(|job| job.is_of(&self.client));
     }
 
-    /// Drops the frames and regions whose permit was taken back before their run began: they fail.
+    /// Discards the frames and regions whose permit was withdrawn before their run started: they fail.
     pub fn drop_withdrawn(&self) {
         self.instance.queue.drop_those(|job| job.is_of(&self.client) && job.runs.permit.withdrawal().is_some());
     }
 
-    /// Which frame is next.
+    /// The order of frames.
     pub fn scheduling(&self) -> Scheduling {
         self.client.scheduling
     }
 
-    /// How many runs are possible at once, of all stages that share the model.
+    /// Number of requests, shared by all stages of the model.
     pub fn n_requests(&self) -> usize {
         self.instance.queue.n_requests
     }
 
-    /// How many frames, with one region each, have to wait so that all requests are busy with calls as large as was asked for.
+    /// Number of frames, with one region each, that keep all requests busy with full batches.
     pub fn n_frames_at_once(&self) -> usize {
         self.n_requests() * if self.instance.queue.rows.timeout.is_some() { self.instance.queue.rows.max } else { 1 }
     }
 
-    /// Whether a call waits for several frames, of any stream.
+    /// Whether batches may contain several frames, of any stream.
     pub fn gathers_frames(&self) -> bool {
         self.instance.queue.rows.max > 1 && self.instance.queue.rows.timeout.is_some()
     }
 
-    /// How many frames fewer would do now, because those that run wait for threads that others need too.
+    /// Number of in-flight frames that could be removed now, because requests wait for threads.
     pub fn n_frames_fewer(&self) -> usize {
         self.instance.queue.n_frames_fewer()
     }
 
-    /// What the first outputs of the model say against its description, once: for people. See the module `output_check`.
+    /// A contradiction between the first outputs and the description, reported once, as a message. See the module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }
 
-    /// How many regions did not have the keypoints that the description aligns by: the pictures of their boxes were taken.
+    /// Number of regions without the keypoints that the description aligns by. Their boxes were used instead.
     pub fn n_unaligned(&self) -> u64 {
         self.n_unaligned.load(Ordering::Relaxed)
     }
@@ -257,12 +256,12 @@ impl Stage {
         &self.instance.model
     }
 
-    /// What is known of the model.
+    /// The description of the model, checked against its ports.
     pub fn spec(&self) -> &ModelSpec {
         &self.client.spec
     }
 
-    /// Runs and times so far.
+    /// Counters and times of its runs.
     pub fn stats(&self) -> StageStats {
         self.client.stats()
     }
@@ -270,7 +269,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Before the instance is released.
+        // Must happen before the instance is released.
         self.instance.queue.leave(&self.client);
     }
 }
@@ -281,7 +280,7 @@ impl fmt::Debug for Stage {
     }
 }
 
-// Shared by elements of several threads.
+// Elements of several threads share it.
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Stage>();

@@ -1,17 +1,17 @@
-//! Thresholds of single classes, as text: `person=0.6,car=0.4`. Owns what may stand there, and what is said of what may not.
+//! Thresholds of single classes, as text: `person=0.6,car=0.4`. Parses them and reports errors.
 
 use super::labels::Labels;
 use crate::runtime::{Error, ErrorKind, Result};
 
-/// As many labels are named in an error.
+/// Maximum number of labels in an error message.
 const N_NAMED: usize = 12;
 
-/// The threshold of each class, by its index; those beyond the end have `other`, as do those that the text does not name.
+/// The threshold of each class, by index. Classes that the text does not name, and those beyond the end, have `other`.
 ///
-/// A class goes by its label, or by its number if the model has no labels; it tells so many classes apart, 0 if that is not known.
+/// Classes are named by label, or by number if the model has no labels. `n_classes` is 0 if it is unknown.
 ///
 /// # Errors
-/// `Config`; the message says what was expected and what stands there.
+/// `Config`; the message says what was expected and what was found.
 pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) -> Result<Vec<f32>> {
     let mut thresholds: Vec<Option<f32>> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -38,7 +38,7 @@ pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) 
 
 fn class_of(label: &str, labels: &Labels, n_classes: u32) -> Result<usize> {
     if labels.is_empty() {
-        // Where the model does not say, as many as a `u16` tells apart: no model has more.
+        // If the number of classes is unknown, the range of `u16`: no model has more.
         let class_id = label.parse::<u16>().ok().filter(|&class_id| n_classes == 0 || u32::from(class_id) < n_classes);
         let known = if n_classes > 0 { format!(" below {n_classes}") } else { String::new() };
         return class_id.map(usize::from).ok_or_else(|| {
