@@ -1,18 +1,18 @@
-//! Which part of a frame is the picture of a detection: its box, with a margin, as a square, or along its keypoints. Pure geometry. Knows
-//! no pixels and no requests.
+//! The region of a frame that a classifier gets for a detection: the box with a margin, as a square, or aligned by keypoints. Geometry
+//! only.
 
 use std::fmt;
 
 use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size};
 
-/// What a classifier is asked about.
+/// A region to classify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Region {
-    /// Goes with the answer.
+    /// Identifies the region in the results.
     pub id: ObjectId,
-    /// The object's box, in pixels of the frame.
+    /// The box in pixels of the frame.
     pub rect: Rect,
-    /// Its keypoints, likewise; may be empty.
+    /// The keypoints in pixels of the frame; may be empty.
     pub keypoints: Vec<Point>,
 }
 
@@ -22,19 +22,19 @@ impl From<(ObjectId, PixelRect)> for Region {
     }
 }
 
-/// How the picture of a detection is cut out of its frame. The default is the box.
+/// How a region is derived from a detection. The default is its box.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cut {
-    /// This part of the box's width is added on its left and on its right, and of its height above and below; of a square that of the
-    /// square's. At least 0.
+    /// Margin: this fraction of the width is added on the left and right, and of the height above and below. Applied after `square`. At
+    /// least 0.
     pub margin: f32,
-    /// The shorter side grows about the center until both are equal, before the margin is added.
+    /// Whether the shorter side grows around the center until the box is a square.
     pub square: bool,
-    /// Where a detection's keypoints are brought, in their order, in parts of the input's width and height. Empty: they do not matter.
+    /// Target positions of the keypoints, in fractions of the input's width and height. Empty: no alignment.
     pub align: Vec<Point>,
 }
 
-/// With the keys of a description.
+/// Prints the keys of a description.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { margin, square, align } = self;
@@ -44,13 +44,13 @@ impl fmt::Display for Cut {
 }
 
 impl Cut {
-    /// What is asked about a detection; its keypoints go along where they matter.
+    /// The region of a detection, with its keypoints if alignment needs them.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
         Region { id: detection.id, rect: detection.rect, keypoints }
     }
 
-    /// The pixels of the picture: edges rounded half up, then cut at the frame's. `None` if none of them is in the frame.
+    /// The region in pixels: edges are rounded half up and clipped to the frame. `None` if it is outside the frame.
     pub fn rect(&self, rect: Rect, frame: Size) -> Option<PixelRect> {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
@@ -63,13 +63,13 @@ impl Cut {
         let grown = |extent: f64| extent * (1.0 + 2.0 * f64::from(self.margin));
         let (width, height) = (grown(width), grown(height));
         let (x, y) = (center_x - width / 2.0, center_y - height / 2.0);
-        // A box that is not proper stays so.
+        // An invalid box stays invalid.
         let grown = Rect::from_corners(x as f32, y as f32, (x + width) as f32, (y + height) as f32);
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
-    /// The way from the pixels of an input to those of the frame that brings the keypoints to their places; whole numbers are centers of
-    /// pixels in both. `None` if there is nothing to align by, or the keypoints are not as many, or tell no direction.
+    /// The transform from input to frame pixels that maps the keypoints to their targets; integers are centers of pixels in both. `None`
+    /// without alignment, if the number of keypoints differs, or if they all coincide.
     pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {
         if self.align.is_empty() {
             return None;

@@ -1,24 +1,23 @@
-//! Where a picture lands in the input: stretched, fitted with padding, or fitted and cropped, and turned; and the transform that undoes it.
-//! Pure geometry. Knows no pixels and no tensors.
+//! The placement of an image in the input (stretched, letterboxed or cropped, and rotated), and its inverse transform. Geometry only.
 
 use std::ops::Range;
 
 use super::preprocess::{Anchor, Resize, Rotation};
 use crate::frame::{Size, Transform};
 
-/// How a picture is scaled and where its scaled self lies in the input.
+/// Scale and position of an image in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Placement {
-    /// The size to which the whole picture is scaled; may be larger than the input (crop).
+    /// Size of the scaled image; may exceed the input (crop).
     pub(super) scaled: Size,
-    /// Where the top-left corner of the scaled picture lies, in input pixels; negative where it is cropped.
+    /// Top left corner of the scaled image in input pixels; negative if cropped.
     pub(super) offset: (i64, i64),
-    /// Input pixels to pixels of the picture.
+    /// Transform from input pixels to image pixels.
     pub(super) frame_from_input: Transform,
 }
 
 impl Placement {
-    /// The placement of a picture in an input; both at least 1x1.
+    /// Computes the placement of an image in an input; both at least 1x1.
     pub(super) fn new(resize: Resize, picture: Size, input: Size) -> Self {
         let (width, height) = (f64::from(picture.width), f64::from(picture.height));
         let ratio_x = f64::from(input.width) / width;
@@ -35,7 +34,7 @@ impl Placement {
             },
             Resize::Letterbox { anchor } => {
                 let ratio = ratio_x.min(ratio_y);
-                // The two conventions differ in rounding too: truncation at the corner, nearest even in the center.
+                // The conventions also differ in rounding: truncation for top left, ties to even for the center.
                 let extent = |extent: f64, limit: u32| {
                     match anchor {
                         Anchor::TopLeft => (extent * ratio) as u32,
@@ -60,8 +59,8 @@ impl Placement {
         }
     }
 
-    /// The placement of a picture that is turned first. What it says of scaled sizes and offsets is of the picture as it was, in the input
-    /// turned back with it, of the size `rotation.turned(input)`; the transform is that of the input as it is.
+    /// Computes the placement of an image that is rotated first. Scaled size and offset refer to the unrotated image in an input of the
+    /// size `rotation.turned(input)`; the transform refers to the actual input.
     pub(super) fn of_turned(resize: Resize, rotation: Rotation, picture: Size, input: Size) -> Self {
         let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(picture), input);
         let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
@@ -78,7 +77,7 @@ impl Placement {
         Self { scaled: rotation.turned(scaled), offset, frame_from_input }
     }
 
-    /// The columns and rows of the input that show the picture; the others are border.
+    /// Columns and rows of the input that show the image; the others are border.
     pub(super) fn visible(&self, input: Size) -> (Range<usize>, Range<usize>) {
         let range = |offset: i64, scaled: u32, input: u32| {
             let (begin, end) = (offset.max(0), (offset + i64::from(scaled)).min(i64::from(input)));

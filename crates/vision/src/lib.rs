@@ -1,21 +1,19 @@
-//! Pixels to input tensor, output tensor to detections. Pure functions.
+//! Preprocessing and postprocessing: pixels to input tensors, output tensors to detections. Pure functions.
 //!
-//! Two directions, connected by one value. [`Preprocess::fill`] leads from *frame* space (pixels of the frame or region that
-//! is given) to *input* space (pixels of the model's input) and returns `frame_from_input`; a [`decode::Decoder`] leads from
-//! the model's outputs to results in input space, which that transform brings back:
+//! [`Preprocess::fill`] maps *frame* space (pixels of a frame or region) to *input* space (pixels of the model's input) and returns the
+//! transform `frame_from_input`. A [`decode::Decoder`] turns the model's outputs into results in input space, which that transform maps
+//! back to the frame:
 //!
 //! ```text
 //! Frame --Preprocess::fill--> input tensor      (model)      outputs --Decoder::decode--> results in input space
 //!                 \------------- frame_from_input ---------------------------> results in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`; instead of most of these
-//! for bytes that are colors as they are `pairs`, for bytes of luma and color differences `yuv`; for pictures that are made smaller without
-//! moire `antialias` and `filtered`, for pictures that are brought into a pose `warp`; then `store`, `bands` around them, and `simd` and
-//! `aligned` under them; [`decode`], [`nms`].
+//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`. Faster variants:
+//! `pairs` for packed RGB bytes, `yuv` for luma and chroma bytes. Other filters: `antialias` and `filtered` for antialiased downscaling,
+//! `warp` for alignment by keypoints. Then `store`, `bands`, `simd` and `aligned`; [`decode`], [`nms`].
 //!
-//! Knows tensors and frames. Knows no requests, no models, no files, no clocks, no GStreamer, and no threads but
-//! those that share a large picture.
+//! Knows tensors and frames. Knows no requests, models, files, clocks or GStreamer, and no threads except those that share a large frame.
 
 #![deny(unsafe_code)]
 

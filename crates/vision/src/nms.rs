@@ -1,22 +1,21 @@
-//! Non-maximum suppression: of boxes that cover the same object, the best. Pure, deterministic, in place, without allocation.
-//! Knows no models.
+//! Non-maximum suppression: greedy, and Soft-NMS. Deterministic, in place, without allocation.
 
 use std::cmp::Ordering;
 
 use super::decode::RawDetection;
 
-/// How boxes suppress each other.
+/// Options of non-maximum suppression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NmsOptions {
-    /// What becomes of a box that overlaps a better one. Default: it is dropped.
+    /// Method. Default: hard suppression.
     pub method: NmsMethod,
-    /// Boxes overlap if their intersection over union is larger than this; 1 keeps all.
+    /// Boxes overlap if their intersection over union exceeds this; 1 keeps all boxes.
     pub iou: f32,
-    /// Whether boxes of different classes leave each other alone. Default: true.
+    /// Whether boxes are suppressed by boxes of the same class only. Default: true.
     pub class_aware: bool,
-    /// The most boxes kept. Default: 300.
+    /// Maximum number of boxes. Default: 300.
     pub max_boxes: usize,
-    /// Of the soft methods: boxes whose score falls to this or below are dropped. Default: 0.
+    /// Soft methods drop boxes whose score falls to this value or below. Default: 0.
     pub score_min: f32,
 }
 
@@ -26,31 +25,31 @@ impl Default for NmsOptions {
     }
 }
 
-/// What becomes of a box that overlaps a better one.
+/// What happens to a box that overlaps a better one.
 ///
 /// The soft methods are those of Bodla et al., "Soft-NMS: improving object detection with one line of code", 2017.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum NmsMethod {
-    /// It is dropped.
+    /// The box is dropped.
     #[default]
     Hard,
-    /// Its score is multiplied by `1 - iou`, if that exceeds the threshold.
+    /// Its score is multiplied by `1 - iou`, if `iou` exceeds the threshold.
     Linear,
-    /// Its score is multiplied by `exp(-iou * iou / sigma)`, however little it overlaps; published with a `sigma` of 0.5.
+    /// Its score is multiplied by `exp(-iou * iou / sigma)` for any overlap; published with `sigma` = 0.5.
     Gaussian {
-        /// Larger than 0; the larger, the milder.
+        /// Greater than 0; larger values suppress less.
         sigma: f32,
     },
 }
 
-/// So many of the best candidates are brought into order at first, and twice as many each time they do not suffice.
+/// Number of the best candidates that are sorted first; doubled each time they are not enough.
 const N_SORTED_AT_ONCE: usize = 512;
 
-/// Moves the boxes that survive to the front, in the order of [`better_first`], and returns how many they are. What lies behind
-/// them is left in no useful state.
+/// Moves the remaining boxes to the front, in the order of [`better_first`], and returns their number. The rest of the slice is
+/// unspecified.
 ///
-/// Boxes that are not finite, have no area, or whose score is not a number are dropped first. The time is that of the number
-/// kept times the number given, and with [`NmsMethod::Hard`] usually far less.
+/// Boxes that are not finite, have no area, or whose score is NaN are dropped first. The time is at most proportional to kept boxes times
+/// given boxes; with [`NmsMethod::Hard`] it is usually far less.
 pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let n_proper = retain(boxes, is_proper);
     let boxes = &mut boxes[..n_proper];
@@ -61,15 +60,15 @@ pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     }
 }
 
-/// Moves the best boxes to the front, in the order of [`better_first`], and returns how many they are, at most `max_boxes`: for
-/// models that suppress by themselves. Drops the same boxes first as [`suppress`].
+/// Moves at most `max_boxes` best boxes to the front, in the order of [`better_first`], and returns their number. For models that include
+/// suppression. Drops invalid boxes as [`suppress`].
 pub fn take_best(boxes: &mut [RawDetection], max_boxes: usize) -> usize {
     let n_proper = retain(boxes, is_proper);
     boxes[..n_proper].sort_unstable_by(better_first);
     n_proper.min(max_boxes)
 }
 
-/// The order of results: score descending, then by row and by class, so that it never depends on the order of candidates.
+/// The order of results: descending score, then row and class, so that it does not depend on the order of candidates.
 pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
     other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
 }

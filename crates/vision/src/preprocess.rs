@@ -1,6 +1,6 @@
-//! Fills a model's input with a picture: crop, color conversion, resize, normalization, layout and element type in one pass
-//! over the pixels. Owns the definition of that pass; the other files are its steps, in the order that `mod.rs` names.
-//! Makes no copy of the picture or of the crop, allocates nothing once its scratch has grown, knows no models.
+//! Preprocesses an image into a model's input: crop, color conversion, resize, normalization, layout and element type in one pass over the
+//! pixels. This file defines the result; the other files are its steps, in the order of `lib.rs`. Neither the image nor the crop is copied.
+//! Nothing is allocated once the scratch buffers have grown.
 
 use std::fmt;
 
@@ -13,46 +13,44 @@ use super::warp::WarpedLine;
 use crate::frame::{Frame, Similarity, Size, Transform};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Tensor};
 
-/// How pictures become the input of a model.
+/// Options of preprocessing.
 ///
-/// The pass is defined exactly. Each source pixel becomes red, green and blue in 0..=255: a subsampled format takes the chroma
-/// sample that the pixel shares, matrix and range are the frame's, the result is clamped and not rounded; a gray picture has
-/// three equal colors. An input pixel is the bilinear mix at `(x + 0.5) * s - 0.5`, where `s` is the picture's extent over its
-/// scaled extent; beyond the edges of the picture (of the region, if it is one) its edge is replicated. The value
-/// written is `(pixel - mean) / scale`.
+/// The result is defined exactly. Each source pixel is converted to RGB in 0..=255: subsampled formats use the chroma sample that covers
+/// the pixel; matrix and range are those of the frame; the result is clamped and not rounded; gray has three equal components. An input
+/// pixel is the bilinear interpolation at `(x + 0.5) * s - 0.5`, where `s` is the extent of the image divided by its scaled extent. The
+/// edges of the image (or region) are replicated. The written value is `(pixel - mean) / scale`.
 ///
-/// Where a picture of red, green and blue in 8 bits fills an input of three channels, and nothing is rounded, the weights of its columns are
-/// whole steps of 1/16384, which makes a difference of 1/128 of a pixel value at most. Where a picture of luma and color differences in 8 bits is
-/// filled, and nothing is rounded, the factors of the conversion are such steps: a color is off by less than 0.01, where white is 255.
+/// With [`Rounding::Exact`], two formats are approximated. For 8-bit RGB and an input of three channels, column weights are multiples of
+/// 1/16384: the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, conversion factors are multiples of 1/16384: the error
+/// is below 0.01 of 255.
 ///
-/// With [`Preprocess::antialias`] an input pixel is, along each axis, the mean of the source pixels around its center
-/// `c = (x + 0.5) * s`, the pixel `i` weighing `max(0, 1 - |i + 0.5 - c| / max(s, 1))`; pixels beyond the edges weigh nothing, and those
-/// that are left weigh 1 together. Where a picture grows that is the bilinear mix. Pillow's `BILINEAR` and torchvision's
-/// `antialias=True` do the same.
+/// With [`Preprocess::antialias`], an input pixel is, along each axis, the weighted mean of the source pixels around its center `c = (x +
+/// 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Pixels beyond the edges have no weight, and the weights are
+/// normalized to 1. When upscaling, this is bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` do the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
-    /// Which color each channel of the input is. Default: [`ChannelOrder::Rgb`].
+    /// Colors of the input's channels. Default: [`ChannelOrder::Rgb`].
     pub color: ChannelOrder,
-    /// Where the channel axis of the input is. Default: [`InputLayout::Nchw`].
+    /// Order of the input's axes. Default: [`InputLayout::Nchw`].
     pub layout: InputLayout,
-    /// By how much the picture is turned before it is fitted in. Default: not at all.
+    /// Rotation before resizing. Default: none.
     pub rotation: Rotation,
-    /// How a picture of another shape fits. Default: [`Resize::Stretch`].
+    /// How the image is resized to the input. Default: [`Resize::Stretch`].
     pub resize: Resize,
     /// The pixel value of letterbox borders, 0..=255, before normalization. Default: 114.
     pub pad: f32,
-    /// Subtracted from the pixel values (0..=255), per channel of the input in its order; gray takes the first. Default: 0.
+    /// Subtracted from pixel values (0..=255), for each channel in the input's order; gray uses the first. Default: 0.
     pub mean: [f32; 3],
-    /// Divides what is left, likewise. Default: 1.
+    /// Divides the difference, likewise. Default: 1.
     pub scale: [f32; 3],
-    /// Whether values in between are rounded. Default: [`Rounding::Exact`].
+    /// Rounding of intermediate values. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
-    /// Whether all pixels of a picture that is made smaller count, instead of the two nearest along each axis. For models that were
-    /// trained on pictures made so. Default: false.
+    /// Whether downscaling uses all pixels instead of the two nearest along each axis. For models that were trained on such images.
+    /// Default: false.
     pub antialias: bool,
 }
 
-/// The colors of an input's channels.
+/// Colors of an input's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ChannelOrder {
     #[default]
@@ -80,63 +78,62 @@ pub enum InputLayout {
     Nhwc,
 }
 
-/// How a picture fits into an input of another shape.
+/// How an image is resized to an input of another aspect ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resize {
-    /// Both axes scaled on their own.
+    /// Scales both axes independently.
     #[default]
     Stretch,
-    /// Scaled by `r = min(W / w, H / h)`, the rest filled with [`Preprocess::pad`].
+    /// Scales by `r = min(W / w, H / h)`, and fills the borders with [`Preprocess::pad`].
     Letterbox { anchor: Anchor },
-    /// Scaled by `r = max(W / w, H / h)`, what stands out cut off equally on both sides.
+    /// Scales by `r = max(W / w, H / h)`, and crops equally on both sides.
     Crop,
 }
 
-/// Where a letterboxed picture lies.
+/// Position of a letterboxed image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Anchor {
-    /// At the top-left corner; its size is truncated to whole pixels (as YOLOX does).
+    /// Top left; the size is truncated to whole pixels, as in YOLOX.
     TopLeft,
-    /// In the center, rather left and up; its size is rounded, ties to even (as Ultralytics models do).
+    /// Center, with odd borders smaller at the left and top; the size is rounded, ties to even, as in Ultralytics models.
     #[default]
     Center,
 }
 
-/// By how much a picture is turned.
+/// Rotation of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rotation {
     #[default]
     None,
-    /// By 90 degrees: what was on the left is at the top.
+    /// By 90 degrees clockwise: the left edge becomes the top edge.
     Clockwise,
     /// By 180 degrees.
     Half,
-    /// By 270 degrees clockwise: what was on the right is at the top.
+    /// By 270 degrees clockwise: the right edge becomes the top edge.
     Counterclockwise,
 }
 
 impl Rotation {
-    /// Whether width and height change places.
+    /// Whether width and height are swapped.
     pub const fn swaps_axes(self) -> bool {
         matches!(self, Self::Clockwise | Self::Counterclockwise)
     }
 
-    /// The size of a picture of this size after the turn.
+    /// The size after rotation.
     pub const fn turned(self, size: Size) -> Size {
         if self.swaps_axes() { Size::new(size.height, size.width) } else { size }
     }
 }
 
-/// Rounding between the steps of the pass.
+/// Rounding between the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounding {
     /// None.
     #[default]
     Exact,
-    /// What a chain of 8-bit pictures gives: whole numbers, half up, after the conversion to red, green and blue and after that
-    /// to gray; and a resize in whole numbers, bit for bit that of OpenCV's `INTER_LINEAR`, or with [`Preprocess::antialias`] that
-    /// of Pillow's `BILINEAR` (up to version 12) on 8-bit pictures. For models whose answers are
-    /// compared with a program that prepares pictures so; it is a little darker than the exact mix.
+    /// Like a chain of 8-bit images: integers, rounded half up, after the conversion to RGB and to gray. Resizing is bit-exact with
+    /// OpenCV's `INTER_LINEAR`, or with [`Preprocess::antialias`] with Pillow's `BILINEAR` (up to version 12) on 8-bit images. For
+    /// comparisons with programs that preprocess this way. Slightly darker than the exact result.
     U8,
 }
 
@@ -156,7 +153,7 @@ impl Default for Preprocess {
     }
 }
 
-/// With the keys and values of a description; what is as most models have it is left out.
+/// Prints the keys and values of a description, without those at their default.
 impl fmt::Display for Preprocess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { color, layout, rotation, resize, pad, mean, scale, rounding, antialias } = self;
@@ -235,7 +232,7 @@ impl Preprocess {
         Ok(Size::new(width, height))
     }
 
-    /// Whether pictures can be filled into an input of this element type: f32, f16, bf16, u8 or i8.
+    /// Checks that an input has a supported element type: f32, f16, bf16, u8 or i8.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] if not.
@@ -243,27 +240,27 @@ impl Preprocess {
         InputElement::new(element).map(drop)
     }
 
-    /// Fills row `row` of `input` with `frame` and returns `frame_from_input`: input pixels to pixels of the frame (or
-    /// region) given, both measured from the top-left corner.
+    /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`: input pixels to pixels of the frame (or region), both
+    /// measured from the top left corner.
     ///
-    /// `input` has the shape that [`Preprocess::input_size`] describes, any batch size and any strides. Floating-point types
-    /// take the values as they are; `u8` and `i8` round half up and saturate. Other rows are not touched.
+    /// `input` has the shape that [`Preprocess::input_size`] describes, any batch size and any strides. Floating-point types are written as
+    /// computed; `u8` and `i8` are rounded half up and saturated. Other batch items are not changed.
     ///
     /// # Errors
-    /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such row;
-    /// [`ErrorKind::Busy`] while somebody writes to the frame.
+    /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such batch item;
+    /// [`ErrorKind::Busy`] while the frame is written.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         self.fill_from(&Picture::of_frame(frame)?, input, row, scratch)
     }
 
-    /// As [`Preprocess::fill`], from a tensor that holds one picture, such as a window of another model's input.
+    /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
-    /// `picture` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and
-    /// elements of type `f32` or `u8`. Its values stand for pixels in the order red, green, blue as they are, in whatever
-    /// range: `mean` and `scale` apply to them. One or two channels are gray (the first); a fourth is ignored.
+    /// `picture` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and elements of type
+    /// `f32` or `u8`. The values are taken as RGB pixels in any range: `mean` and `scale` apply to them. One or two channels are gray (the
+    /// first); a fourth is ignored.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `picture` is not like that;
+    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `picture` has another form;
     /// [`ErrorKind::Unsupported`] with [`Rounding::U8`] unless its elements are `u8`.
     pub fn fill_values(
         &self,
@@ -280,12 +277,12 @@ impl Preprocess {
         self.fill_from(&Picture::of_tensor(picture, layout)?, input, row, scratch)
     }
 
-    /// Fills row `row` of `input` with what `frame` shows along the grid of `frame_from_input`: pixel `(x, y)` of the input is the bilinear
-    /// mix of the four pixels around the place that these numbers are mapped to, whole numbers being the centers of pixels in both, as
-    /// with OpenCV's `warpAffine` and `INTER_LINEAR`. Around the frame everything is [`Preprocess::pad`].
+    /// Writes `frame` into batch item `row` of `input`, aligned by `frame_from_input`. Input pixel `(x, y)` is the bilinear interpolation
+    /// at the mapped point; integers are centers of pixels in both, as in OpenCV's `warpAffine` with `INTER_LINEAR`. Outside the frame all
+    /// pixels are [`Preprocess::pad`].
     ///
-    /// Colors, layout, `mean`, `scale` and element types are as of [`Preprocess::fill`]; `resize`, `rotation` and `antialias` do nothing here. With
-    /// [`Rounding::U8`] colors are rounded to whole numbers before they are mixed, and again, half up, after that.
+    /// Colors, layout, `mean`, `scale` and element types are as for [`Preprocess::fill`]; `resize`, `rotation` and `antialias` have no
+    /// effect. With [`Rounding::U8`], colors are rounded to integers before the interpolation, and half up after it.
     ///
     /// # Errors
     /// As [`Preprocess::fill`].
@@ -309,7 +306,7 @@ impl Preprocess {
         Ok(())
     }
 
-    /// The size of the input, if it has the row and takes pictures.
+    /// The size of the input. Checks the batch item and the element type.
     pub(super) fn check_row(&self, layout: &Layout, row: usize) -> Result<Size> {
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
@@ -321,7 +318,7 @@ impl Preprocess {
 
     fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let input_size = self.check_row(input.layout(), row)?;
-        // Lines of the picture as it is become lines, or columns, of the input; so all but where they lie is as if nothing were turned.
+        // Lines of the unrotated image become lines or columns of the input, so only their positions depend on the rotation.
         let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
         let is_filtered = self.is_filtered(picture.size(), placement.scaled);
         let fill = Fill { preprocess: self, picture, placement, input_size: self.rotation.turned(input_size), is_filtered };
@@ -331,18 +328,18 @@ impl Preprocess {
         Ok(placement.frame_from_input)
     }
 
-    /// Whether the filter of `antialias` makes anything else than the bilinear mix does: OpenCV's and Pillow's roundings differ.
+    /// Whether antialiasing differs from bilinear interpolation here. OpenCV and Pillow round differently.
     fn is_filtered(&self, picture: Size, scaled: Size) -> bool {
         let shrinks = picture.width > scaled.width || picture.height > scaled.height;
         self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
-    /// Of the channels of the input in their order; gray has only the first.
+    /// For each channel of the input; gray has only the first.
     pub(super) fn normalizers(&self) -> [Normalizer; 3] {
         std::array::from_fn(|channel| Normalizer { mean: self.mean[channel], factor: 1.0 / self.scale[channel] })
     }
 
-    /// Which of the colors red, green and blue (or the only one) each channel is.
+    /// Index of the color (red, green, blue, or the only one) of each channel.
     pub(super) fn color_of_channel(&self) -> [usize; 3] {
         match self.color {
             ChannelOrder::Rgb => [0, 1, 2],
@@ -352,9 +349,8 @@ impl Preprocess {
     }
 }
 
-/// Buffers that [`Preprocess::fill`] reuses, and the instructions that it runs on: the sampling positions, the samples of one source
-/// row, the most recent ones scaled to the input's width (four, with [`Preprocess::antialias`] as many as a line is made of), and a line
-/// of the input; all that once more for each further thread. Grows to the largest need seen and stays; one per thread that fills.
+/// Reusable buffers of [`Preprocess::fill`], and its SIMD backend. Holds sampling positions, the samples of one source row, the latest rows
+/// scaled to the input's width, and one line of the input, for each thread. Grows to the largest size needed. Use one per calling thread.
 #[derive(Debug)]
 pub struct Scratch {
     instructions: Instructions,
@@ -366,20 +362,20 @@ pub struct Scratch {
 }
 
 impl Default for Scratch {
-    /// For the fastest instructions of this processor.
+    /// For the fastest SIMD backend of this processor.
     fn default() -> Self {
         Self::on(Instructions::fastest())
     }
 }
 
 impl Scratch {
-    /// For these instructions, if this processor has them. The results are the same with all: for tests and benchmarks.
+    /// For this SIMD backend, if the processor supports it. All backends give the same results: for tests and benchmarks.
     pub fn with_instructions(set: InstructionSet) -> Option<Self> {
         Instructions::of(set).map(Self::on)
     }
 
-    /// Lets large pictures be filled by so many threads at once, the caller's included, which is worth it where the other cores have nothing
-    /// else to do. The results are the same. Without it, 1.
+    /// Sets the number of threads for large images, including the calling thread. Useful if other cores are idle. The results are the same.
+    /// Default: 1.
     pub fn set_threads(&mut self, n_threads: usize) {
         self.n_threads = n_threads.max(1);
     }

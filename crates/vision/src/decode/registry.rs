@@ -1,4 +1,4 @@
-//! The decoders that a description can name: those that are built in, one line each, and those that a program adds.
+//! The registry of decoders: built-in ones, one line each, and those that a program registers.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -9,24 +9,24 @@ use super::{
 };
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// What the results of a decoder are about.
+/// The subject of a decoder's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gives {
-    /// Objects in the image: for `task = "detection"`.
+    /// Objects in the image: `task = "detection"`.
     Objects,
-    /// The image: for `task = "classification"`.
+    /// The whole image: `task = "classification"`.
     Attributes,
-    /// Either.
+    /// Both.
     Anything,
 }
 
 /// Makes a decoder from its section of a description.
 type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 
-/// Likewise, of those that are built in.
+/// Likewise, for built-in decoders.
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
-/// The decoders that are built in, in the order in which messages name them.
+/// The built-in decoders, in the order of messages.
 const BUILT_IN: [(&str, Gives, MakeBuiltIn); 22] = [
     ("yolov5", Gives::Objects, |section| BoxDecoder::boxed(yolov5::YoloV5, section)),
     ("yolov8", Gives::Objects, |section| BoxDecoder::boxed(yolov8::YoloV8, section)),
@@ -59,7 +59,7 @@ struct Entry {
     make: Arc<Make>,
 }
 
-/// The decoders that descriptions can name. Cheap to clone; the default has those that are built in.
+/// Decoders by name. The default has the built-in ones. Clones share them.
 #[derive(Clone)]
 pub struct DecoderRegistry(Arc<Vec<Entry>>);
 
@@ -70,7 +70,7 @@ impl Default for DecoderRegistry {
 }
 
 impl PartialEq for DecoderRegistry {
-    /// Whether both are clones of one registry.
+    /// Whether both are clones of the same registry.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -83,7 +83,7 @@ impl fmt::Debug for DecoderRegistry {
 }
 
 impl DecoderRegistry {
-    /// The decoders that are built in.
+    /// The built-in decoders.
     pub fn built_in() -> &'static Self {
         static BUILT_IN_REGISTRY: LazyLock<DecoderRegistry> = LazyLock::new(|| {
             let entry = |(name, gives, make): (&str, Gives, MakeBuiltIn)| Entry { name: name.into(), gives, make: Arc::new(make) };
@@ -92,8 +92,8 @@ impl DecoderRegistry {
         &BUILT_IN_REGISTRY
     }
 
-    /// Adds a decoder under the name by which descriptions call it, in place of an earlier one of this name. `make` reads its keys from the
-    /// section of a description and makes the decoder of them; it does not know the model yet.
+    /// Adds a decoder under this name, and replaces an earlier one. `make` reads its keys from the section of a description; the model is
+    /// not known yet.
     pub fn register<D: Decoder + 'static>(
         &mut self,
         name: &str,
@@ -106,25 +106,25 @@ impl DecoderRegistry {
         entries.push(Entry { name: name.into(), gives, make });
     }
 
-    /// The names of the decoders, in the order in which messages list them.
+    /// Names of the decoders, in the order of messages.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|entry| &*entry.name)
     }
 
-    /// The names of the decoders whose results are about this, those of [`Gives::Anything`] last.
+    /// Names of the decoders with this subject, those of [`Gives::Anything`] last.
     pub fn names_of(&self, gives: Gives) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |entry| entry.gives == gives || entry.gives == Gives::Anything).map(|entry| &*entry.name)
     }
 
-    /// What the results of the decoder of this name are about; `None` if there is no such decoder.
+    /// The subject of the decoder with this name; `None` if there is no such decoder.
     pub fn gives(&self, name: &str) -> Option<Gives> {
         self.entry(name).map(|entry| entry.gives)
     }
 
-    /// The decoder of this name with the keys in a section. Keys that it does not have are left to [`DecoderRegistry::check_keys`].
+    /// Makes the decoder with this name from the keys of a section. [`DecoderRegistry::check_keys`] reports unknown keys.
     ///
     /// # Errors
-    /// `Unsupported` if there is no decoder of this name, or a key has a wrong value.
+    /// `Unsupported` if there is no such decoder, or the value of a key is invalid.
     pub fn make(&self, name: &str, section: &mut Section<'_>) -> Result<Box<dyn Decoder>> {
         let unknown = || Error::new(ErrorKind::Unsupported, format!("unknown decoder `{name}`"));
         (self.entry(name).ok_or_else(unknown)?.make)(section)
@@ -133,7 +133,7 @@ impl DecoderRegistry {
     /// As [`DecoderRegistry::make`], from text with the decoder's keys alone, such as `threshold = 0.5`.
     ///
     /// # Errors
-    /// As there, and if there is another key.
+    /// As [`DecoderRegistry::make`], and for unknown keys.
     pub fn make_from_text(&self, name: &str, text: &str) -> Result<Box<dyn Decoder>> {
         let mut section = Section::parse(text)?;
         let decoder = self.make(name, &mut section)?;
@@ -141,18 +141,18 @@ impl DecoderRegistry {
         Ok(decoder)
     }
 
-    /// The keys of the decoder of this name.
+    /// The keys of the decoder with this name.
     pub fn keys(&self, name: &str) -> Vec<&'static str> {
         let mut section = Section::parse("").expect("no text is an empty table");
-        // Without its keys a decoder may not be made; which ones it reads is known then, too.
+        // Making a decoder without its keys may fail, but then its keys are known.
         let _made = self.make(name, &mut section);
         section.known().to_vec()
     }
 
-    /// Checks that the decoder of this name, which was made of the section, or somebody else who read the section has each of its keys.
+    /// Checks that each key of the section was read, by the decoder with this name or another reader.
     ///
     /// # Errors
-    /// `Unsupported` with the line, the keys that are known, and which decoders have the other one.
+    /// `Unsupported` with the line, the known keys, and the decoders that have the unknown key.
     pub fn check_keys(&self, name: &str, section: &Section<'_>) -> Result<()> {
         section.check_keys(|key| {
             let known = section.known().iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ");
@@ -173,7 +173,7 @@ impl DecoderRegistry {
         self.0.iter().find(|entry| *entry.name == *name)
     }
 
-    /// The schemas of the keys of the decoder of this name, for tests.
+    /// Schemas of the keys of the decoder with this name, for tests.
     #[cfg(feature = "schema")]
     pub fn schemas(&self, name: &str) -> Vec<schemars::Schema> {
         let mut section = Section::parse("").expect("no text is an empty table");

@@ -1,4 +1,4 @@
-//! The part of a model description that a decoder reads: its keys, read by serde, with the line of what is wrong.
+//! A section of a model description: keys are read by serde, and errors have the line.
 
 use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use toml::Spanned;
@@ -6,26 +6,26 @@ use toml::de::{DeTable, DeValue};
 
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// A table of a model description, such as `[output]`. Several structs can be read from the same table, each with some of its keys; a key
-/// that no struct has is an error.
+/// A table of a model description, such as `[output]`. Several structs may read different keys of the same table; a key that no struct
+/// reads is an error.
 #[derive(Debug)]
 pub struct Section<'a> {
-    /// The whole text, for the line of an error.
+    /// The whole text, for line numbers.
     text: &'a str,
     table: Spanned<DeTable<'a>>,
-    /// The keys of the structs that were read.
+    /// Keys of the structs that were read.
     known: Vec<&'static str>,
-    /// Instead of the key `threshold`, for the caller of the description's reader.
+    /// Overrides the key `threshold`, for the caller of the reader.
     pub threshold: Option<f32>,
-    /// Instead of the key `iou-threshold`.
+    /// Overrides the key `iou-threshold`.
     pub iou_threshold: Option<f32>,
-    /// What the description leaves open and what is taken instead, one sentence each.
+    /// Assumptions for missing keys, one sentence each.
     pub assumed: Vec<String>,
     #[cfg(feature = "schema")]
     pub(crate) schemas: Vec<schemars::Schema>,
 }
 
-/// The keys of a decoder that is built in: tests make a schema of them.
+/// Keys of a built-in decoder, from which tests make a schema.
 #[cfg(feature = "schema")]
 pub(crate) trait Keys: DeserializeOwned + schemars::JsonSchema {}
 #[cfg(feature = "schema")]
@@ -36,10 +36,10 @@ pub(crate) trait Keys: DeserializeOwned {}
 impl<T: DeserializeOwned> Keys for T {}
 
 impl<'a> Section<'a> {
-    /// The whole text as one table.
+    /// Parses a whole text as one table.
     ///
     /// # Errors
-    /// `Unsupported` if it is no TOML.
+    /// `Unsupported` if it is not TOML.
     pub fn parse(text: &'a str) -> Result<Self> {
         Ok(Self::new(text, DeTable::parse(text).map_err(unreadable)?))
     }
@@ -57,7 +57,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes the table of this name out of this one; empty if there is none.
+    /// Takes a nested table out of this one; empty if there is none.
     pub fn take_table(&mut self, key: &str) -> Self {
         let value = self.table.get_mut().remove(key).unwrap_or_else(|| Spanned::new(0..0, DeValue::Table(DeTable::new())));
         let span = value.span();
@@ -65,10 +65,10 @@ impl<'a> Section<'a> {
         Self::new(self.text, Spanned::new(span, table))
     }
 
-    /// Takes the list of tables of this name out of this one; empty if there is none.
+    /// Takes a list of nested tables out of this one; empty if there is none.
     ///
     /// # Errors
-    /// `Unsupported` if the key is something else.
+    /// `Unsupported` if the key has another type.
     pub fn take_tables(&mut self, key: &str) -> Result<Vec<Self>> {
         let Some(value) = self.table.get_mut().remove(key) else { return Ok(Vec::new()) };
         let expected = || Error::new(ErrorKind::Unsupported, format!("`{key}`: expected tables, `[[output.{key}]]`"));
@@ -88,17 +88,17 @@ impl<'a> Section<'a> {
         self.table.get_ref().keys().next().map(|key| &**key.get_ref())
     }
 
-    /// Reads the keys of a struct that derives `Deserialize`; other keys are left to other structs. The struct must not have
-    /// `deny_unknown_fields` or `flatten`: keys that no struct has are found by [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys).
+    /// Reads the keys of a struct that derives `Deserialize`, and leaves other keys to other structs. The struct must not have
+    /// `deny_unknown_fields` or `flatten`: [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys) finds unknown keys.
     ///
     /// # Errors
-    /// `Unsupported` with the line, if a value is not of the right type.
+    /// `Unsupported` with the line, if a value has the wrong type.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
         let deserializer = Noting { of: toml::de::Deserializer::from(self.table.clone()), fields: &mut self.known };
         T::deserialize(deserializer).map_err(|error| self.located(error))
     }
 
-    /// As [`Section::read`], for decoders that are built in.
+    /// As [`Section::read`], for built-in decoders.
     pub(crate) fn keys<T: Keys>(&mut self) -> Result<T> {
         #[cfg(feature = "schema")]
         self.schemas.push(
@@ -110,12 +110,12 @@ impl<'a> Section<'a> {
         self.read()
     }
 
-    /// The keys of the structs that were read.
+    /// Keys of the structs that were read.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
 
-    /// Checks that some struct has each key of the table; `message` says what is wrong with the first other one.
+    /// Checks that each key of the table was read; `message` makes the error for the first unknown one.
     ///
     /// # Errors
     /// `Unsupported` with the line and the message.
@@ -135,7 +135,7 @@ fn unreadable(error: toml::de::Error) -> Error {
     Error::new(ErrorKind::Unsupported, error.to_string().trim_end())
 }
 
-/// Notes which fields a struct has.
+/// Records the fields of a struct.
 struct Noting<'a, D> {
     of: D,
     fields: &'a mut Vec<&'static str>,
