@@ -1,14 +1,14 @@
-//! GStreamer on one side, frames and their results on the other: the plugin and the list of its elements.
+//! The GStreamer plugin and its elements: buffers on one side, frames and results on the other.
 //!
-//! Every element is a folder of two files: `mod.rs` with its documentation and type, `imp.rs` with its properties and the glue.
-//! What is worth testing without a pipeline lies beside them, in files that know no GStreamer.
+//! Each element is a folder: `mod.rs` has its documentation and type, `imp.rs` its properties and glue code. Code that can be tested
+//! without a pipeline is in separate files without GStreamer.
 //!
 //! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
 //! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
 //! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
 //!
-//! An element never sees a request; it hands frames to a stage.
+//! An element never uses a request: it passes frames to an inference stage.
 
 /// What `#[enum_type(allow_name_conflict)]` needs as `format!` where it stands: glib-macros 0.22 gives the names that it tries two types. An
 /// enumeration is registered once, so at most one name of each stays in memory.
@@ -68,7 +68,7 @@ use gstreamer as gst;
 
 use crate::stages;
 
-/// The name of an element in a pipeline, and its type.
+/// Name and type of an element.
 type Entry = (&'static str, fn() -> glib::Type);
 
 /// Every element.
@@ -80,7 +80,7 @@ const ELEMENTS: &[Entry] = &[
     ("roipublish", publish::RoiPublish::static_type),
 ];
 
-/// Registers all elements, as features of `plugin` if there is one.
+/// Registers all elements, as features of `plugin` if it is given.
 ///
 /// # Errors
 /// If GStreamer refuses one of them.
@@ -93,25 +93,25 @@ pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     Ok(())
 }
 
-/// Initializes GStreamer and registers the plugin inside this process, so that nothing has to lie on a plugin path.
+/// Initializes GStreamer and registers the plugin in this process, without a plugin path.
 ///
-/// Does its work once, however often and from however many threads it is called.
+/// May be called repeatedly and from several threads; only the first call has an effect.
 ///
 /// # Errors
-/// If GStreamer can't be initialized, or refuses an element; the same answer on every call.
+/// If GStreamer cannot be initialized, or refuses an element. Later calls return the same result.
 pub fn register_static() -> Result<(), glib::BoolError> {
     static DONE: OnceLock<Result<(), glib::BoolError>> = OnceLock::new();
     DONE.get_or_init(|| {
         gst::init().map_err(|error| glib::bool_error!("GStreamer can't be initialized: {error}"))?;
         plugin_register_static()?;
-        // Of `roiflow run` alone, and no part of the plugin.
+        // Used by `roiflow run` only, not part of the plugin.
         gst::Element::register(None, video_file::NAME, gst::Rank::NONE, video_file::VideoFile::static_type())
     })
     .clone()
 }
 
-/// Makes the inference elements in this bin load their models with this engine, from their next start on. Without a call they use that of
-/// the process, [`stages::Engine::of_process`].
+/// Sets the engine with which the inference elements in this bin load their models, from their next start on. The default is
+/// [`stages::Engine::of_process`].
 pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
     let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
     elements.filter_map(|element| element.downcast::<inference::Inference>().ok()).for_each(|element| element.set_engine(engine.clone()));

@@ -1,15 +1,15 @@
-//! What can go wrong between a description and the end of a stream.
+//! Errors of pipelines.
 
 use std::fmt;
 
-/// Whose fault it is.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// What was asked makes no sense: an unknown parameter, a description with a mistake.
+    /// Wrong usage: an unknown parameter, an invalid description.
     Usage,
-    /// What was asked can't be done: a missing file, a stream that breaks.
+    /// Failure: a missing file, a broken stream.
     Failed,
-    /// The reader of standard output closed it, which is no failure of the run.
+    /// The reader of standard output closed it, which is not a failure.
     Closed,
 }
 
@@ -24,12 +24,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of what was asked.
+    /// Makes an error of usage.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Usage, message: message.into() }
     }
 
-    /// An error of what was done.
+    /// Makes an error of failure.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
     }
@@ -39,12 +39,12 @@ impl Error {
         Self { kind: ErrorKind::Closed, message: "the reader of standard output closed it".to_owned() }
     }
 
-    /// Whose fault it is.
+    /// The kind of an error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The same without these credentials.
+    /// Returns the error without these credentials.
     pub(super) fn scrubbed(self, secrets: &crate::redaction::Secrets) -> Self {
         Self { message: secrets.scrub(&self.message).into_owned(), ..self }
     }

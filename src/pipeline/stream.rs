@@ -1,4 +1,4 @@
-//! A description run by an application: push frames in, iterate over frames with their results.
+//! A pipeline fed and read by the application: push frames, iterate over frames with results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -89,7 +89,7 @@ impl Drop for Token {
 /// A frame that went through the pipeline.
 #[derive(Debug)]
 pub struct ResultFrame {
-    /// What was found in it.
+    /// Its results.
     pub results: FrameResults,
     /// Its time in the stream.
     pub pts: Option<std::time::Duration>,
@@ -138,7 +138,8 @@ impl Stream {
         Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
-    /// Where frames go in; may be used on another thread, and blocks while the pipeline is full. Keep it until [`Sender::end`].
+    /// Returns a sender of frames, which may be used on another thread and blocks while the pipeline is full. Keep it until
+    /// [`Sender::end`].
     pub fn sender(&self) -> Sender {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let token = senders.upgrade().unwrap_or_else(|| Arc::new(Token(self.entrance.clone())));
@@ -213,7 +214,7 @@ impl Sender {
         source.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline takes no more frames: {error:?}")))
     }
 
-    /// Says that no more frames come; the results of those that went in still come out.
+    /// Ends the input. The results of earlier frames are still delivered.
     ///
     /// # Errors
     /// If the pipeline has ended.

@@ -1,14 +1,13 @@
-//! `roioverlay`: draws the boxes and keypoints of a frame's results, and what is known of each, on the frame.
+//! `roioverlay`: draws boxes, keypoints, labels and attributes on the frame.
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
 //! ```
 //!
-//! Draws on the frame's own format, in place and without a conversion; a frame without results passes untouched, and so
-//! does every frame with `draw=false`. Reads metas and
-//! nothing else: no model runs here.
+//! Draws in the frame's own format, in place and without conversion. Frames without results, and all frames with `draw=false`, pass
+//! unchanged. Runs no model: it reads metas only.
 //!
-//! [`draw`] is the drawing itself, which knows no GStreamer.
+//! [`draw`] contains the drawing code, without GStreamer.
 
 pub mod draw;
 mod imp;

@@ -1,4 +1,4 @@
-//! `roipublish`: the results of every frame as one line of JSON, to a file or to standard output.
+//! `roipublish`: writes the results of each frame as one line of JSON to a file or standard output.
 //!
 //! ```text
 //! gst-launch-1.0 -q filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roipublish address=faces.jsonl ! fakesink
