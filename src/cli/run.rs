@@ -186,7 +186,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let (spec, models) = match &args.pipeline {
         Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
         None if args.model.is_none() && args.classify.is_empty() => bail!(pipeline::Error::usage(
-            "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as faces"
+            "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as pipelines/faces.toml"
         )),
         None => Models { detector: args.model.clone(), track: args.track, classifiers: args.classify.clone() }.pipeline()?,
     };

@@ -414,16 +414,21 @@ fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
     let image: Ports<'_> = &[("image", &[1, 3, 640, 640])];
     for (info, parts) in [
         // A pose model of one class looks like a detector of 52.
-        (ports(image, &[("output0", &[1, 56, 8400])]), &["one of yolov5, yolov8 reads", "what a picture must look like"][..]),
-        (ports(image, &[("output0", &[1, 25200, 85])]), &["yolov5", "what a picture must look like"]),
-        (ports(image, &[("list", &[1, 300, 6])]), &["one of yolov5, yolov10, ultraface reads"]),
+        (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov5` or `yolov8`", "how images are preprocessed"][..]),
+        (ports(image, &[("output0", &[1, 25200, 85])]), &["the decoder `yolov5`", "how images are preprocessed"]),
+        (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
         (ports(image, &[("scores", &[1, 1000])]), &["no decoder of detectors", "classifier"]),
         (ports(&[("a", &[1, 3, 8, 8]), ("b", &[1, 4])], &[("scores", &[1, 10])]), &["it has 2 inputs"]),
         (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "no picture"]),
         (ports(&[], &[]), &["it has 0 inputs"]),
     ] {
         let said = refused(&info);
-        let all = ["has no description", "/no/such/model.toml", "`roiflow describe /no/such/model.onnx` begins", "not guessed"];
+        let all = [
+            "has no description",
+            "/no/such/model.toml",
+            "`roiflow describe /no/such/model.onnx --decoder NAME --out /no/such/model.toml`",
+            "not guessed",
+        ];
         assert!(all.iter().chain(parts).all(|part| said.contains(part)), "{parts:?}: {said}");
         // What is begun is a description but for what is left to say.
         let (begun, open) = Description::begin(&options(), &info).unwrap();
@@ -461,7 +466,7 @@ fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
     ];
     for outputs in in_parts {
         let said = refused(&ports(image, outputs));
-        assert!(said.contains("no decoder of detectors reads its outputs") && !said.contains("yolov5"), "{said}");
+        assert!(said.contains("its outputs fit no decoder of detectors") && !said.contains("yolov5"), "{said}");
         let scratch = Scratch::new("no-decoder");
         let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\n";
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };

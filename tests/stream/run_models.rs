@@ -37,6 +37,7 @@ fn a_pipeline_and_models_exclude_each_other() {
     check_fails(&["run", "--input", "test:2"], 2, &["--model FILE", "--classify FILE", "PIPELINE"]);
     check_fails(&["run", "--classify", &detector, "--track", "--input", "test:2"], 2, &["--model"]);
     check_fails(&["run", "--model", &detector, "--set", "thing=1", "--input", "test:2"], 2, &["no parameter `thing`", "model-description"]);
+    check_fails(&["run", "--model", &tiny("color.onnx"), "--input", "test:2"], 1, &["`task = \"detection\"`", "as a classifier instead"]);
     check_fails(&["run", "--model", "nowhere.onnx", "--input", "test:2"], 1, &["nowhere.onnx"]);
 }
 

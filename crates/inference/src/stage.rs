@@ -54,13 +54,13 @@ impl Stage {
     fn new(options: &StageOptions, role: Role) -> Result<Self> {
         let instance = instance(options, role)?;
         let spec = describe(options, &instance.info)?;
-        let (task, is) = match role {
-            Role::Detector => (Task::Detection, Role::Detector),
-            Role::Classifier | Role::ClassifierOfFrames => (Task::Classification, Role::Classifier),
+        let (task, is, other) = match role {
+            Role::Detector => (Task::Detection, Role::Detector, Role::Classifier),
+            Role::Classifier | Role::ClassifierOfFrames => (Task::Classification, Role::Classifier, Role::Detector),
         };
         if spec.task != task {
             let message = format!(
-                "`{}` is described as {} by its description {}: a {is} needs `task = \"{task}\"`",
+                "`{}` is described as {} by its description {}: a {is} needs `task = \"{task}\"`. Load it as a {other} instead, or correct its description",
                 options.model.display(),
                 spec.task,
                 spec.source

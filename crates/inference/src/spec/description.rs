@@ -97,11 +97,10 @@ impl Description {
         if open.is_empty() {
             return Ok(found);
         }
-        let model = options.model.display();
+        let (model, beside) = (options.model.display(), beside.display());
         let message = format!(
-            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}; write `{}` (task, input color and layout, output decoder; see docs/model-descriptions.md), which `roiflow describe {model}` begins, and `--decoder NAME` completes where you know how its outputs are read, or name one with `description` or `model-proc`",
-            open.join("; "),
-            beside.display()
+            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {beside}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
+            open.join("; ")
         );
         Err(Error::new(ErrorKind::Config, message))
     }

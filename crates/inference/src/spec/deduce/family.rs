@@ -246,16 +246,10 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     }
     draft.input.set("layout", layout);
     match &*readers {
-        [] => open.push(
-            "no decoder of detectors reads its outputs, all of them, and whether it is a classifier, and of what, its ports do not say"
-                .to_owned(),
-        ),
-        [one] => open.push(format!(
-            "its outputs may be those that `{one}` reads, but what a picture must look like its ports do not say; if they are, `--decoder {one}` of `roiflow describe` says the rest"
-        )),
-        several => open.push(format!(
-            "its outputs may be those that one of {} reads, and what a picture must look like its ports do not say; `--decoder NAME` of `roiflow describe` says which",
-            several.join(", ")
+        [] => open.push("its outputs fit no decoder of detectors, and its ports do not tell whether it is a classifier".to_owned()),
+        fitting => open.push(format!(
+            "its outputs fit the decoder {}, but its ports do not tell how images are preprocessed",
+            fitting.iter().map(|decoder| format!("`{decoder}`")).collect::<Vec<_>>().join(" or ")
         )),
     }
     if leaves_size_open(port, layout) {
