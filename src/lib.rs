@@ -15,7 +15,7 @@
 //! | crate or folder | what it is | what it must not know |
 //! |---|---|---|
 //! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, GStreamer |
-//! | `roiflow-results` | geometry, detections, classifications ([`frame`], [`redaction`]) | pixels, models, GStreamer |
+//! | `roiflow-results` | geometry, detections, classifications, their form in JSON ([`frame`], [`redaction`]) | pixels, models, GStreamer |
 //! | [`vision`] | frames; pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
 //! | [`runtime`] | models, requests, runs | engines, pixels, GStreamer |
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |

@@ -55,7 +55,7 @@ const EXAMPLES: &str = "\
 Examples:
   roiflow run --model yolo11n.onnx --track --input clip.mp4 --json results.jsonl --video results.mp4
   roiflow run --model yolo11n.onnx --classify color.onnx --input rtsp://camera/stream --json -
-  roiflow run faces --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
+  roiflow run pipelines/faces.toml --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
   roiflow inspect yolo11n.onnx
   roiflow describe yolox.onnx --decoder yolox --out yolox.toml
   roiflow bench yolo11n.onnx --device CPU --mode latency";
