@@ -77,7 +77,10 @@ fn descriptions() {
     };
     std::fs::copy(&rectangle, folder.0.join("alone.onnx")).unwrap();
     check(&[
-        case(source(&format!("roidetect model=\"{}\"", folder.file("alone.onnx"))), &["no description", "alone.toml", "write"]),
+        case(
+            source(&format!("roidetect model=\"{}\"", folder.file("alone.onnx"))),
+            &["no description", "alone.toml", "roiflow describe", "--decoder NAME"],
+        ),
         case(source(&detect("rectangle", "description=/no/such.toml")), &["/no/such.toml", "No such file", "check the path"]),
         case(source(&detect("rectangle", "model-proc=/no/such.json")), &["/no/such.json", "No such file", "check the path"]),
         case(source(&detect("rectangle", "model-proc=a.json description=b.toml")), &["both `description` and `model-proc`"]),
