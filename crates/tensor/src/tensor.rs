@@ -138,11 +138,13 @@ impl Tensor {
     }
 
     /// The extent of each axis.
+    #[inline]
     pub fn shape(&self) -> Shape {
         *self.layout().shape()
     }
 
     /// Shape and strides.
+    #[inline]
     pub fn layout(&self) -> Layout {
         self.with_placed(|placed| placed.layout)
     }
