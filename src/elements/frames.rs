@@ -19,7 +19,7 @@ use super::work::Work;
 use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus, Size};
 use crate::stages::flow::Epoch;
-use crate::stages::window::{Refused, Ticket};
+use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{Permit, Scheduling, Stage, Withdrawal};
 
 /// The runs of a frame that was admitted. Their owner tells how they end; if it panics, and drops them, they have failed.
@@ -219,7 +219,7 @@ impl Stream {
         }
         frame.skip(reason);
         frame.trace.wait_for_turn();
-        self.queue.pass(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
+        self.queue.push_skipped(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
     }
 
     /// Gives a frame a place and starts its runs; or passes it, or another one, where there is no place.
@@ -250,7 +250,7 @@ impl Stream {
             };
             if queue == QueuePolicy::DropOldest && !policy.drops(Reason::Queue) && !has_waited {
                 // The one that makes room has to wait among those that pass, and they have a bound.
-                if self.queue.wait_to_pass().is_err() {
+                if self.queue.wait_to_skip().is_err() {
                     return Err(self.refused(item));
                 }
                 has_waited = true;
@@ -268,7 +268,7 @@ impl Stream {
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if permit.has_deadline() {
-            self.queue.look_at_deadlines();
+            self.queue.recheck_deadlines();
         }
         let runs = Runs {
             stream: self.clone(),
@@ -353,7 +353,7 @@ impl Stream {
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
-        if self.queue.limit(most, most_in_flight) && n_fewer > 0 {
+        if self.queue.set_limits(most, most_in_flight) && n_fewer > 0 {
             gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
         }
     }
@@ -400,7 +400,7 @@ impl Stream {
             }
             Some(reason) => {
                 results.status = earlier.clone();
-                self.queue.let_pass(ticket, |item| {
+                self.queue.skip(ticket, |item| {
                     update(item, results, Outcome::Open);
                     if let Item::Frame(frame) = item {
                         frame.skip(reason);
@@ -531,7 +531,7 @@ mod tests {
     use crate::elements::work::Done;
     use crate::frame::Frame;
     use crate::stages::StageOptions;
-    use crate::stages::window::Taken;
+    use crate::stages::in_flight_queue::Taken;
 
     static CAT: LazyLock<gst::DebugCategory> =
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));

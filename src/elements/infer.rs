@@ -75,7 +75,7 @@ use super::work::Work;
 use super::{buffer, caps, policy};
 use crate::stages;
 use crate::stages::flow::{Action, Return, State, Transition, Trigger, Turn};
-use crate::stages::window::Taken;
+use crate::stages::in_flight_queue::Taken;
 
 /// See the module.
 pub(super) struct Driver {
@@ -465,10 +465,10 @@ impl Driver {
             Taken::Complete(item) => Some(item),
             Taken::Late(Item::Frame(frame)) => self.stream.give_up(frame).map(Item::Frame),
             Taken::Late(item) => Some(item),
-            Taken::Nothing => return,
+            Taken::WokenUp => return,
         };
         match item {
-            None => self.stream.queue.taken(),
+            None => self.stream.queue.finish_taken(),
             Some(Item::Event(event)) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
                 if is_eos {
@@ -476,14 +476,14 @@ impl Driver {
                     self.stream.counts.end();
                 }
                 self.push_event(pad, event, turn);
-                self.stream.queue.taken();
+                self.stream.queue.finish_taken();
                 if is_eos {
                     gst::info!(self.cat, obj = element, "{:?}", self.stats());
                 }
             }
             Some(Item::Frame(frame)) => {
                 let pushed = self.push_frame(pad, element, *frame, turn);
-                self.stream.queue.taken();
+                self.stream.queue.finish_taken();
                 let Err(error) = pushed else { return };
                 gst::debug!(self.cat, obj = pad, "downstream returned {error:?}");
                 let trigger = Trigger::FramePushed { turn, result: returned(error), is_linked: pad.is_linked() };

@@ -130,7 +130,7 @@ impl Stream {
             }
             self.queue.set_capacity(slots.capacity);
             // What was found out with the stage before.
-            self.queue.limit(usize::MAX, usize::MAX);
+            self.queue.set_limits(usize::MAX, usize::MAX);
             (state.slots, state.model.work) = (slots, Some(work));
         }
         gst::info!(self.cat, obj = element, "{} frames in flight", slots.capacity);

@@ -27,12 +27,12 @@ use super::stats::Counts;
 use super::work::Work;
 use crate::frame::FrameResults;
 use crate::stages::flow::{Action, Epoch, Flow, Output, Return, State, Transition, Trigger};
-use crate::stages::{MotionGate, Window};
+use crate::stages::{InFlightQueue, MotionGate};
 
 /// See the module.
 pub(super) struct Stream {
     pub(super) cat: gst::DebugCategory,
-    pub(super) queue: Window<Item>,
+    pub(super) queue: InFlightQueue<Item>,
     state: Mutex<StreamState>,
     /// Copied once per frame.
     pub(super) policy: Mutex<Policy>,
@@ -115,7 +115,7 @@ impl Stream {
     pub(super) fn new(cat: gst::DebugCategory) -> Self {
         Self {
             cat,
-            queue: Window::new(1),
+            queue: InFlightQueue::new(1),
             state: Mutex::default(),
             policy: Mutex::default(),
             found: Mutex::default(),

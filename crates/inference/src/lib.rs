@@ -6,7 +6,7 @@
 //!   share ([`Sharing`]). A closure that must not block gets the results. A [`Permit`] withdraws frames whose runs have not started.
 //! - An [`Engine`] holds devices, decoders and compiled models for its stages.
 //! - [`flow`] is the state machine of a stream.
-//! - [`Window`] is the in-flight queue: bounded, and in arrival order.
+//! - [`InFlightQueue`] is the in-flight queue: bounded, and in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
 
@@ -18,6 +18,7 @@ mod dispatch;
 pub mod engine;
 pub mod flow;
 pub mod image;
+pub mod in_flight_queue;
 mod instance;
 mod job;
 pub mod labels;
@@ -30,7 +31,6 @@ mod rows;
 pub mod spec;
 mod stage;
 mod thresholds;
-pub mod window;
 
 use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
@@ -41,10 +41,10 @@ pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use client::{Scheduling, StageStats, StepStats};
 pub use engine::{Engine, Preparing};
 pub use image::image_input;
+pub use in_flight_queue::{InFlightQueue, Ticket};
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use permit::{Permit, Withdrawal};
 pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task};
 pub use stage::Stage;
-pub use window::{Ticket, Window};
