@@ -20,7 +20,7 @@ use super::{buffer, caps, meta};
 use crate::frame::{FrameResults, InferenceStatus, Size};
 use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
-use crate::stages::{Permit, Scheduling, Stage, Withdrawal};
+use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
 
 /// The runs of a frame that was admitted. Their owner tells how they end; if it panics, and drops them, they have failed.
 struct Runs {
@@ -28,7 +28,7 @@ struct Runs {
     /// When they began. Of an older epoch they say nothing of the frames that are here now.
     epoch: Epoch,
     ticket: Ticket,
-    permit: Arc<Permit>,
+    guard: Arc<RunGuard>,
     /// Of the frame before them.
     earlier: InferenceStatus,
     size: Size,
@@ -59,7 +59,7 @@ impl Drop for Runs {
 pub(super) struct Leaving {
     pub(super) buffer: gst::Buffer,
     pub(super) results: FrameResults,
-    pub(super) permit: Arc<Permit>,
+    pub(super) guard: Arc<RunGuard>,
     /// From its admission to its results.
     pub(super) took: Duration,
     pub(super) left: Departure,
@@ -121,7 +121,7 @@ impl Stream {
             arrived,
             took: Duration::ZERO,
             deadline,
-            permit: Permit::new(arrived, begin_by),
+            guard: RunGuard::new(arrived, begin_by),
             trace,
             held,
         };
@@ -231,7 +231,7 @@ impl Stream {
         policy: &Policy,
         (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
-        let (buffer, permit, of_runs) = (frame.buffer.clone(), frame.permit.clone(), frame.trace.frame.clone());
+        let (buffer, guard, of_runs) = (frame.buffer.clone(), frame.guard.clone(), frame.trace.frame.clone());
         // The queue needs them only where the frame may have to leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         self.follow_pace(work.stage(), queue);
@@ -267,14 +267,14 @@ impl Stream {
             // and one is enough: if another made room as well, the engine could be left without a frame.
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
-        if permit.has_deadline() {
+        if guard.has_deadline() {
             self.queue.recheck_deadlines();
         }
         let runs = Runs {
             stream: self.clone(),
             epoch,
             ticket,
-            permit: permit.clone(),
+            guard: guard.clone(),
             earlier: results.status.clone(),
             admitted: Instant::now(),
             policy: *policy,
@@ -294,7 +294,7 @@ impl Stream {
             });
         }
         match mapped {
-            Ok(frame) => of_runs.in_scope(|| work.run(frame, results, permit, Box::new(done))),
+            Ok(frame) => of_runs.in_scope(|| work.run(frame, results, guard, Box::new(done))),
             Err(error) => {
                 results.status = InferenceStatus::Failed(error.to_string().into());
                 done(results);
@@ -360,27 +360,27 @@ impl Stream {
 
     /// Takes the run from the frame that has waited longest for it; false if none waits.
     fn make_room(&self, stage: &Stage) -> bool {
-        let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.permit.displace()));
+        let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.guard.displace()));
         if displaced {
             // Which ends in `settle`.
-            stage.drop_withdrawn();
+            stage.discard_canceled();
         }
         displaced
     }
 
     /// The runs of a frame are over, or will not begin.
     fn settle(&self, runs: &Runs, mut results: FrameResults) {
-        let Runs { ticket, ref permit, ref earlier, admitted, ref policy, .. } = *runs;
-        if let Some(waited) = permit.waited() {
-            let (run, mut state) = (permit.arrived().elapsed().saturating_sub(waited), self.lock());
+        let Runs { ticket, ref guard, ref earlier, admitted, ref policy, .. } = *runs;
+        if let Some(waited) = guard.waited() {
+            let (run, mut state) = (guard.arrived().elapsed().saturating_sub(waited), self.lock());
             if state.flow.epoch() == runs.epoch {
                 state.latency.run_ended(run);
                 state.backlog.run_ended();
             }
         }
-        let reason = permit.withdrawal().map(|withdrawal| match withdrawal {
-            Withdrawal::Displaced => Reason::Queue,
-            Withdrawal::Late => Reason::Latency,
+        let reason = guard.cancel_reason().map(|reason| match reason {
+            CancelReason::Displaced => Reason::Queue,
+            CancelReason::Late => Reason::Latency,
         });
         if reason.is_some() || (matches!(results.status, InferenceStatus::Failed(_)) && results.status != *earlier) {
             self.forget_motion();
@@ -421,10 +421,10 @@ impl Stream {
 
     /// A frame came out of the queue before its results: it goes on without, if it does.
     pub(super) fn give_up(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
-        frame.permit.give_up();
+        frame.guard.cancel();
         self.forget_motion();
         if let Some(work) = self.work() {
-            work.stage().drop_withdrawn();
+            work.stage().discard_canceled();
         }
         if self.policy().drops(Reason::Latency) {
             self.drop_frame(*frame, Reason::Latency);
@@ -436,7 +436,7 @@ impl Stream {
 
     /// A frame's turn to leave has come: completes its results, and counts it.
     pub(super) fn leave(&self, frame: InFlight) -> Leaving {
-        let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, permit, trace, held, .. } = frame;
+        let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, guard, trace, held, .. } = frame;
         let mut n_objects = 0;
         if let Some(work) = self.work() {
             self.carry(&*work, (number, looks_like), &mut results, n_before, &outcome);
@@ -462,7 +462,7 @@ impl Stream {
                 Departure::Inferred
             }
         };
-        Leaving { buffer, results, permit, took, left, number, held }
+        Leaving { buffer, results, guard, took, left, number, held }
     }
 
     /// The buffer with its results, which leaves now, and what counts it among those of upstream's pool until it has.
@@ -544,7 +544,7 @@ mod tests {
             &self.0
         }
 
-        fn run(&self, _frame: Frame, _results: FrameResults, _permit: Arc<Permit>, done: Done) {
+        fn run(&self, _frame: Frame, _results: FrameResults, _guard: Arc<RunGuard>, done: Done) {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _done = done;
                 panic!("on the way to `done`");
@@ -584,7 +584,7 @@ mod tests {
             arrived,
             took: Duration::ZERO,
             deadline: None,
-            permit: Permit::new(arrived, None),
+            guard: RunGuard::new(arrived, None),
             trace: FrameTrace { frame: tracing::Span::none(), part: tracing::Span::none() },
             held: None,
         };

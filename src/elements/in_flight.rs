@@ -9,7 +9,7 @@ use gstreamer as gst;
 use super::policy::Reason;
 use super::pool::Held;
 use crate::frame::{FrameResults, InferenceStatus};
-use crate::stages::Permit;
+use crate::stages::RunGuard;
 
 /// What is in the queue.
 pub(super) enum Item {
@@ -44,7 +44,7 @@ pub(super) struct InFlight {
     pub(super) took: Duration,
     /// When it passes without results.
     pub(super) deadline: Option<Instant>,
-    pub(super) permit: Arc<Permit>,
+    pub(super) guard: Arc<RunGuard>,
     pub(super) trace: FrameTrace,
     /// Counts it among those of upstream's pool.
     pub(super) held: Option<Held>,

@@ -563,7 +563,7 @@ impl Driver {
     fn frame_inferred(&self, element: &gst::Element, frame: &Leaving) {
         let is_raised = {
             let state = &mut *self.stream.lock();
-            if frame.permit.has_succeeded() {
+            if frame.guard.has_succeeded() {
                 state.frames.n_failed_in_a_row = 0;
             }
             state.latency.inferred(frame.took, state.slots.capacity)
@@ -579,7 +579,7 @@ impl Driver {
         let n_in_a_row = {
             let frames = &mut self.stream.lock().frames;
             // A region of the frame may have had a result.
-            frames.n_failed_in_a_row = if frame.permit.has_succeeded() { 0 } else { frames.n_failed_in_a_row + 1 };
+            frames.n_failed_in_a_row = if frame.guard.has_succeeded() { 0 } else { frames.n_failed_in_a_row + 1 };
             frames.n_failed_in_a_row
         };
         let frame_number = frame.results.frame_number;

@@ -198,7 +198,7 @@ impl Stream {
             self.discard(discarded, reason);
             // Runs that have not begun are dropped: flushes in a row pile nothing up, and other streams may wait for the requests.
             if let Some(work) = self.work() {
-                work.stage().drop_pending();
+                work.stage().discard_pending();
             }
         }
         transition

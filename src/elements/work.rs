@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::frame::{Frame, FrameResults};
-use crate::stages::{Permit, Stage};
+use crate::stages::{RunGuard, Stage};
 
 /// A stage, and what an inference element does with a frame and its results.
 pub(super) trait Work: Send + Sync {
@@ -11,8 +11,8 @@ pub(super) trait Work: Send + Sync {
     fn stage(&self) -> &Stage;
 
     /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was released. Runs begin
-    /// only while `permit` allows it.
-    fn run(&self, frame: Frame, results: FrameResults, permit: Arc<Permit>, done: Done);
+    /// only while `guard` allows it.
+    fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
 
     /// What of these results is this element's, of which `n_before` detections are not.
     fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;

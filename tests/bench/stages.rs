@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use roiflow::devices;
 use roiflow::frame::{Frame, ObjectId, PixelFormat, PixelRect, Size};
 use roiflow::runtime::{Config, Result};
-use roiflow::stages::{Permit, Sharing, Stage, StageOptions, StageResults};
+use roiflow::stages::{RunGuard, Sharing, Stage, StageOptions, StageResults};
 
 use crate::budgets;
 use crate::engines::Engines;
@@ -77,7 +77,7 @@ fn play(stages: &[Stage], n_frames: usize) {
             let _received = sender.send(classified.failed.map_or(0, |(_, n_failed)| n_failed));
         };
         let regions = (0..N_REGIONS).map(|n| (ObjectId(n as i32 + 1), rect(n)));
-        stages[n % stages.len()].submit_regions(frame.clone(), n as u64, regions, Permit::now(), tell);
+        stages[n % stages.len()].submit_regions(frame.clone(), n as u64, regions, RunGuard::now(), tell);
     }
     (0..n_frames.min(N_IN_FLIGHT)).for_each(|_| ends());
 }

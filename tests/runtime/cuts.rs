@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, Point, Rect, Size};
-use roiflow::stages::{Permit, Region, Stage, StageOptions};
+use roiflow::stages::{Region, RunGuard, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
 
@@ -32,7 +32,7 @@ const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 fn said(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };
-    classifier.submit_regions(frame(), 0, [region], Permit::now(), move |classified| sender.send(classified).unwrap());
+    classifier.submit_regions(frame(), 0, [region], RunGuard::now(), move |classified| sender.send(classified).unwrap());
     let classified = receiver.recv().unwrap();
     assert!(classified.failed.is_none(), "{:?}", classified.failed);
     match &classified.of_regions[0].1.outcome {

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::{Engine, Permit, Region, Stage, StageOptions, StageResults};
+use roiflow::stages::{Engine, Region, RunGuard, Stage, StageOptions, StageResults};
 use roiflow::tensor::Result;
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
 
@@ -92,7 +92,7 @@ fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
     let expected = Outcome::Tensor { shape: vec![1, 1, 6], data: [0.0, 1.0, 0.25, 0.25, 0.75, 0.75].into() };
     let (sender, receiver) = mpsc::channel();
     let told = sender.clone();
-    detector.submit(picture(), 0, Permit::now(), move |found| told.send(found.into_result().unwrap().classifications).unwrap());
+    detector.submit(picture(), 0, RunGuard::now(), move |found| told.send(found.into_result().unwrap().classifications).unwrap());
     let said = receive(&receiver);
     assert_eq!((&*said[0].name, &*said[0].model, &said[0].outcome), ("own", "rectangle", &expected));
     let whole = [(ObjectId(7), PixelRect::whole(Size::new(64, 64)))];
@@ -100,7 +100,7 @@ fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
         let [(ObjectId(7), said)] = &found.of_regions[..] else { panic!("{found:?}") };
         sender.send(vec![said.clone()]).unwrap();
     };
-    detector.submit_regions(picture(), 1, whole, Permit::now(), done);
+    detector.submit_regions(picture(), 1, whole, RunGuard::now(), done);
     assert_eq!(receive(&receiver)[0].outcome, expected);
 }
 
@@ -288,14 +288,14 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
     let (sender, receiver) = mpsc::channel();
     let told = sender.clone();
-    detector.submit(frame.clone(), 0, Permit::now(), move |found| told.send(found.into_result().unwrap()).unwrap());
+    detector.submit(frame.clone(), 0, RunGuard::now(), move |found| told.send(found.into_result().unwrap()).unwrap());
     let found = receive(&receiver);
     assert_eq!((found.classifications.len(), &found.classifications[0].outcome), (1, &expected));
     assert_eq!((found.detections.len(), &found.detections[0].classifications[0].outcome), (1, &expected));
     let (sender, receiver) = mpsc::channel();
     let region = PixelRect { x: 16, y: 8, width, height };
     let done = move |found: StageResults| sender.send(found).unwrap();
-    detector.submit_regions(frame, 1, [(ObjectId(7), region)], Permit::now(), done);
+    detector.submit_regions(frame, 1, [(ObjectId(7), region)], RunGuard::now(), done);
     let (found, expected) = (receive(&receiver), outline(Point { x: 20.0, y: 10.0 }));
     assert_eq!((&found.of_regions[0].1.outcome, &found.detections[0].classifications[0].outcome), (&expected, &expected));
 
@@ -303,7 +303,7 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let region = (ObjectId(7), PixelRect { x: 16, y: 8, width: 16, height: 8 });
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
-    classifier.submit_regions(black(64, 64), 0, [region], Permit::now(), done);
+    classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
     assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
 
@@ -318,7 +318,7 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
     // Kept until the result is there: what waits when a stage is dropped is not run.
     let classifier = Stage::classifier(&aligned).unwrap();
-    classifier.submit_regions(black(64, 64), 0, [region], Permit::now(), done);
+    classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let classified = receive(&receiver);
     let [(_, said)] = &classified[..] else { panic!("one region: {classified:?}") };
     let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };

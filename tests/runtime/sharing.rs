@@ -7,7 +7,7 @@ use roiflow::devices::null::{Gate, NullDevice, Script};
 use roiflow::frame::{Classification, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, Size};
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{Error, ErrorKind, Result};
-use roiflow::stages::{Engine, Permit, Scheduling, Sharing, Stage, StageOptions, StageResults};
+use roiflow::stages::{Engine, RunGuard, Scheduling, Sharing, Stage, StageOptions, StageResults};
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
@@ -89,7 +89,7 @@ fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
 fn classified(classifier: &Stage, frame: &Frame, regions: &[(ObjectId, PixelRect)]) -> mpsc::Receiver<StageResults> {
     let (sender, receiver) = mpsc::channel();
     let done = move |classified| drop(sender.send(classified));
-    classifier.submit_regions(frame.clone(), 0, regions.to_vec(), Permit::now(), done);
+    classifier.submit_regions(frame.clone(), 0, regions.to_vec(), RunGuard::now(), done);
     receiver
 }
 
@@ -98,7 +98,7 @@ type Found = Result<Vec<Detection>>;
 fn detected(detector: &Stage, frame: &Frame) -> mpsc::Receiver<Found> {
     let (sender, receiver) = mpsc::channel();
     let done = move |found: StageResults| drop(sender.send(found.into_result().map(|found| found.detections)));
-    detector.submit(frame.clone(), 0, Permit::now(), done);
+    detector.submit(frame.clone(), 0, RunGuard::now(), done);
     receiver
 }
 
@@ -177,8 +177,8 @@ fn a_lone_frame_waits_no_longer_than_the_time_limit() {
     let begin = Instant::now();
     let (sender, receiver) = mpsc::channel();
     for age in [0, 1000] {
-        let (sender, permit) = (sender.clone(), Permit::new(begin.checked_sub(Duration::from_millis(age)).unwrap(), None));
-        detector.submit(picture(200), 0, permit, move |found| sender.send(found.failed.is_none()).unwrap());
+        let (sender, guard) = (sender.clone(), RunGuard::new(begin.checked_sub(Duration::from_millis(age)).unwrap(), None));
+        detector.submit(picture(200), 0, guard, move |found| sender.send(found.failed.is_none()).unwrap());
     }
     assert!(receive(&receiver) && receive(&receiver));
     assert_eq!(device.script.n_calls(), 3, "both in one call");
@@ -352,9 +352,9 @@ fn the_oldest_frame_of_all_streams_is_next_or_the_one_that_came_first() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let now = Instant::now();
         for (number, age) in [50, 400, 40, 300, 30, 300].into_iter().enumerate() {
-            let (order, permit) = (order.clone(), Permit::new(now - Duration::from_millis(age), None));
+            let (order, guard) = (order.clone(), RunGuard::new(now - Duration::from_millis(age), None));
             let done = move |_| order.lock().unwrap().push(number);
-            detectors[number % 3].submit(picture(255), 0, permit, done);
+            detectors[number % 3].submit(picture(255), 0, guard, done);
         }
         gate.open();
         receive(&first).unwrap();
@@ -417,7 +417,7 @@ fn a_stage_may_be_dropped_by_who_takes_its_result() {
         drop(last);
         sender.send(()).unwrap();
     };
-    detector.submit(picture(255), 0, Permit::now(), done);
+    detector.submit(picture(255), 0, RunGuard::now(), done);
     drop(detector);
     let begin = Instant::now();
     go_on.send(()).unwrap();

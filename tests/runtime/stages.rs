@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use roiflow::frame::{Colorimetry, Detection, Frame, ObjectId, Outcome, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::ErrorKind;
-use roiflow::stages::{Permit, Region, Scheduling, Stage, StageOptions, StageResults};
+use roiflow::stages::{Region, RunGuard, Scheduling, Stage, StageOptions, StageResults};
 use roiflow::tensor::Memory;
 
 use crate::support::{Scratch, in_time, is_here, tiny};
@@ -219,7 +219,7 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
     let (sender, receiver) = mpsc::channel();
     let outside = PixelRect { x: 80, y: 10, width: 4, height: 4 };
     let regions = [(ObjectId::next(), outside), (ObjectId::next(), pixels[0]), (ObjectId::next(), PixelRect::default())];
-    classifier.submit_regions(frame, 0, regions, Permit::now(), move |classified| sender.send(classified).unwrap());
+    classifier.submit_regions(frame, 0, regions, RunGuard::now(), move |classified| sender.send(classified).unwrap());
     let classified = receiver.recv().unwrap();
     let (error, n_failed) = classified.failed.unwrap();
     assert_eq!((classified.of_regions.len(), n_failed, error.kind()), (1, 2, ErrorKind::Tensor));
@@ -279,7 +279,7 @@ fn deliver_each_once(detector: &Stage) {
             memory.lease_write().unwrap();
             sender.send((number, rect, found.into_result().unwrap().detections)).unwrap();
         };
-        detector.submit(frame, number.into(), Permit::now(), done);
+        detector.submit(frame, number.into(), RunGuard::now(), done);
     }
     drop(sender);
     let delivered: Vec<_> = in_time(move || receiver.iter().collect());
@@ -297,7 +297,7 @@ fn deliver_each_once(detector: &Stage) {
 /// All jobs but the first still wait when the stage goes.
 /// Submits frames that came so many milliseconds ago, while the only request is busy, then lets it go: the numbers of the frames in
 /// the order in which they were done, and whether they were run.
-fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<Permit>])) -> Vec<(usize, bool)> {
+fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<RunGuard>])) -> Vec<(usize, bool)> {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     let (entered, has_entered) = mpsc::channel();
@@ -306,17 +306,17 @@ fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stag
         entered.send(()).unwrap();
         may_go_on.recv().unwrap();
     };
-    detector.submit(frame.clone(), 0, Permit::now(), done);
+    detector.submit(frame.clone(), 0, RunGuard::now(), done);
     has_entered.recv().unwrap();
     let (sender, receiver) = mpsc::channel();
     let now = Instant::now();
-    let permits: Vec<Arc<Permit>> = ages.iter().map(|&age| Permit::new(now - Duration::from_millis(age), None)).collect();
-    for (number, permit) in permits.iter().enumerate() {
+    let guards: Vec<Arc<RunGuard>> = ages.iter().map(|&age| RunGuard::new(now - Duration::from_millis(age), None)).collect();
+    for (number, guard) in guards.iter().enumerate() {
         let sender = sender.clone();
         let done = move |results: StageResults| sender.send((number, results.failed.is_none())).unwrap();
-        detector.submit(frame.clone(), number as u64, permit.clone(), done);
+        detector.submit(frame.clone(), number as u64, guard.clone(), done);
     }
-    meddle(&detector, &permits);
+    meddle(&detector, &guards);
     go_on.send(()).unwrap();
     drop(sender);
     in_time(move || {
@@ -336,11 +336,11 @@ fn where_latency_counts_the_oldest_frame_is_next_whoever_brought_it() {
 }
 
 #[test]
-fn frames_whose_permit_was_taken_back_are_not_run_and_told_at_once() {
-    let order = done_in_order(Scheduling::Throughput, &[5, 4, 3, 2, 1], |detector, permits| {
-        assert!(permits[1].displace() && permits[3].displace());
-        detector.drop_withdrawn();
-        permits[2].give_up();
+fn canceled_frames_do_not_run_and_complete_at_once() {
+    let order = done_in_order(Scheduling::Throughput, &[5, 4, 3, 2, 1], |detector, guards| {
+        assert!(guards[1].displace() && guards[3].displace());
+        detector.discard_canceled();
+        guards[2].cancel();
         assert_eq!(detector.stats().n_runs, 1, "the one before them");
     });
     // The last of them is found out when it is its turn.
@@ -366,9 +366,9 @@ fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
         may_go_on.recv().unwrap();
         first(result);
     };
-    detector.submit(frame.clone(), 0, Permit::now(), done);
+    detector.submit(frame.clone(), 0, RunGuard::now(), done);
     has_entered.recv().unwrap();
-    (1..20).for_each(|number| detector.submit(frame.clone(), number.into(), Permit::now(), note(number)));
+    (1..20).for_each(|number| detector.submit(frame.clone(), number.into(), RunGuard::now(), note(number)));
     in_time(move || drop(detector));
     let stopped: Vec<_> = (1..20).map(|number| (number, Err(ErrorKind::Stopped))).collect();
     assert_eq!(*results.lock().unwrap(), stopped);
@@ -401,7 +401,7 @@ fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
                 });
                 sender.send(classified.of_regions.len() + n_failed).unwrap();
             };
-            classifier.submit_regions(frame.clone(), 0, regions, Permit::now(), done);
+            classifier.submit_regions(frame.clone(), 0, regions, RunGuard::now(), done);
         }
         drop(sender);
         in_time(move || drop(classifier));
@@ -417,7 +417,7 @@ fn a_frame_without_regions_is_done_at_once() {
     let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions.len()).unwrap();
-    classifier.submit_regions(frame, 0, Vec::<Region>::new(), Permit::now(), done);
+    classifier.submit_regions(frame, 0, Vec::<Region>::new(), RunGuard::now(), done);
     assert_eq!(receiver.try_recv(), Ok(0));
     assert_eq!(Arc::strong_count(&memory), 1);
 }
@@ -427,7 +427,7 @@ fn a_frame_without_regions_is_done_at_once() {
 fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
-    detector.submit(frame.clone(), 0, Permit::now(), |_| panic!("in the closure of a frame"));
+    detector.submit(frame.clone(), 0, RunGuard::now(), |_| panic!("in the closure of a frame"));
     let found = in_time(move || (0..3).map(|_| detector.detect(&frame).unwrap().len()).sum::<usize>());
     assert_eq!(found, 0);
 }
@@ -448,7 +448,7 @@ fn a_frame_that_comes_between_two_runs_is_not_refused() {
             n.fetch_add(1, Ordering::AcqRel);
         };
         let whole = [(ObjectId::next(), PixelRect::whole(frame.size()))];
-        classifier.submit_regions(frame.clone(), round as u64, whole, Permit::now(), done);
+        classifier.submit_regions(frame.clone(), round as u64, whole, RunGuard::now(), done);
         while n_delivered.load(Ordering::Acquire) <= round {
             std::hint::spin_loop();
         }

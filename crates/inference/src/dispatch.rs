@@ -184,7 +184,7 @@ impl Queue {
         for job in jobs {
             let order = match job.runs.client.scheduling {
                 Scheduling::Throughput => submitted,
-                Scheduling::Latency => job.runs.permit.arrived(),
+                Scheduling::Latency => job.runs.guard.arrived(),
             };
             // Jobs of one frame stay together.
             let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
@@ -386,7 +386,7 @@ impl Queue {
                 (None, result) => result.clone(),
             };
             if ended.is_ok() {
-                job.runs.permit.succeed();
+                job.runs.guard.succeed();
                 self.has_run.store(true, Ordering::Release);
             }
             deliver(job, ended);
@@ -472,7 +472,7 @@ impl State {
                 break;
             }
             let Some(next) = self.pending.pop_front() else { break };
-            if !next.job.runs.permit.begin() {
+            if !next.job.runs.guard.begin() {
                 withdrawn.push(next);
                 continue;
             }
@@ -548,7 +548,7 @@ mod tests {
     use crate::job::{FrameRuns, Picture};
     use crate::spec::load_model;
     use crate::vision::decode::{Decoder, Output};
-    use crate::{ModelSpec, Permit, StageOptions, StageResults};
+    use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
 
     /// Sees that it gets the outputs of one row, or panics.
     #[derive(Debug)]
@@ -583,9 +583,9 @@ mod tests {
     /// A job, and what takes its end.
     fn job(client: &Arc<Client>, sender: &mpsc::Sender<Result<()>>) -> Job {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
-        let (permit, sender) = (Permit::now(), sender.clone());
+        let (guard, sender) = (RunGuard::now(), sender.clone());
         let done = move |results: StageResults| sender.send(results.into_result().map(drop)).unwrap();
-        Job::new(Picture::whole(frame), FrameRuns::new(client.clone(), 0, permit, 1, StageResults::default(), done))
+        Job::new(Picture::whole(frame), FrameRuns::new(client.clone(), 0, guard, 1, StageResults::default(), done))
     }
 
     #[test]

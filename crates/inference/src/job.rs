@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::Permit;
+use super::RunGuard;
 use super::client::{Client, stopped};
 use super::results::{Place, add_results};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
@@ -60,7 +60,7 @@ pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     pub(super) client: Arc<Client>,
     /// Number of the frame in its stream, for traces.
     pub(super) frame_number: u64,
-    pub(super) permit: Arc<Permit>,
+    pub(super) guard: Arc<RunGuard>,
     /// The tracing span of the frame, in which its runs start.
     pub(super) span: tracing::Span,
     gathered: Mutex<Gathered>,
@@ -81,7 +81,7 @@ impl FrameRuns {
     pub(super) fn new(
         client: Arc<Client>,
         frame_number: u64,
-        permit: Arc<Permit>,
+        guard: Arc<RunGuard>,
         n_runs: usize,
         results: StageResults,
         done: impl FnOnce(StageResults) + Send + 'static,
@@ -93,7 +93,7 @@ impl FrameRuns {
             }
         };
         let gathered = Mutex::new(Gathered { n_open: n_runs, results, of_regions: Vec::new() });
-        Arc::new(FrameRuns { client, frame_number, permit, span: tracing::Span::current(), gathered, done: Mutex::new(done) })
+        Arc::new(FrameRuns { client, frame_number, guard, span: tracing::Span::current(), gathered, done: Mutex::new(done) })
     }
 
     fn end(&self, region: Option<(usize, ObjectId)>, ended: Result<(Vec<Detection>, Vec<Classification>)>) {
@@ -203,7 +203,7 @@ mod tests {
         let client = Client::new(spec, Scheduling::Throughput, "CPU".to_owned());
         let (sender, receiver) = mpsc::channel();
         let done = move |results| sender.send(results).unwrap();
-        let runs = FrameRuns::new(client, 0, Permit::now(), 3, StageResults::default(), done);
+        let runs = FrameRuns::new(client, 0, RunGuard::now(), 3, StageResults::default(), done);
         let rect = Rect { x: 0.0, y: 0.0, width: 1.0, height: 1.0 };
         let detection = |id: i32| Detection {
             id: ObjectId(id),

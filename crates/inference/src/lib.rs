@@ -3,7 +3,7 @@
 //! - [`spec`] reads a model and its description into a [`ModelSpec`] and checks it against the model's ports.
 //! - [`image_input`] preprocesses a frame or a region into the input of a request.
 //! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests, which stages of the same model
-//!   share ([`Sharing`]). A closure that must not block gets the results. A [`Permit`] withdraws frames whose runs have not started.
+//!   share ([`Sharing`]). A closure that must not block gets the results. A [`RunGuard`] withdraws frames whose runs have not started.
 //! - An [`Engine`] holds devices, decoders and compiled models for its stages.
 //! - [`flow`] is the state machine of a stream.
 //! - [`InFlightQueue`] is the in-flight queue: bounded, and in arrival order.
@@ -25,9 +25,9 @@ pub mod labels;
 mod nearest;
 mod output_check;
 mod pace;
-pub mod permit;
 mod results;
 mod rows;
+pub mod run_guard;
 pub mod spec;
 mod stage;
 mod thresholds;
@@ -45,6 +45,6 @@ pub use in_flight_queue::{InFlightQueue, Ticket};
 pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
-pub use permit::{Permit, Withdrawal};
+pub use run_guard::{CancelReason, RunGuard};
 pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task};
 pub use stage::Stage;

@@ -9,7 +9,7 @@ use super::client::{Client, stopped};
 use super::instance::{Instance, Role, instance};
 use super::job::{FrameRuns, Job, Picture};
 use super::spec::describe;
-use super::{ModelSpec, Permit, Scheduling, StageOptions, StageResults, StageStats, Task};
+use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task};
 use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::Region;
@@ -71,26 +71,26 @@ impl Stage {
         Ok(Self { client, instance, n_unaligned: AtomicU64::new(0) })
     }
 
-    /// Runs `frame` as soon as a request is idle, unless the permit is withdrawn before; never blocks. `done` gets the results once, on a
+    /// Runs `frame` as soon as a request is idle, unless the guard is withdrawn before; never blocks. `done` gets the results once, on a
     /// worker thread, after the stage released the frame's memory. It must not block.
-    pub fn submit(&self, frame: Frame, frame_number: u64, permit: Arc<Permit>, done: impl FnOnce(StageResults) + Send + 'static) {
-        self.submit_whole(frame, frame_number, permit, false, done);
+    pub fn submit(&self, frame: Frame, frame_number: u64, guard: Arc<RunGuard>, done: impl FnOnce(StageResults) + Send + 'static) {
+        self.submit_whole(frame, frame_number, guard, false, done);
     }
 
     fn submit_whole(
         &self,
         frame: Frame,
         frame_number: u64,
-        permit: Arc<Permit>,
+        guard: Arc<RunGuard>,
         alone: bool,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
-        let runs = FrameRuns::new(self.client.clone(), frame_number, permit, 1, StageResults::default(), done);
+        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
         self.instance.queue.submit([Job::new(Picture::whole(frame), runs)], alone);
     }
 
     /// As [`Stage::submit`], for regions of `frame`. `done` gets the results of all regions when the last one is complete; immediately if
-    /// there is none. Regions whose permit is withdrawn fail.
+    /// there is none. Regions whose guard is withdrawn fail.
     ///
     /// [`ModelSpec::cut`] says which part of the frame belongs to a region; it is clipped to the frame. A region without a pixel in the
     /// frame fails.
@@ -99,7 +99,7 @@ impl Stage {
         frame: Frame,
         frame_number: u64,
         regions: impl IntoIterator<Item = impl Into<Region>>,
-        permit: Arc<Permit>,
+        guard: Arc<RunGuard>,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let mut results = StageResults::default();
@@ -115,7 +115,7 @@ impl Stage {
         if pictures.is_empty() {
             return done(results);
         }
-        let runs = FrameRuns::new(self.client.clone(), frame_number, permit, pictures.len(), results, done);
+        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, pictures.len(), results, done);
         self.instance.queue.submit(pictures.into_iter().map(|picture| Job::new(picture, runs.clone())), false);
     }
 
@@ -139,16 +139,16 @@ impl Stage {
     /// # Errors
     /// The error of the run.
     pub fn run(&self, frame: &Frame) -> Result<StageResults> {
-        self.run_with(frame, Permit::now())
+        self.run_with(frame, RunGuard::now())
     }
 
-    fn run_with(&self, frame: &Frame, permit: Arc<Permit>) -> Result<StageResults> {
+    fn run_with(&self, frame: &Frame, guard: Arc<RunGuard>) -> Result<StageResults> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |results: StageResults| {
             // The receiver waits below until the results arrive or the closure is dropped.
             let _delivered = sender.send(results.into_result());
         };
-        self.submit_whole(frame.clone(), 0, permit, true, done);
+        self.submit_whole(frame.clone(), 0, guard, true, done);
         receiver.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
@@ -182,9 +182,9 @@ impl Stage {
         let frame = Frame::from_packed(PixelFormat::Rgb, size, &vec![0; width as usize * height as usize * 3])?;
         let mut took = Duration::ZERO;
         for _ in 0..2 {
-            let permit = Permit::now();
-            self.run_with(&frame, permit.clone())?;
-            took = permit.arrived().elapsed().saturating_sub(permit.waited().unwrap_or_default());
+            let guard = RunGuard::now();
+            self.run_with(&frame, guard.clone())?;
+            took = guard.arrived().elapsed().saturating_sub(guard.waited().unwrap_or_default());
         }
         Ok(*warmed_up.insert(took))
     }
@@ -207,13 +207,13 @@ impl Stage {
     }
 
     /// Discards the frames and regions whose run has not started: they fail.
-    pub fn drop_pending(&self) {
+    pub fn discard_pending(&self) {
         self.instance.queue.drop_those(|job| job.is_of(&self.client));
     }
 
-    /// Discards the frames and regions whose permit was withdrawn before their run started: they fail.
-    pub fn drop_withdrawn(&self) {
-        self.instance.queue.drop_those(|job| job.is_of(&self.client) && job.runs.permit.withdrawal().is_some());
+    /// Discards the frames and regions whose guard was withdrawn before their run started: they fail.
+    pub fn discard_canceled(&self) {
+        self.instance.queue.drop_those(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
 
     /// The order of frames.

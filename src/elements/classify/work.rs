@@ -13,7 +13,7 @@ use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::work::{Done, Work};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
-use crate::stages::{self, Permit, Stage, StageResults};
+use crate::stages::{self, RunGuard, Stage, StageResults};
 
 /// See the module.
 pub(super) struct ClassifyWork {
@@ -33,14 +33,14 @@ impl Work for ClassifyWork {
         &self.classifier
     }
 
-    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+    fn run(&self, frame: Frame, mut results: FrameResults, guard: Arc<RunGuard>, done: Done) {
         let frame_number = results.frame_number;
         let Some(objects) = &self.objects else {
             let finish = move |classified: StageResults| {
                 classified.add_to(&mut results);
                 done(results);
             };
-            return self.classifier.submit(frame, frame_number, permit, finish);
+            return self.classifier.submit(frame, frame_number, guard, finish);
         };
         self.class_check.look(&self.element, objects.classes(), &results);
         let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
@@ -52,21 +52,21 @@ impl Work for ClassifyWork {
             results.status = InferenceStatus::Failed(failed.as_str().into());
         }
         if background.has_succeeded {
-            permit.succeed();
+            guard.succeed();
         }
         let economy = self.economy.clone();
         let remembered = if in_background.is_empty() {
             Some(remembered)
         } else {
-            let (economy, permit) = (economy.clone(), Permit::now());
-            let of_runs = permit.clone();
+            let (economy, guard) = (economy.clone(), RunGuard::now());
+            let of_runs = guard.clone();
             let finish = move |classified: StageResults| economy.settle_in_background(&remembered, &classified, of_runs.has_succeeded());
-            self.classifier.submit_regions(frame.clone(), frame_number, in_background, permit, finish);
+            self.classifier.submit_regions(frame.clone(), frame_number, in_background, guard, finish);
             None
         };
-        let of_frame = permit.clone();
+        let of_frame = guard.clone();
         let finish = move |classified: StageResults| {
-            if of_frame.withdrawal().is_some() {
+            if of_frame.cancel_reason().is_some() {
                 economy.tell_later(background);
             }
             if let Some(remembered) = remembered {
@@ -75,7 +75,7 @@ impl Work for ClassifyWork {
             classified.add_to(&mut results);
             done(results);
         };
-        self.classifier.submit_regions(frame, frame_number, now, permit, finish);
+        self.classifier.submit_regions(frame, frame_number, now, guard, finish);
         let n_unaligned = self.classifier.n_unaligned();
         let n_known = self.n_unaligned.swap(n_unaligned, Ordering::Relaxed);
         if n_unaligned > n_known {

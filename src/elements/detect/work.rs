@@ -11,7 +11,7 @@ use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::work::{Done, Work};
 use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
-use crate::stages::{Permit, Stage, StageResults};
+use crate::stages::{RunGuard, Stage, StageResults};
 
 /// See the module.
 pub(super) struct DetectWork {
@@ -28,7 +28,7 @@ impl Work for DetectWork {
         &self.detector
     }
 
-    fn run(&self, frame: Frame, mut results: FrameResults, permit: Arc<Permit>, done: Done) {
+    fn run(&self, frame: Frame, mut results: FrameResults, guard: Arc<RunGuard>, done: Done) {
         let frame_number = results.frame_number;
         let regions = self.parents.as_ref().map(|parents| -> Vec<_> {
             self.class_check.look(&self.element, parents.classes(), &results);
@@ -39,8 +39,8 @@ impl Work for DetectWork {
             done(results);
         };
         match regions {
-            None => self.detector.submit(frame, frame_number, permit, finish),
-            Some(regions) => self.detector.submit_regions(frame, frame_number, regions, permit, finish),
+            None => self.detector.submit(frame, frame_number, guard, finish),
+            Some(regions) => self.detector.submit_regions(frame, frame_number, regions, guard, finish),
         }
     }
 
