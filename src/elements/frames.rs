@@ -343,8 +343,8 @@ impl Stream {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
             // A call of several frames begins sooner where some wait already.
-            QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_fewer(), usize::MAX),
-            QueuePolicy::Wait => (stage.n_frames_fewer(), n_at_once),
+            QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_to_remove(), usize::MAX),
+            QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once),
             _ => (0, usize::MAX),
         };
         let most = match (n_fewer, stage.scheduling()) {

@@ -36,7 +36,7 @@ pub(super) struct ModelSettings {
 
 impl Default for ModelSettings {
     fn default() -> Self {
-        Self { options: stages::StageOptions { sharing: Sharing::Alike, ..stages::StageOptions::default() } }
+        Self { options: stages::StageOptions { sharing: Sharing::SameOptions, ..stages::StageOptions::default() } }
     }
 }
 
@@ -119,9 +119,9 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             ),
             |settings| match &settings.options.sharing {
                 Sharing::Named(name) => Some(name.clone()),
-                Sharing::Alike | Sharing::Nobody => None,
+                Sharing::SameOptions | Sharing::Exclusive => None,
             },
-            |settings, name| settings.options.sharing = given(name).map_or(Sharing::Alike, Sharing::Named),
+            |settings, name| settings.options.sharing = given(name).map_or(Sharing::SameOptions, Sharing::Named),
         )
         .with(
             glib::ParamSpecUInt::builder("batch-size")

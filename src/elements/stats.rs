@@ -117,7 +117,7 @@ impl Counts {
             .field("latency-total-ns", count(&self.latency_total_ns))
             .field("window", window as u64)
             .field("runs", stage.n_runs)
-            .field("rows", stage.n_rows)
+            .field("rows", stage.n_items)
             .field("runs-failed", stage.n_failed)
             .build();
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {

@@ -36,7 +36,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
                 model: model.clone(),
                 description,
                 device: Some(device.to_owned()),
-                sharing: Sharing::Alike,
+                sharing: Sharing::SameOptions,
                 ..StageOptions::default()
             };
             let with = |batch_size| Stage::classifier(&StageOptions { batch_size, ..options.clone() });

@@ -33,7 +33,7 @@ impl Scripted {
         StageOptions {
             model: tiny(model),
             device: Some(self.name.clone()),
-            sharing: Sharing::Alike,
+            sharing: Sharing::SameOptions,
             n_requests: Some(1),
             ..StageOptions::default()
         }
@@ -115,7 +115,7 @@ fn sixteen_regions_of_a_frame_are_one_call() {
         assert_eq!(label(said), names[(id.0 - 1) as usize % 4], "region {id:?}");
     }
     let stats = classifier.stats();
-    assert_eq!((stats.n_runs, stats.n_rows), (1, 16));
+    assert_eq!((stats.n_runs, stats.n_items), (1, 16));
     // A frame with more than is good for one call takes two.
     let many: Vec<_> = regions.iter().cycle().take(40).enumerate().map(|(n, (_, rect))| (ObjectId(n as i32 + 100), *rect)).collect();
     assert_eq!(receive(&classified(&classifier, &frame, &many)).of_regions.len(), 40);
@@ -150,7 +150,7 @@ fn eight_frames_of_eight_streams_are_one_call() {
         assert!(found.len() == 1 && (found[0].confidence - expected).abs() < 1e-3, "stream {n}: {found:?}");
     }
     assert_eq!(device.script.n_calls(), 1);
-    assert!(detectors.iter().all(|detector| (detector.stats().n_runs, detector.stats().n_rows) == (1, 1)));
+    assert!(detectors.iter().all(|detector| (detector.stats().n_runs, detector.stats().n_items) == (1, 1)));
 }
 
 #[test]
@@ -205,10 +205,10 @@ fn what_a_batch_finds_is_what_single_runs_find() {
                 (said, classifier.stats())
             };
             let (alone, of_alone) = answers(Some(1));
-            assert_eq!((alone.len(), of_alone.n_runs, of_alone.n_rows), (16, 16, 16), "{device} {model}");
+            assert_eq!((alone.len(), of_alone.n_runs, of_alone.n_items), (16, 16, 16), "{device} {model}");
             for (batch_size, n_calls) in [(Some(16), 1), (Some(8), 2), (None, if device == "CPU" { 16 } else { 1 })] {
                 let (said, stats) = answers(batch_size);
-                assert_eq!((stats.n_runs, stats.n_rows), (n_calls, 16), "{device} {model} {batch_size:?}");
+                assert_eq!((stats.n_runs, stats.n_items), (n_calls, 16), "{device} {model} {batch_size:?}");
                 for ((id, said), (id_alone, alone)) in said.iter().zip(&alone) {
                     let is_same = match (&said.outcome, &alone.outcome) {
                         (Outcome::Value(value), Outcome::Value(of_alone)) => (value - of_alone).abs() < 1e-3,
@@ -301,7 +301,7 @@ fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_d
         StageOptions { batch_size: Some(2), ..options.clone() },
         StageOptions { model: other_file, description, ..options.clone() },
         StageOptions { sharing: Sharing::Named("a name".into()), ..options.clone() },
-        StageOptions { sharing: Sharing::Nobody, ..options.clone() },
+        StageOptions { sharing: Sharing::Exclusive, ..options.clone() },
     ];
     let n_before = device.n_compiled();
     let kept: Vec<Stage> = others.iter().map(|options| Stage::detector(options).unwrap()).collect();
@@ -434,7 +434,7 @@ fn engines_share_neither_devices_nor_compiled_models() {
     let options = |engine: &Engine| StageOptions {
         model: tiny("rectangle.onnx"),
         device: Some("NULL.of-engines".to_owned()),
-        sharing: Sharing::Alike,
+        sharing: Sharing::SameOptions,
         engine: engine.clone(),
         ..StageOptions::default()
     };

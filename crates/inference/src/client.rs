@@ -28,7 +28,7 @@ pub struct StageStats {
     /// Failed runs.
     pub n_failed: u64,
     /// Batch items of this stage in these runs.
-    pub n_rows: u64,
+    pub n_items: u64,
     /// Times of the steps of a run, in order.
     pub steps: Vec<StepStats>,
 }
@@ -50,15 +50,15 @@ pub(super) struct Client {
     pub(super) scheduling: Scheduling,
     /// Number of its running jobs. Changes under the queue's lock.
     pub(super) n_running: AtomicUsize,
-    pub(super) has_left: AtomicBool,
+    pub(super) is_removed: AtomicBool,
     pub(super) stats: Mutex<StageStats>,
 }
 
 impl Client {
     pub(super) fn new(spec: ModelSpec, scheduling: Scheduling, device: String) -> Arc<Self> {
         let stats = Mutex::new(StageStats { device, ..StageStats::default() });
-        let (n_running, has_left) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { spec, check: OutputCheck::default(), scheduling, n_running, has_left, stats })
+        let (n_running, is_removed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { spec, check: OutputCheck::default(), scheduling, n_running, is_removed, stats })
     }
 
     pub(super) fn stats(&self) -> StageStats {

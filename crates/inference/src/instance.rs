@@ -4,7 +4,7 @@
 //! picture becomes an input, how outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them
 //! along. The register holds instances weakly; the last stage that goes frees the model on its own thread, before its drop returns.
 //!
-//! Who loads holds the lock of the instance's place only, so that a model is compiled once however many ask for it at the same
+//! Who loads holds the lock of the instance's slot only, so that a model is compiled once however many ask for it at the same
 //! time, and others load meanwhile.
 
 use std::collections::HashMap;
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::copies::Copies;
-use super::dispatch::{Queue, Rows};
+use super::dispatch::{BatchLimits, Queue};
 use super::spec::{DEFAULT_DEVICE, with_described_size};
 use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
 
 /// The most regions of one frame that run in one call where nobody says how many.
-const MAX_ROWS_OF_A_FRAME: usize = 32;
+const MAX_REGIONS_PER_BATCH: usize = 32;
 /// How long a job waits for company where a batch size is asked for and no time limit.
 pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
 
@@ -29,9 +29,9 @@ pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
 pub enum Sharing {
     /// With nobody.
     #[default]
-    Nobody,
+    Exclusive,
     /// With all who ask for the same model, device, requests and batches.
-    Alike,
+    SameOptions,
     /// With all who give this name. What one of them leaves open is as the others have it.
     Named(String),
 }
@@ -64,7 +64,7 @@ pub(super) struct Instance {
     /// How long a run takes, once that was measured.
     pub(super) warmed_up: Mutex<Option<Duration>>,
     role: Role,
-    made_of: Settings,
+    settings: Settings,
 }
 
 impl Drop for Instance {
@@ -77,10 +77,10 @@ impl Drop for Instance {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Settings {
     model: PathBuf,
-    /// Tells a file from one that took its place.
+    /// Tells a file from one that took its slot.
     written: Option<(SystemTime, u64)>,
     device: Option<String>,
-    /// Tells a device of the application's own from one that took its place.
+    /// Tells a device of the application's own from one that took its slot.
     generation: u64,
     config: Option<String>,
     n_requests: Option<usize>,
@@ -103,15 +103,15 @@ impl Settings {
         }
     }
 
-    /// With its value in the place of what is left open, so that who says it and who does not are alike.
-    fn filled_in(mut self) -> Self {
+    /// With its value in the slot of what is left open, so that who says it and who does not are alike.
+    fn with_defaults(mut self) -> Self {
         self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
         self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
         self
     }
 
     /// What is asked for and is not so, both sides of each; nothing where it is left open.
-    fn contradictions(&self, asked: &Self) -> Vec<String> {
+    fn differences(&self, asked: &Self) -> Vec<String> {
         fn differs<T: PartialEq>(is: &Option<T>, asked: &Option<T>) -> bool {
             asked.is_some() && is != asked
         }
@@ -147,38 +147,38 @@ impl Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    Alike(Role, Settings),
+    SameOptions(Role, Settings),
     Named(String),
 }
 
 /// Where one instance is, if it is; locked while it is made.
-type Place = Arc<Mutex<Weak<Instance>>>;
+type InstanceSlot = Arc<Mutex<Weak<Instance>>>;
 
 /// The compiled models of an engine.
 #[derive(Default)]
-pub(super) struct Instances(Mutex<HashMap<Key, Place>>);
+pub(super) struct Instances(Mutex<HashMap<Key, InstanceSlot>>);
 
-fn place(instances: &Instances, key: Key) -> Place {
-    let mut places = instances.0.lock().unwrap();
-    places.retain(|_, place| {
+fn slot(instances: &Instances, key: Key) -> InstanceSlot {
+    let mut slots = instances.0.lock().unwrap();
+    slots.retain(|_, slot| {
         // Who loads holds a share of it.
-        Arc::strong_count(place) > 1 || place.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+        Arc::strong_count(slot) > 1 || slot.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
     });
-    places.entry(key).or_default().clone()
+    slots.entry(key).or_default().clone()
 }
 
 /// The instance that these options ask for: one that is there, or a new one.
 pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instance>> {
     let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
-    let compile = |settings| make(&core, options, settings, role);
+    let compile = |settings| load(&core, options, settings, role);
     let (key, name) = match &options.sharing {
-        Sharing::Nobody => return compile(settings).map(Arc::new),
-        Sharing::Alike => (Key::Alike(role, settings.clone().filled_in()), None),
+        Sharing::Exclusive => return compile(settings).map(Arc::new),
+        Sharing::SameOptions => (Key::SameOptions(role, settings.clone().with_defaults()), None),
         Sharing::Named(name) => (Key::Named(name.clone()), Some(name)),
     };
-    let place = place(options.engine.instances(), key);
-    let mut held = place.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = slot(options.engine.instances(), key);
+    let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(there) = held.upgrade() {
         let wrong = |why: String| {
             let name = name.map_or("", String::as_str);
@@ -192,7 +192,7 @@ pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instanc
         if there.role != role {
             return Err(wrong(format!("it is a {}, and here a {role}", there.role)));
         }
-        let found = if name.is_some() { there.made_of.contradictions(&settings) } else { Vec::new() };
+        let found = if name.is_some() { there.settings.differences(&settings) } else { Vec::new() };
         return if found.is_empty() { Ok(there) } else { Err(wrong(found.join("; "))) };
     }
     let made = Arc::new(compile(settings)?);
@@ -200,15 +200,15 @@ pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instanc
     Ok(made)
 }
 
-fn make(core: &Core, options: &StageOptions, made_of: Settings, role: Role) -> Result<Instance> {
+fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> Result<Instance> {
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = options.config()?;
-    let one_by_one = Rows { max: 1, timeout: None };
+    let unbatched = BatchLimits { max_items: 1, timeout: None };
     let runs_regions = role == Role::Classifier;
-    let runs_one_row = options.batch_size.map_or(!runs_regions, |max| max <= 1);
+    let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
-    let pinned = runs_one_row.then(|| with_one_row(&model)).flatten();
+    let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
     // Before requests are made, which are of a model with one picture as its input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
@@ -218,36 +218,36 @@ fn make(core: &Core, options: &StageOptions, made_of: Settings, role: Role) -> R
         // What is wrong with the model is told of the model as the user has it.
         Some(Err(_)) | None => compile(&model)?,
     };
-    let alone = &copies.first;
+    let single = &copies.first;
     // As the file has it: of an axis that was opened the device may know less.
-    let info = alone.info().clone();
-    let (copies, rows) = match options.batch_size {
+    let info = single.info().clone();
+    let (copies, limits) = match options.batch_size {
         Some(max @ 2..) => {
             let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
-            (Copies::one(core.open_rows(&model, device, alone, max)?), Rows { max, timeout })
+            (Copies::one(core.open_rows(&model, device, single, max)?), BatchLimits { max_items: max, timeout })
         }
-        None if runs_regions && has_open_batch(alone) && !alone.computes_rows_in_turn() => {
-            let rows = match alone.check_rows(MAX_ROWS_OF_A_FRAME) {
-                Ok(()) => Rows { max: MAX_ROWS_OF_A_FRAME, timeout: None },
+        None if runs_regions && has_open_batch(single) && !single.computes_rows_in_turn() => {
+            let limits = match single.check_rows(MAX_REGIONS_PER_BATCH) {
+                Ok(()) => BatchLimits { max_items: MAX_REGIONS_PER_BATCH, timeout: None },
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
                     tracing::info!(model = %options.model.display(), "the regions of a frame are run one by one: {error}");
-                    one_by_one
+                    unbatched
                 }
                 Err(error) => return Err(error),
             };
-            (copies, rows)
+            (copies, limits)
         }
-        Some(_) | None => (copies, one_by_one),
+        Some(_) | None => (copies, unbatched),
     };
     // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
     let model = copies.first.clone();
-    let follows_pace = config.n_requests.is_none();
-    let queue = Queue::new(copies, rows, runs_regions, follows_pace)?;
-    Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, made_of })
+    let throttles = config.n_requests.is_none();
+    let queue = Queue::new(copies, limits, runs_regions, throttles)?;
+    Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
 /// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.
-fn with_one_row(model: &Model) -> Option<Model> {
+fn with_batch_size_one(model: &Model) -> Option<Model> {
     let [input] = &*model.info().inputs else { return None };
     let dims = input.shape.dims();
     let rest = dims.split_first().filter(|(first, _)| first.is_open() && first.admits(1))?.1;
@@ -258,7 +258,9 @@ fn with_one_row(model: &Model) -> Option<Model> {
 /// Whether the only input takes one row or as many as a frame may have, as it is.
 fn has_open_batch(model: &CompiledModel) -> bool {
     match model.inputs() {
-        [input] => input.shape.dims().first().is_some_and(|first| first.is_open() && first.admits(1) && first.admits(MAX_ROWS_OF_A_FRAME)),
+        [input] => {
+            input.shape.dims().first().is_some_and(|first| first.is_open() && first.admits(1) && first.admits(MAX_REGIONS_PER_BATCH))
+        }
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::RunGuard;
 use super::client::{Client, stopped};
-use super::results::{Place, add_results};
+use super::results::{ResultSpace, add_results};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
 use crate::runtime::{Error, Result};
 use crate::vision::decode::{Output, Results};
@@ -96,15 +96,15 @@ impl FrameRuns {
         Arc::new(FrameRuns { client, frame_number, guard, span: tracing::Span::current(), gathered, done: Mutex::new(done) })
     }
 
-    fn end(&self, region: Option<(usize, ObjectId)>, ended: Result<(Vec<Detection>, Vec<Classification>)>) {
+    fn finish(&self, region: Option<(usize, ObjectId)>, ended: Result<(Vec<Detection>, Vec<Classification>)>) {
         let results = {
             let Gathered { n_open, results, of_regions } = &mut *self.gathered.lock().unwrap();
             match (ended, region) {
-                (Ok((detections, said)), None) => (results.detections, results.classifications) = (detections, said),
-                (Ok((detections, said)), Some((place, id))) => {
-                    results.of_regions.extend(said.into_iter().map(|classification| (id, classification)));
+                (Ok((detections, classifications)), None) => (results.detections, results.classifications) = (detections, classifications),
+                (Ok((detections, classifications)), Some((region_idx, id))) => {
+                    results.of_regions.extend(classifications.into_iter().map(|classification| (id, classification)));
                     if !detections.is_empty() {
-                        of_regions.push((place, detections));
+                        of_regions.push((region_idx, detections));
                     }
                 }
                 (Err(error), region) => results.fail(error, region.is_some()),
@@ -113,7 +113,7 @@ impl FrameRuns {
             if *n_open > 0 {
                 return;
             }
-            of_regions.sort_unstable_by_key(|(place, _)| *place);
+            of_regions.sort_unstable_by_key(|(region_idx, _)| *region_idx);
             results.detections.extend(of_regions.drain(..).flat_map(|(_, detections)| detections));
             std::mem::take(results)
         };
@@ -122,7 +122,7 @@ impl FrameRuns {
 }
 
 /// The image of an input.
-pub(super) struct Picture {
+pub(super) struct JobInput {
     pub(super) frame: Frame,
     /// Its top left corner in the frame.
     pub(super) corner: Point,
@@ -132,7 +132,7 @@ pub(super) struct Picture {
     pub(super) region: Option<(usize, ObjectId)>,
 }
 
-impl Picture {
+impl JobInput {
     pub(super) fn whole(frame: Frame) -> Self {
         Self { frame, corner: Point::default(), alignment: None, region: None }
     }
@@ -141,19 +141,19 @@ impl Picture {
 /// One frame or region: a batch item of a call. If it is dropped before it runs, it fails as stopped.
 pub(super) struct Job {
     /// `None` once it is complete.
-    picture: Option<Picture>,
+    input: Option<JobInput>,
     pub(super) runs: Arc<FrameRuns>,
     detections: Vec<Detection>,
-    said: Vec<Classification>,
+    classifications: Vec<Classification>,
 }
 
 impl Job {
-    pub(super) fn new(picture: Picture, runs: Arc<FrameRuns>) -> Self {
-        Self { picture: Some(picture), runs, detections: Vec::new(), said: Vec::new() }
+    pub(super) fn new(input: JobInput, runs: Arc<FrameRuns>) -> Self {
+        Self { input: Some(input), runs, detections: Vec::new(), classifications: Vec::new() }
     }
 
-    pub(super) fn picture(&self) -> &Picture {
-        self.picture.as_ref().expect("only the end takes it")
+    pub(super) fn input(&self) -> &JobInput {
+        self.input.as_ref().expect("the input is present until the job finishes")
     }
 
     pub(super) fn is_of(&self, client: &Arc<Client>) -> bool {
@@ -162,26 +162,27 @@ impl Job {
 
     /// Decodes the outputs of its batch item, and stores the results.
     pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
-        let &Picture { corner, alignment, region, .. } = self.picture();
+        let &JobInput { corner, alignment, region, .. } = self.input();
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
-        let place = Place { frame_from_input, alignment, parent: region.map(|(_, id)| id) };
-        let (detections, said, Client { spec, check, .. }) = (&mut self.detections, &mut self.said, &*self.runs.client);
-        check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &place, detections, said))
+        let space = ResultSpace { frame_from_input, alignment, parent: region.map(|(_, id)| id) };
+        let (detections, classifications, Client { spec, check, .. }) =
+            (&mut self.detections, &mut self.classifications, &*self.runs.client);
+        check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 
     /// Releases the frame's memory, then adds the stored results or the error to those of the frame.
-    pub(super) fn end(&mut self, ended: Result<()>) {
-        let Some(Picture { frame, region, .. }) = self.picture.take() else { return };
+    pub(super) fn finish(&mut self, ended: Result<()>) {
+        let Some(JobInput { frame, region, .. }) = self.input.take() else { return };
         // Released first, so that the buffer is writable when the owner of the frame gets the results.
         drop(frame);
-        let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.said));
-        self.runs.end(region, ended.map(|()| found));
+        let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.classifications));
+        self.runs.finish(region, ended.map(|()| found));
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.end(Err(stopped()));
+        self.finish(Err(stopped()));
     }
 }
 
@@ -217,18 +218,18 @@ mod tests {
             label: None,
             classifications: Vec::new(),
         };
-        let said = |value| Classification { name: "of".into(), model: "this".into(), outcome: Outcome::Value(value) };
-        runs.end(Some((2, ObjectId(7))), Ok((vec![detection(20), detection(21)], vec![said(2.0)])));
-        runs.end(Some((1, ObjectId(8))), Err(stopped()));
+        let classification = |value| Classification { name: "of".into(), model: "this".into(), outcome: Outcome::Value(value) };
+        runs.finish(Some((2, ObjectId(7))), Ok((vec![detection(20), detection(21)], vec![classification(2.0)])));
+        runs.finish(Some((1, ObjectId(8))), Err(stopped()));
         assert!(receiver.try_recv().is_err(), "one region runs");
-        runs.end(Some((0, ObjectId(9))), Ok((vec![detection(0)], vec![said(0.0)])));
+        runs.finish(Some((0, ObjectId(9))), Ok((vec![detection(0)], vec![classification(0.0)])));
         let results = receiver.try_recv().unwrap();
         assert_eq!(results.detections, [detection(0), detection(20), detection(21)]);
-        assert_eq!(results.of_regions, [(ObjectId(7), said(2.0)), (ObjectId(9), said(0.0))], "as they ended");
+        assert_eq!(results.of_regions, [(ObjectId(7), classification(2.0)), (ObjectId(9), classification(0.0))], "as they ended");
         assert_eq!(results.failed.as_ref().map(|(_, n_failed)| *n_failed), Some(1));
         let mut frame = FrameResults { detections: vec![detection(9)], ..FrameResults::default() };
         results.add_to(&mut frame);
-        assert_eq!(frame.detections[0].classifications, [said(0.0)]);
+        assert_eq!(frame.detections[0].classifications, [classification(0.0)]);
         assert!(matches!(&frame.status, InferenceStatus::Failed(reason) if reason.starts_with("1 regions: ")), "{:?}", frame.status);
     }
 }

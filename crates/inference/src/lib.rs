@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod client;
 mod copies;
 mod dispatch;
@@ -24,13 +25,12 @@ mod job;
 pub mod labels;
 mod nearest;
 mod output_check;
-mod pace;
 mod results;
-mod rows;
 pub mod run_guard;
 pub mod spec;
 mod stage;
 mod thresholds;
+mod throttle;
 
 use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};

@@ -4,8 +4,8 @@ use super::{Head, ModelSpec, Task};
 use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Similarity, Transform};
 use crate::vision::decode::{RawAttribute, Results};
 
-/// The place of an input in its frame.
-pub(super) struct Place {
+/// The space of an input in its frame.
+pub(super) struct ResultSpace {
     pub(super) frame_from_input: Transform,
     /// Used instead, if the input was aligned by keypoints.
     pub(super) alignment: Option<Similarity>,
@@ -13,7 +13,7 @@ pub(super) struct Place {
     pub(super) parent: Option<ObjectId>,
 }
 
-impl Place {
+impl ResultSpace {
     /// From input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
@@ -32,9 +32,9 @@ pub(super) fn add_results(
     spec: &ModelSpec,
     head: &Head,
     results: &mut Results,
-    place: &Place,
+    space: &ResultSpace,
     detections: &mut Vec<Detection>,
-    said: &mut Vec<Classification>,
+    classifications: &mut Vec<Classification>,
 ) {
     let n_before = detections.len();
     if spec.task == Task::Detection {
@@ -42,9 +42,9 @@ pub(super) fn add_results(
             id: ObjectId::next(),
             track: None,
             track_state: None,
-            parent: place.parent,
-            rect: place.frame_from_input.apply(found.rect),
-            keypoints: results.keypoints(found).iter().map(|point| place.point(*point)).collect(),
+            parent: space.parent,
+            rect: space.frame_from_input.apply(found.rect),
+            keypoints: results.keypoints(found).iter().map(|point| space.point(*point)).collect(),
             confidence: found.score,
             label_id: found.class_id,
             label: head.labels.get(found.class_id).cloned(),
@@ -59,10 +59,10 @@ pub(super) fn add_results(
             Outcome::Geometry(Geometry::ClassMap { labels, .. }) if labels.is_empty() => *labels = head.labels.names(),
             _ => {}
         }
-        outcome.map(|point| place.point(point));
+        outcome.map(|point| space.point(point));
         let classification = Classification { name: name.unwrap_or_else(|| head.name.clone()), model: spec.model_name.clone(), outcome };
         match of.map(|found| detections.get_mut(n_before + found)) {
-            None => said.push(classification),
+            None => classifications.push(classification),
             Some(Some(detection)) => detection.classifications.push(classification),
             // An attribute of a detection that does not exist.
             Some(None) => {}

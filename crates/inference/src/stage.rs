@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::client::{Client, stopped};
 use super::instance::{Instance, Role, instance};
-use super::job::{FrameRuns, Job, Picture};
+use super::job::{FrameRuns, Job, JobInput};
 use super::spec::describe;
 use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task};
 use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
@@ -86,7 +86,7 @@ impl Stage {
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
-        self.instance.queue.submit([Job::new(Picture::whole(frame), runs)], alone);
+        self.instance.queue.submit([Job::new(JobInput::whole(frame), runs)], alone);
     }
 
     /// As [`Stage::submit`], for regions of `frame`. `done` gets the results of all regions when the last one is complete; immediately if
@@ -103,27 +103,27 @@ impl Stage {
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let mut results = StageResults::default();
-        let mut pictures = Vec::new();
-        for (place, region) in regions.into_iter().enumerate() {
-            match self.picture(&frame, place, &region.into()) {
-                Ok(picture) => pictures.push(picture),
+        let mut inputs = Vec::new();
+        for (region_idx, region) in regions.into_iter().enumerate() {
+            match self.input(&frame, region_idx, &region.into()) {
+                Ok(input) => inputs.push(input),
                 Err(error) => results.fail(error, true),
             }
         }
         // From here on only the regions hold the memory.
         drop(frame);
-        if pictures.is_empty() {
+        if inputs.is_empty() {
             return done(results);
         }
-        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, pictures.len(), results, done);
-        self.instance.queue.submit(pictures.into_iter().map(|picture| Job::new(picture, runs.clone())), false);
+        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, inputs.len(), results, done);
+        self.instance.queue.submit(inputs.into_iter().map(|input| Job::new(input, runs.clone())), false);
     }
 
     /// The image of a region: a view of the frame, or the frame with the alignment to its keypoints.
-    fn picture(&self, frame: &Frame, place: usize, region: &Region) -> Result<Picture> {
-        let (cut, size, id) = (&self.spec().cut, frame.size(), Some((place, region.id)));
+    fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
+        let (cut, size, id) = (&self.spec().cut, frame.size(), Some((region_idx, region.id)));
         if let Some(alignment) = cut.alignment(&region.keypoints, self.spec().input_size) {
-            return Ok(Picture { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment), region: id });
+            return Ok(JobInput { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment), region: id });
         }
         self.n_unaligned.fetch_add(u64::from(!cut.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = cut.rect(region.rect, size) else {
@@ -131,7 +131,7 @@ impl Stage {
             return Err(Error::new(ErrorKind::Tensor, message));
         };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };
-        Ok(Picture { frame: frame.region(rect)?, corner, alignment: None, region: id })
+        Ok(JobInput { frame: frame.region(rect)?, corner, alignment: None, region: id })
     }
 
     /// Runs `frame` and blocks until the results are complete. It is not batched with other frames.
@@ -208,12 +208,12 @@ impl Stage {
 
     /// Discards the frames and regions whose run has not started: they fail.
     pub fn discard_pending(&self) {
-        self.instance.queue.drop_those(|job| job.is_of(&self.client));
+        self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
     }
 
     /// Discards the frames and regions whose guard was withdrawn before their run started: they fail.
     pub fn discard_canceled(&self) {
-        self.instance.queue.drop_those(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
+        self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
 
     /// The order of frames.
@@ -228,17 +228,17 @@ impl Stage {
 
     /// Number of frames, with one region each, that keep all requests busy with full batches.
     pub fn n_frames_at_once(&self) -> usize {
-        self.n_requests() * if self.instance.queue.rows.timeout.is_some() { self.instance.queue.rows.max } else { 1 }
+        self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
     }
 
     /// Whether batches may contain several frames, of any stream.
     pub fn gathers_frames(&self) -> bool {
-        self.instance.queue.rows.max > 1 && self.instance.queue.rows.timeout.is_some()
+        self.instance.queue.batch_limits.max_items > 1 && self.instance.queue.batch_limits.timeout.is_some()
     }
 
     /// Number of in-flight frames that could be removed now, because requests wait for threads.
-    pub fn n_frames_fewer(&self) -> usize {
-        self.instance.queue.n_frames_fewer()
+    pub fn n_frames_to_remove(&self) -> usize {
+        self.instance.queue.n_frames_to_remove()
     }
 
     /// A contradiction between the first outputs and the description, reported once, as a message. See the module `output_check`.
@@ -270,7 +270,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         // Must happen before the instance is released.
-        self.instance.queue.leave(&self.client);
+        self.instance.queue.remove_client(&self.client);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::client::stopped;
 use super::dispatch::Queue;
-use super::job::{Job, Picture};
+use super::job::{Job, JobInput};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
@@ -17,24 +17,24 @@ use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
 /// Data shared by the steps of a run.
-pub(super) struct Slot {
+pub(super) struct Batch {
     /// Empty while the request is idle and during decoding.
-    pub(super) rows: Vec<Row>,
+    pub(super) items: Vec<BatchItem>,
     /// Input shape, equal for all batch items.
     pub(super) input_shape: Option<Shape>,
     /// When the jobs were assigned, and when a thread started with them.
-    pub(super) placed: Option<Instant>,
+    pub(super) assigned: Option<Instant>,
     pub(super) began: Option<Instant>,
 }
 
-impl Slot {
-    pub(super) fn new(max_rows: usize) -> Self {
-        Self { rows: Vec::with_capacity(max_rows), input_shape: None, placed: None, began: None }
+impl Batch {
+    pub(super) fn new(max_items: usize) -> Self {
+        Self { items: Vec::with_capacity(max_items), input_shape: None, assigned: None, began: None }
     }
 }
 
 /// A waiting or running job.
-pub(super) struct Row {
+pub(super) struct BatchItem {
     pub(super) job: Job,
     /// Group of jobs: those of one frame.
     pub(super) group: u64,
@@ -48,113 +48,113 @@ pub(super) struct Row {
     pub(super) failed: Option<Error>,
 }
 
-impl Row {
+impl BatchItem {
     pub(super) fn new(job: Job, group: u64, order: Instant, submitted: Instant, alone: bool) -> Self {
         Self { job, group, order, submitted, alone, frame_from_input: Transform::IDENTITY, failed: None }
     }
 }
 
-/// Preprocesses the input from the jobs in the slot.
-pub(super) struct JobRows {
-    slot: Arc<Mutex<Slot>>,
+/// Preprocesses the input from the jobs in the batch.
+pub(super) struct BatchInput {
+    batch: Arc<Mutex<Batch>>,
     queue: Weak<Queue>,
     scratch: Scratch,
 }
 
-impl JobRows {
-    pub(super) fn new(slot: Arc<Mutex<Slot>>, queue: Weak<Queue>) -> Self {
-        Self { slot, queue, scratch: Scratch::default() }
+impl BatchInput {
+    pub(super) fn new(batch: Arc<Mutex<Batch>>, queue: Weak<Queue>) -> Self {
+        Self { batch, queue, scratch: Scratch::default() }
     }
 }
 
-impl FillInput for JobRows {
+impl FillInput for BatchInput {
     fn shape(&mut self, _port: &Port) -> Result<Shape> {
-        let slot = self.slot.lock().unwrap();
-        let Some(of_one) = slot.input_shape else { return Err(stopped()) };
-        Ok(with_rows(&of_one, slot.rows.len()))
+        let batch = self.batch.lock().unwrap();
+        let Some(of_one) = batch.input_shape else { return Err(stopped()) };
+        Ok(with_batch_size(&of_one, batch.items.len()))
     }
 
     fn frame(&mut self) -> Option<u64> {
-        self.slot.lock().unwrap().rows.first().map(|row| row.job.runs.frame_number)
+        self.batch.lock().unwrap().items.first().map(|item| item.job.runs.frame_number)
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let n_rows = {
-            let mut slot = self.slot.lock().unwrap();
-            slot.began = Some(Instant::now());
-            slot.rows.len()
+        let n_items = {
+            let mut batch = self.batch.lock().unwrap();
+            batch.began = Some(Instant::now());
+            batch.items.len()
         };
         self.scratch.set_threads(self.queue.upgrade().map_or(1, |queue| queue.n_cores_of_a_run()));
         let mut n_filled = 0;
-        for row_idx in 0..n_rows {
+        for item_idx in 0..n_items {
             let (frame, alignment, client) = {
-                let slot = self.slot.lock().unwrap();
-                let job = &slot.rows[row_idx].job;
-                let Picture { frame, alignment, .. } = job.picture();
+                let batch = self.batch.lock().unwrap();
+                let job = &batch.items[item_idx].job;
+                let JobInput { frame, alignment, .. } = job.input();
                 (frame.clone(), *alignment, job.runs.client.clone())
             };
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
-            let filled = calm("filling the input", || match alignment {
+            let filled = catch_panic("filling the input", || match alignment {
                 // Results of aligned images are mapped by the alignment.
                 Some(alignment) => {
-                    preprocess.fill_along(&frame, &alignment, input, row_idx, scratch)?;
+                    preprocess.fill_along(&frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
                 }
-                None => Ok(preprocess.fill_into(&frame, Target::Host(input), row_idx, scratch)?),
+                None => Ok(preprocess.fill_into(&frame, Target::Host(input), item_idx, scratch)?),
             });
             drop(frame);
             match filled {
                 Ok(frame_from_input) => {
-                    self.slot.lock().unwrap().rows[row_idx].frame_from_input = frame_from_input;
+                    self.batch.lock().unwrap().items[item_idx].frame_from_input = frame_from_input;
                     n_filled += 1;
                 }
-                Err(error) if n_rows == 1 => return Err(error),
+                Err(error) if n_items == 1 => return Err(error),
                 // The batch item keeps values of an earlier call. Its outputs are ignored.
-                Err(error) => self.slot.lock().unwrap().rows[row_idx].failed = Some(error),
+                Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
-        if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "none of the rows could be filled")) } else { Ok(()) }
+        if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "none of the items could be filled")) } else { Ok(()) }
     }
 }
 
 /// The decode step: each job decodes its batch item.
-pub(super) fn decode_rows(slot: &Mutex<Slot>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
-    let mut rows = std::mem::take(&mut slot.lock().unwrap().rows);
-    let decoded = decode_each(&mut rows, context, scratch);
-    slot.lock().unwrap().rows = rows;
+pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
+    let mut items = std::mem::take(&mut batch.lock().unwrap().items);
+    let decoded = decode_items(&mut items, context, scratch);
+    batch.lock().unwrap().items = items;
     decoded
 }
 
-fn decode_each(rows: &mut [Row], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
-    let n_rows = rows.len();
+fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
+    let n_items = items.len();
     // The shape of an output per batch item, and all values.
     let mut values = Vec::with_capacity(context.n_outputs());
     for output_idx in 0..context.n_outputs() {
         let (mut shape, data) = values_of(context, output_idx)?;
-        if n_rows > 1 {
-            if shape.first() != Some(&n_rows) {
+        if n_items > 1 {
+            if shape.first() != Some(&n_items) {
                 let port = context.output_port(output_idx);
-                let message = format!("output {port}: expected {n_rows} rows for as many pictures, got {shape}; use batch-size=1");
+                let message = format!("output {port}: expected {n_items} items for as many pictures, got {shape}; use batch-size=1");
                 return Err(Error::new(ErrorKind::Device, message));
             }
-            shape = with_rows(&shape, 1);
+            shape = with_batch_size(&shape, 1);
         }
         values.push((shape, data));
     }
     let mut outputs: Vec<Output<'_>> = Vec::with_capacity(values.len());
-    for (row_idx, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.failed.is_none()) {
+    for (item_idx, item) in items.iter_mut().enumerate().filter(|(_, item)| item.failed.is_none()) {
         outputs.clear();
         outputs.extend(values.iter().enumerate().map(|(output_idx, (shape, data))| {
-            let len = data.len() / n_rows;
-            Output { name: context.output_port(output_idx).name(), shape, data: &data[row_idx * len..][..len] }
+            let len = data.len() / n_items;
+            Output { name: context.output_port(output_idx).name(), shape, data: &data[item_idx * len..][..len] }
         }));
-        let (job, frame_from_input) = (&mut row.job, row.frame_from_input);
-        match calm("reading the outputs", || job.decode(&outputs, &frame_from_input, scratch)) {
+        let (job, frame_from_input) = (&mut item.job, item.frame_from_input);
+        match catch_panic("reading the outputs", || job.decode(&outputs, &frame_from_input, scratch)) {
             Ok(()) => {}
             // An unbatched run has the shape of the run.
-            Err(error) if n_rows == 1 => return Err(error),
-            Err(error) => row.failed = Some(error),
+            Err(error) if n_items == 1 => return Err(error),
+            Err(error) => item.failed = Some(error),
         }
     }
     Ok(())
@@ -185,14 +185,14 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
 }
 
 /// Whether shapes are equal except for the first axis.
-fn with_rows(shape: &Shape, n_rows: usize) -> Shape {
+fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     let mut extents = [0; MAX_RANK];
     extents[..shape.len()].copy_from_slice(shape);
-    extents[0] = n_rows;
+    extents[0] = n_items;
     Shape::new(&extents[..shape.len()])
 }
 
 /// Turns a panic into an error of the batch item.
-fn calm<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn catch_panic<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::of_panic(what, &*panic)))
 }
