@@ -65,11 +65,11 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::backlog::Backlog;
-use super::economy::EconomyCounts;
 use super::events::is_kept;
 use super::frames::{Departure, Leaving};
 use super::in_flight::{InFlight, Item};
 use super::loading::Loading;
+use super::reuse::ReuseCounts;
 use super::stream::Stream;
 use super::work::Work;
 use super::{buffer, caps, policy};
@@ -84,7 +84,7 @@ pub(super) struct Driver {
     /// See the module.
     task_control: Mutex<()>,
     /// What a classifier saved, once it has had a model.
-    pub(super) economy: OnceLock<Arc<EconomyCounts>>,
+    pub(super) reuse: OnceLock<Arc<ReuseCounts>>,
 }
 
 thread_local! {
@@ -94,7 +94,7 @@ thread_local! {
 
 impl Driver {
     pub(super) fn new(cat: gst::DebugCategory) -> Arc<Self> {
-        Arc::new(Self { cat, stream: Arc::new(Stream::new(cat)), task_control: Mutex::default(), economy: OnceLock::new() })
+        Arc::new(Self { cat, stream: Arc::new(Stream::new(cat)), task_control: Mutex::default(), reuse: OnceLock::new() })
     }
 
     /// Begins a stream with the stage that is, or will be, made.
@@ -638,8 +638,8 @@ impl Driver {
     pub(super) fn stats(&self) -> gst::Structure {
         let stage = self.work().map(|work| work.stage().stats()).unwrap_or_default();
         let mut structure = self.stream.counts.structure(stage, self.stream.queue.capacity());
-        if let Some(economy) = self.economy.get() {
-            economy.add_to(&mut structure);
+        if let Some(reuse) = self.reuse.get() {
+            reuse.add_to(&mut structure);
         }
         structure
     }

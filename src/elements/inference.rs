@@ -12,12 +12,12 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstreamer as gst;
 
-use super::economy::{self, EconomyCounts, EconomySettings};
 use super::infer::Driver;
 use super::lifecycle::{self, KeptStage};
 use super::pads::{self, InferenceElement};
 use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
+use super::reuse::{self, ReuseCounts, ReuseSettings};
 use super::settings::{self, ModelSettings};
 use super::work::Work;
 use crate::stages;
@@ -29,7 +29,7 @@ pub(super) struct Settings {
     pub(super) region: InferenceRegion,
     pub(super) objects: ObjectFilter,
     /// Of a classifier.
-    pub(super) economy: EconomySettings,
+    pub(super) reuse: ReuseSettings,
 }
 
 impl lifecycle::Settings for Settings {
@@ -97,8 +97,8 @@ impl Inference {
     }
 
     /// What a classifier saved.
-    pub(super) fn economy_counts(&self) -> &Arc<EconomyCounts> {
-        self.imp().driver.economy.get_or_init(Arc::default)
+    pub(super) fn reuse_counts(&self) -> &Arc<ReuseCounts> {
+        self.imp().driver.reuse.get_or_init(Arc::default)
     }
 
     /// Writes a property of an inference element.
@@ -113,9 +113,8 @@ impl Inference {
             settings.region = value.get().expect("an enum property");
             return;
         }
-        let known = settings.objects.set(name, value)
-            || economy::PROPERTIES.set(&mut settings.economy, name, value)
-            || settings.model.set(name, value);
+        let known =
+            settings.objects.set(name, value) || reuse::PROPERTIES.set(&mut settings.reuse, name, value) || settings.model.set(name, value);
         debug_assert!(known, "GObject passes on known properties only");
     }
 
@@ -128,7 +127,7 @@ impl Inference {
             "inference-region" => settings.region.to_value(),
             name => (imp.driver.policy(name))
                 .or_else(|| settings.objects.get(name))
-                .or_else(|| economy::PROPERTIES.get(&settings.economy, name))
+                .or_else(|| reuse::PROPERTIES.get(&settings.reuse, name))
                 .or_else(|| settings.model.get(name))
                 .expect("GObject passes on known properties only"),
         }
@@ -161,7 +160,7 @@ mod imp {
             let OfSubclass { region, category, load } = class.of_subclass.expect("an abstract class has no elements");
             let (sinkpad, srcpad) = pads::pads::<Self>();
             let settings =
-                Settings { model: ModelSettings::default(), region, objects: ObjectFilter::default(), economy: EconomySettings::default() };
+                Settings { model: ModelSettings::default(), region, objects: ObjectFilter::default(), reuse: ReuseSettings::default() };
             Self { sinkpad, srcpad, driver: Driver::new(category()), settings: Mutex::new(settings), stage: KeptStage::default(), load }
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
 //! a frame), `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
-//! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `economy` (which objects need no run), then the elements: [`detect`],
+//! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `reuse` (which objects need no run), then the elements: [`detect`],
 //! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
 //!
 //! An element never uses a request: it passes frames to an inference stage.
@@ -28,7 +28,6 @@ pub mod caps;
 mod classes;
 pub mod classify;
 pub mod detect;
-mod economy;
 mod events;
 mod frames;
 mod if_exists;
@@ -52,6 +51,7 @@ pub mod publish;
 mod regions;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 mod results_meta;
+mod reuse;
 mod roi;
 mod settings;
 mod stats;

@@ -265,7 +265,7 @@ impl Stream {
 
     /// What was looked at last was not inferred: the next frame is.
     pub(super) fn forget_motion(&self) {
-        self.motion.lock().unwrap().0.forget();
+        self.motion.lock().unwrap().0.reset();
     }
 
     /// Whether upstream is live; queried once per stream.

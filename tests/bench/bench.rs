@@ -12,11 +12,11 @@ mod allocator;
 mod batching;
 mod budgets;
 mod decoders;
-mod economy;
 mod engines;
 mod harness;
 mod report;
 mod requests;
+mod reuse;
 mod stages;
 mod tensors;
 
@@ -43,7 +43,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("batching", batching::batching),
     ("stages", stages::stages),
     ("decoders", |_engines, effort, report| decoders::decoders(effort, report)),
-    ("economy", |_engines, effort, report| economy::economy(effort, report)),
+    ("reuse", |_engines, effort, report| reuse::reuse(effort, report)),
     ("allocations", allocations::allocations),
 ];
 

@@ -19,7 +19,6 @@ mod copies;
 mod detect;
 mod dlstreamer;
 mod documentation;
-mod economy;
 #[cfg(feature = "cli")]
 mod endings;
 mod failures;
@@ -45,6 +44,7 @@ mod publish;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
+mod reuse;
 mod rig;
 #[cfg(feature = "cli")]
 mod run_models;

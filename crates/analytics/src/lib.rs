@@ -1,10 +1,10 @@
-//! Analytics over time, without models: tracking, reuse of classifications, motion.
+//! Analytics over time, without models: object tracking, result reuse, motion detection.
 //!
-//! - [`Tracker`] gives each object a track ID that stays the same from frame to frame.
-//! - [`AnswerCache`] stores the classifications of tracked objects for later frames.
-//! - [`MotionGate`] reports whether a frame differs from an earlier one.
+//! - [`Tracker`] assigns each object a track ID that stays the same from frame to frame.
+//! - [`ResultCache`] caches the classifications of tracked objects for later frames.
+//! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
-//! Knows results and frames. Knows no models, no clocks, no GStreamer.
+//! Knows results and frames. Knows no models, clocks or GStreamer.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ pub mod reuse;
 pub mod track;
 
 pub use motion::MotionGate;
-pub use reuse::{AnswerCache, ReuseOptions};
+pub use reuse::{ResultCache, ReuseOptions};
 use roiflow_tensor as tensor;
 use roiflow_vision::frame;
 pub use track::{TrackCounts, TrackOptions, Tracker};

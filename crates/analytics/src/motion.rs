@@ -1,77 +1,79 @@
-//! Motion gate: detects whether a frame differs from a reference frame, by comparing samples of luma.
+//! Motion gate: detects whether a frame differs from a reference frame, by comparing luma samples.
 //!
-//! At most 128 x 72 evenly spaced samples are taken, each the mean of 4 x 2 pixels, so that noise averages out. A sample has changed if it
-//! differs by more than [`TOLERANCE`] of 255. The share of changed samples estimates the changed share of the area. Objects smaller than
-//! the distance between two samples (15 pixels at 1080p) may be missed.
+//! The gate takes at most 128 x 72 evenly spaced samples. A sample is the mean of 4 x 2 pixels, which reduces noise. A sample has changed if
+//! it differs by more than [`TOLERANCE`]. The fraction of changed samples estimates the changed fraction of the area. Objects smaller than
+//! the sample spacing (15 pixels at 1080p) can be missed.
 //!
-//! Luma is the first plane of NV12, I420, their 10-bit variants and GRAY8. For RGB formats it is the weighted sum of BT.601.
+//! Luma is the first plane of YUV and gray formats, scaled to 8 bits. For RGB formats it is computed with the weights of BT.601 (0.299 R +
+//! 0.587 G + 0.114 B).
 
 use crate::frame::{Frame, PixelFormat, Size};
 use crate::tensor::Result;
 
-/// Maximum number of samples.
+/// Maximum number of samples per row and per column.
 const N_COLUMNS: usize = 128;
 const N_ROWS: usize = 72;
-/// Pixels per sample.
-const PLACE_WIDTH: usize = 4;
-const PLACE_HEIGHT: usize = 2;
-const WHOLE_PLACE: u32 = (PLACE_WIDTH * PLACE_HEIGHT) as u32;
-/// A sample has changed if its luma differs by more.
+/// Size of a sample in pixels.
+const SAMPLE_WIDTH: usize = 4;
+const SAMPLE_HEIGHT: usize = 2;
+const SAMPLE_PIXELS: u32 = (SAMPLE_WIDTH * SAMPLE_HEIGHT) as u32;
+/// A sample has changed if its luma, 0 to 255, differs by more than this.
 pub const TOLERANCE: u8 = 12;
 
 /// The motion gate; see the module.
 #[derive(Debug, Default)]
 pub struct MotionGate {
-    /// Size and format of the reference frame; `None` without one.
-    like: Option<(PixelFormat, Size)>,
+    /// Format and size of the reference frame; `None` if there is no reference frame.
+    reference_kind: Option<(PixelFormat, Size)>,
     /// Samples of the reference frame, row by row.
     reference: Vec<u8>,
-    /// Samples of the latest frame.
+    /// Samples of the current frame.
     latest: Vec<u8>,
 }
 
 impl MotionGate {
-    /// Whether at least this share of the frame's area, 0 to 1, has changed since the reference frame; if so, this frame becomes the
-    /// reference. Also true without a reference frame, and if size or format differ.
+    /// Whether at least the fraction `share` of the frame's area has changed since the reference frame. `share` is 0 to 1.
+    ///
+    /// If true, this frame becomes the reference frame. Also true if there is no reference frame, or if its size or format differs.
     ///
     /// # Errors
     /// If the frame's memory cannot be read.
     pub fn passes(&mut self, frame: &Frame, share: f32) -> Result<bool> {
         sample(frame, &mut self.latest)?;
-        let like = Some((frame.format(), frame.size()));
-        if self.like == like && changed_share(&self.reference, &self.latest) < share {
+        let reference_kind = Some((frame.format(), frame.size()));
+        if self.reference_kind == reference_kind && changed_share(&self.reference, &self.latest) < share {
             return Ok(false);
         }
-        self.like = like;
+        self.reference_kind = reference_kind;
         std::mem::swap(&mut self.reference, &mut self.latest);
         Ok(true)
     }
 
-    /// Forgets the reference frame: the next frame counts as changed.
-    pub fn forget(&mut self) {
-        self.like = None;
+    /// Removes the reference frame: the next frame counts as changed.
+    pub fn reset(&mut self) {
+        self.reference_kind = None;
     }
 }
 
-/// Share of changed samples; 0 without samples.
+/// Fraction of changed samples; 0 if there are no samples.
 fn changed_share(reference: &[u8], latest: &[u8]) -> f32 {
     let n_changed = reference.iter().zip(latest).filter(|(was, is)| was.abs_diff(**is) > TOLERANCE).count();
     n_changed as f32 / latest.len().max(1) as f32
 }
 
-/// Replaces `places` with the samples of a frame.
-fn sample(frame: &Frame, places: &mut Vec<u8>) -> Result<()> {
-    places.clear();
+/// Replaces `samples` with the samples of a frame.
+fn sample(frame: &Frame, samples: &mut Vec<u8>) -> Result<()> {
+    samples.clear();
     let Some(plane) = frame.planes().next() else { return Ok(()) };
     let bytes = plane.bytes()?;
     let row_stride_bytes = bytes.layout().stride_bytes()[0];
     let plane = Plane { bytes: bytes.extent(), row_stride_bytes, size: frame.size() };
     let n_low_bits = frame.format().n_low_bits() + frame.format().depth() - 8;
     match (frame.format().rgb_offsets(), frame.format().pixel_bytes()) {
-        (None, 2) => plane.sample(places, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255)),
-        (None, _) => plane.sample(places, |[luma]| u32::from(*luma)),
-        (Some(offsets), 3) => plane.sample::<3>(places, |pixel| luma_of(pixel, offsets)),
-        (Some(offsets), _) => plane.sample::<4>(places, |pixel| luma_of(pixel, offsets)),
+        (None, 2) => plane.sample(samples, |luma| u32::from(u16::from_le_bytes(*luma) >> n_low_bits).min(255)),
+        (None, _) => plane.sample(samples, |[luma]| u32::from(*luma)),
+        (Some(offsets), 3) => plane.sample::<3>(samples, |pixel| luma_of(pixel, offsets)),
+        (Some(offsets), _) => plane.sample::<4>(samples, |pixel| luma_of(pixel, offsets)),
     }
     Ok(())
 }
@@ -81,7 +83,7 @@ fn luma_of(pixel: &[u8], rgb_offsets: [usize; 3]) -> u32 {
     (77 * red + 150 * green + 29 * blue) >> 8
 }
 
-/// The luma plane, or the plane with red, green and blue.
+/// The luma plane, or the plane of an RGB format.
 struct Plane<'a> {
     bytes: &'a [u8],
     row_stride_bytes: usize,
@@ -90,34 +92,34 @@ struct Plane<'a> {
 
 impl Plane<'_> {
     /// `N` is the number of bytes per pixel.
-    fn sample<const N: usize>(&self, places: &mut Vec<u8>, luma: impl Fn(&[u8; N]) -> u32) {
+    fn sample<const N: usize>(&self, samples: &mut Vec<u8>, luma: impl Fn(&[u8; N]) -> u32) {
         let (width, height) = (self.size.width as usize, self.size.height as usize);
-        let (place_width, place_height) = (PLACE_WIDTH.min(width), PLACE_HEIGHT.min(height));
-        let (n_columns, n_rows) = (N_COLUMNS.min(width / place_width), N_ROWS.min(height / place_height));
+        let (sample_width, sample_height) = (SAMPLE_WIDTH.min(width), SAMPLE_HEIGHT.min(height));
+        let (n_columns, n_rows) = (N_COLUMNS.min(width / sample_width), N_ROWS.min(height / sample_height));
         let mut begins = [0; N_COLUMNS];
         for (column_idx, begin) in begins.iter_mut().enumerate().take(n_columns) {
-            *begin = begin_of(column_idx, n_columns, width, place_width) * N;
+            *begin = begin_of(column_idx, n_columns, width, sample_width) * N;
         }
-        let (place_bytes, n_pixels) = (place_width * N, (place_width * place_height) as u32);
+        let (sample_bytes, n_pixels) = (sample_width * N, (sample_width * sample_height) as u32);
         for row_idx in 0..n_rows {
-            let y = begin_of(row_idx, n_rows, height, place_height);
+            let y = begin_of(row_idx, n_rows, height, sample_height);
             let line = |y: usize| &self.bytes[y * self.row_stride_bytes..][..width * N];
-            let lines = [line(y), line(y + place_height - 1)];
+            let lines = [line(y), line(y + sample_height - 1)];
             for &begin in &begins[..n_columns] {
-                let sum_of = |line: &[u8]| line[begin..begin + place_bytes].as_chunks::<N>().0.iter().map(&luma).sum::<u32>();
-                let sum = lines.iter().take(place_height).map(|line| sum_of(line)).sum::<u32>();
-                // A division by a constant compiles to a multiplication; nearly all frames are large enough.
-                let mean = if n_pixels == WHOLE_PLACE { sum / WHOLE_PLACE } else { sum / n_pixels };
-                places.push(mean as u8);
+                let sum_of = |line: &[u8]| line[begin..begin + sample_bytes].as_chunks::<N>().0.iter().map(&luma).sum::<u32>();
+                let sum = lines.iter().take(sample_height).map(|line| sum_of(line)).sum::<u32>();
+                // Division by a constant compiles to a multiplication. Nearly all frames are large enough for full samples.
+                let mean = if n_pixels == SAMPLE_PIXELS { sum / SAMPLE_PIXELS } else { sum / n_pixels };
+                samples.push(mean as u8);
             }
         }
     }
 }
 
-/// Start of one of `n_places` samples along an extent, centered in its part.
-fn begin_of(place_idx: usize, n_places: usize, extent: usize, place_extent: usize) -> usize {
-    let middle = (2 * place_idx + 1) * extent / (2 * n_places);
-    middle.saturating_sub(place_extent / 2).min(extent - place_extent)
+/// First pixel of a sample along one axis. Samples are centered in equal parts of the axis.
+fn begin_of(sample_idx: usize, n_samples: usize, extent: usize, sample_extent: usize) -> usize {
+    let middle = (2 * sample_idx + 1) * extent / (2 * n_samples);
+    middle.saturating_sub(sample_extent / 2).min(extent - sample_extent)
 }
 
 #[cfg(test)]
@@ -126,7 +128,7 @@ mod tests {
     use crate::frame::{Colorimetry, PixelRect, PlanePlace};
     use crate::tensor::Memory;
 
-    /// A gray frame of this luma with a rectangle of another luma; rows have padding.
+    /// A gray frame with a rectangle of another luma. Rows have padding.
     fn frame(format: PixelFormat, size: Size, luma: u8, rect: PixelRect, other: u8) -> Frame {
         let (width, height) = (size.width as usize, size.height as usize);
         let row = (width * format.pixel_bytes()).next_multiple_of(16) + 32;
@@ -154,18 +156,18 @@ mod tests {
     const NOTHING: PixelRect = PixelRect { x: 0, y: 0, width: 0, height: 0 };
 
     #[test]
-    fn the_share_that_changed_is_that_of_the_area_in_every_format_and_size() {
+    fn changed_fraction_of_samples_matches_the_area() {
         for format in PixelFormat::ALL {
             for (width, height) in [(1920, 1080), (640, 360), (131, 77), (37, 21)] {
                 let size = Size::new(width, height);
                 let mut gate = MotionGate::default();
-                assert!(gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap(), "the first one");
-                // The right half and the lower half alternate: half of the area.
+                assert!(gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap(), "no reference frame");
+                // The right half changes: half of the area.
                 let half = PixelRect { x: width / 2, y: 0, width: width - width / 2, height };
                 let changed = frame(format, size, 100, half, 130);
                 assert!(!gate.passes(&changed, 0.6).unwrap(), "{format} {size}");
                 assert!(gate.passes(&changed, 0.4).unwrap(), "{format} {size}");
-                assert!(!gate.passes(&changed, 0.001).unwrap(), "{format} {size}: now it is remembered");
+                assert!(!gate.passes(&changed, 0.001).unwrap(), "{format} {size}: equals the reference frame");
                 let quarter = PixelRect { x: 0, y: height / 2, width: width / 2, height: height - height / 2 };
                 let mut gate = MotionGate::default();
                 gate.passes(&frame(format, size, 100, NOTHING, 0), 0.01).unwrap();
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_no_motion_and_a_slow_change_is() {
+    fn noise_is_not_motion_but_slow_change_is() {
         let size = Size::new(320, 240);
         let gray = |luma: u8| frame(PixelFormat::Gray8, size, luma, NOTHING, 0);
         let mut gate = MotionGate::default();
@@ -185,7 +187,7 @@ mod tests {
         // Compared with the reference frame, not with the previous frame.
         let passed: Vec<u8> = (100..130).filter(|&luma| gate.passes(&gray(luma), 0.01).unwrap()).collect();
         assert_eq!(passed, [113, 126]);
-        // Single pixels that differ by twice the tolerance, as the noise of a dark image.
+        // Pixels differ by up to twice the tolerance, like the noise of a dark scene.
         let mut random = 1_u64;
         let mut noisy = || {
             let noise = |_| {
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_or_of_another_kind_passes() {
+    fn reset_and_changed_format_or_size_pass() {
         let (small, large) = (Size::new(64, 48), Size::new(128, 96));
         let gray = |size| frame(PixelFormat::Gray8, size, 100, NOTHING, 0);
         let mut gate = MotionGate::default();
@@ -212,7 +214,7 @@ mod tests {
             [true, false, true, false, true]
         );
         assert!(passes(&frame(PixelFormat::Nv12, small, 100, NOTHING, 0)), "another format");
-        gate.forget();
+        gate.reset();
         assert!(gate.passes(&frame(PixelFormat::Nv12, small, 100, NOTHING, 0), 1.0).unwrap());
         for (width, height) in [(1, 1), (3, 1), (1, 5), (2, 2)] {
             let (size, mut gate) = (Size::new(width, height), MotionGate::default());

@@ -10,9 +10,9 @@ use gstreamer as gst;
 
 use super::work::ClassifyWork;
 use crate::elements::classes::ClassCheck;
-use crate::elements::economy::{self, Economy, EconomySettings};
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
+use crate::elements::reuse::{self, ResultReuse, ReuseSettings};
 use crate::elements::work::Work;
 use crate::stages::{self, Stage};
 
@@ -35,7 +35,7 @@ impl ObjectImpl for RoiClassify {
             let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object found before, or the whole frame");
             let objects =
                 ObjectFilter::properties("Only objects with one of these labels are classified, separated by commas; default: all");
-            [region].into_iter().chain(objects).chain(economy::PROPERTIES.specs()).collect()
+            [region].into_iter().chain(objects).chain(reuse::PROPERTIES.specs()).collect()
         });
         &PROPERTIES
     }
@@ -79,13 +79,13 @@ impl InferenceImpl for RoiClassify {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
-        if let Some(contradiction) = settings.economy.reuse.without_effect() {
+        if let Some(contradiction) = settings.reuse.options.option_without_effect() {
             gst::element_imp_warning!(self, gst::ResourceError::Settings, ("{contradiction}"));
         }
         let objects = match settings.region {
             InferenceRegion::RoiList => Some(objects),
             InferenceRegion::FullFrame => {
-                if !(objects.is_all() && settings.economy == EconomySettings::default()) {
+                if !(objects.is_all() && settings.reuse == ReuseSettings::default()) {
                     let unused = "object-class, the limits of object sizes, and what goes by the ids of objects";
                     settings.region.warn_of_unused(self.obj().upcast_ref(), unused);
                 }
@@ -93,12 +93,12 @@ impl InferenceImpl for RoiClassify {
             }
         };
         let classifier = if objects.is_some() { Stage::classifier(options) } else { Stage::classifier_of_frames(options) }?;
-        let counts = self.obj().upcast_ref::<Inference>().economy_counts().clone();
-        let economy = Arc::new(Economy::new(&settings.economy, classifier.n_frames_at_once(), counts));
+        let counts = self.obj().upcast_ref::<Inference>().reuse_counts().clone();
+        let reuse = Arc::new(ResultReuse::new(&settings.reuse, classifier.n_frames_at_once(), counts));
         Ok(Arc::new(ClassifyWork {
             classifier,
             objects,
-            economy,
+            reuse,
             n_unaligned: AtomicU64::new(0),
             class_check: ClassCheck::default(),
             element: self.obj().upcast_ref::<gst::Element>().downgrade(),

@@ -9,8 +9,8 @@ use gst::glib;
 use gstreamer as gst;
 
 use crate::elements::classes::{self, ClassCheck};
-use crate::elements::economy::{Economy, FramePlan};
 use crate::elements::regions::ObjectFilter;
+use crate::elements::reuse::{FramePlan, ResultReuse};
 use crate::elements::work::{Done, Work};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages::{self, RunGuard, Stage, StageResults};
@@ -20,7 +20,7 @@ pub(super) struct ClassifyWork {
     pub(super) classifier: Stage,
     /// Which objects; `None`: the frame.
     pub(super) objects: Option<ObjectFilter>,
-    pub(super) economy: Arc<Economy>,
+    pub(super) reuse: Arc<ResultReuse>,
     /// Objects whose keypoints could not be aligned, so far as they are counted.
     pub(super) n_unaligned: AtomicU64,
     pub(super) class_check: ClassCheck,
@@ -44,7 +44,7 @@ impl Work for ClassifyWork {
         };
         self.class_check.look(&self.element, objects.classes(), &results);
         let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
-        let FramePlan { now, in_background, remembered, warning, background } = self.economy.plan(&results, objects, cut);
+        let FramePlan { now, in_background, pending, warning, background } = self.reuse.plan(&results, objects, cut);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{}", stages::Printable(&warning.to_string())));
         }
@@ -54,23 +54,23 @@ impl Work for ClassifyWork {
         if background.has_succeeded {
             guard.succeed();
         }
-        let economy = self.economy.clone();
-        let remembered = if in_background.is_empty() {
-            Some(remembered)
+        let reuse = self.reuse.clone();
+        let pending = if in_background.is_empty() {
+            Some(pending)
         } else {
-            let (economy, guard) = (economy.clone(), RunGuard::now());
+            let (reuse, guard) = (reuse.clone(), RunGuard::now());
             let of_runs = guard.clone();
-            let finish = move |classified: StageResults| economy.settle_in_background(&remembered, &classified, of_runs.has_succeeded());
+            let finish = move |classified: StageResults| reuse.record_in_background(&pending, &classified, of_runs.has_succeeded());
             self.classifier.submit_regions(frame.clone(), frame_number, in_background, guard, finish);
             None
         };
         let of_frame = guard.clone();
         let finish = move |classified: StageResults| {
             if of_frame.cancel_reason().is_some() {
-                economy.tell_later(background);
+                reuse.report_later(background);
             }
-            if let Some(remembered) = remembered {
-                economy.settle(&remembered, &classified);
+            if let Some(pending) = pending {
+                reuse.record(&pending, &classified);
             }
             classified.add_to(&mut results);
             done(results);
@@ -79,7 +79,7 @@ impl Work for ClassifyWork {
         let n_unaligned = self.classifier.n_unaligned();
         let n_known = self.n_unaligned.swap(n_unaligned, Ordering::Relaxed);
         if n_unaligned > n_known {
-            self.economy.count_unaligned(n_unaligned - n_known);
+            self.reuse.count_unaligned(n_unaligned - n_known);
             if n_known == 0 {
                 self.warn_of_unaligned();
             }
@@ -87,14 +87,14 @@ impl Work for ClassifyWork {
     }
 
     fn leave(&self, results: &mut FrameResults) {
-        self.economy.recall(results);
+        self.reuse.apply(results);
         if let Some(warning) = self.classifier.take_warning() {
             classes::warn(&self.element, &warning);
         }
     }
 
     fn reset(&self) {
-        self.economy.reset();
+        self.reuse.reset();
     }
 
     /// What was said of the frame; or of objects, by their names, which a tracker, or a detector that carries its own results on, gives.

@@ -199,9 +199,9 @@ impl ObjectImpl for RoiTrack {
             let counts = state.tracker.counts();
             return gst::Structure::builder("roitrack-stats")
                 .field("frames", state.n_frames)
-                .field("objects", counts.n_named)
+                .field("objects", counts.n_tracked)
                 .field("tracks", counts.n_tracks)
-                .field("tracks-begun", counts.n_begun)
+                .field("tracks-begun", counts.n_started)
                 .field("tracks-ended", counts.n_ended)
                 .field("objects-refused", counts.n_refused)
                 .build()

@@ -1,4 +1,4 @@
-//! What it costs to find out that a run can be spared: names over time, and a look at the picture.
+//! Cost of result reuse: tracking, the result cache, and the motion gate.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use crate::harness::Effort;
 use crate::report::Report;
 use crate::{allocator, budgets};
 
-/// More than the caches hold, so that each frame is as new to them as one that comes from a decoder.
+/// More frames than CPU caches hold, so that each frame is as cold as one from a decoder.
 const N_FRAMES: usize = 24;
 
-/// Time for one frame, and what is allocated.
-pub fn economy(effort: &Effort, report: &mut Report) -> Result<()> {
+/// Time per frame, and allocations.
+pub fn reuse(effort: &Effort, report: &mut Report) -> Result<()> {
     for n_objects in [4, 20, 300] {
         let mut results: Vec<FrameResults> = (0..2).map(|step| objects(n_objects, step as f32 * 2.0)).collect();
         let (mut tracker, mut n_names, mut n) = (Tracker::default(), 0, 0);
@@ -65,7 +65,7 @@ fn time(effort: &Effort, run: &mut dyn FnMut()) -> Vec<f64> {
     })
 }
 
-/// Side by side, all a little to the right.
+/// Objects in a row, all moved slightly to the right.
 fn objects(n_objects: usize, x: f32) -> FrameResults {
     let detection = |n: usize| Detection {
         id: ObjectId(n as i32 + 1),

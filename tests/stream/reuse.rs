@@ -280,7 +280,7 @@ fn a_run_that_failed_is_tried_again_with_the_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     // The first one fails; whether the model runs at all is then tried on a black frame.
-    let slow = Slow::computing("economy-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+    let slow = Slow::computing("reuse-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
         0 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
     });
@@ -297,7 +297,7 @@ fn a_run_that_failed_is_tried_again_with_the_next_frame() {
 
 #[test]
 fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
-    let slow = says_colors("economy-async", 1);
+    let slow = says_colors("reuse-async", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
     slow.hold();
     for n in 0..5 {
@@ -340,7 +340,7 @@ fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
 
 #[test]
 fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
-    let slow = says_colors("economy-bound", 1);
+    let slow = says_colors("reuse-bound", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true"));
     slow.hold();
     for n in 0..20 {
@@ -364,7 +364,7 @@ fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
 fn what_fails_in_the_background_is_told_with_the_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
-    let slow = Slow::computing("economy-async-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+    let slow = Slow::computing("reuse-async-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
         0 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
     });
@@ -402,7 +402,7 @@ fn push_a_new_object(rig: &Rig, n: u64) {
 fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
-    let slow = Slow::computing("economy-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
+    let slow = Slow::computing("reuse-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
         // The first shows that the model runs.
         n if n % 2 == 1 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
@@ -422,7 +422,7 @@ fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
 
 #[test]
 fn runs_in_the_background_that_are_taken_back_have_not_failed() {
-    let slow = says_colors("economy-async-unlinked", 1);
+    let slow = says_colors("reuse-async-unlinked", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true max-failures=0"));
     push_a_new_object(&rig, 0);
     eventually("it has run", || rig.count("runs") == 1);
@@ -445,7 +445,7 @@ fn runs_in_the_background_that_are_taken_back_have_not_failed() {
 
 #[test]
 fn a_flush_and_a_stop_forget_what_was_said() {
-    let slow = says_colors("economy-reset", 1);
+    let slow = says_colors("reuse-reset", 1);
     let rig = Rig::begun(&slow.classify("reclassify-interval=0"));
     let see = |n: u64, color: [u8; 3]| {
         rig.source.push(frame(n, color)).unwrap();
