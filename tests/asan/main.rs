@@ -12,14 +12,14 @@ mod golden_antialias;
 mod golden_decoders;
 #[path = "../runtime/golden_fill.rs"]
 mod golden_fill;
-#[path = "../runtime/instructions.rs"]
-mod instructions;
 #[path = "../runtime/random_decoders.rs"]
 mod random_decoders;
 #[path = "../runtime/random_fill.rs"]
 mod random_fill;
 #[path = "../runtime/request/mod.rs"]
 mod request;
+#[path = "../runtime/simd.rs"]
+mod simd;
 #[path = "../support/source.rs"]
 mod source;
 #[path = "../runtime/support.rs"]

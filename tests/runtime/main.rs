@@ -16,13 +16,12 @@ mod golden_align;
 mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
-mod instructions;
+mod images;
 #[path = "../support/model_files.rs"]
 mod model_files;
 mod model_proc;
 mod models;
 mod own_decoders;
-mod pictures;
 mod profiling;
 mod random_decoders;
 mod random_descriptions;
@@ -34,6 +33,7 @@ mod request;
 #[cfg(target_os = "linux")]
 mod shared;
 mod sharing;
+mod simd;
 #[path = "../support/source.rs"]
 mod source;
 mod sources;

@@ -4,7 +4,7 @@
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
 use roiflow::stages::Cut;
 use roiflow::tensor::{ElementType, Memory, Result, Tensor};
-use roiflow::vision::{Anchor, ChannelOrder, InputLayout, InstructionSet, Preprocess, Resize, Rotation, Rounding, Scratch};
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch, SimdBackend};
 
 use super::source::Source;
 
@@ -20,7 +20,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
     let Ok(picture) = picture else { return false };
     let way = way(&mut source);
     let mut filled: Option<(bool, Vec<u8>)> = None;
-    for mut scratch in InstructionSet::ALL.into_iter().filter_map(Scratch::with_instructions) {
+    for mut scratch in SimdBackend::ALL.into_iter().filter_map(Scratch::with_simd_backend) {
         let input = Tensor::new(element, shape).expect("a shape that is not too large");
         let mut bytes = input.bytes_mut().expect("nobody else has it");
         bytes.extent_mut().fill(UNTOUCHED);

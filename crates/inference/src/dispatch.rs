@@ -457,7 +457,7 @@ impl State {
         debug_assert!(batch.items.is_empty(), "the request is idle");
         let now = Instant::now();
         (batch.input_shape, batch.assigned, batch.began) = (None, Some(now), None);
-        if self.due_at(items).is_none_or(|due| due > now) {
+        if self.due_at(limits).is_none_or(|due| due > now) {
             return false;
         }
         while let Some(next) = self.pending.front() {

@@ -1,4 +1,4 @@
-//! The triangle filter that grows with the scale: which samples a pixel of a smaller picture weighs, and the weighing of samples of one
+//! The triangle filter that grows with the scale: which samples a pixel of a smaller image weighs, and the weighing of samples of one
 //! row, and of rows. Owns the weights. Knows no formats and no tensors.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::simd::{Arithmetic, Kernel};
 /// Bits after the point of weights in whole numbers, as in Pillow: so the sums of eight bits fit into 32.
 const WHOLE_BITS: u32 = 22;
 
-/// The samples that are weighed along one axis, for a range of pixels of the scaled picture.
+/// The samples that are weighed along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
 pub(super) struct Taps {
     /// So many for each pixel; those that a pixel has less weigh nothing.
@@ -28,7 +28,7 @@ pub(super) struct Taps {
 }
 
 impl Taps {
-    /// Plans the pixels `visible` where pixel `offset` shows the first one of the scaled picture: `extent` samples become `scaled`.
+    /// Plans the pixels `visible` where pixel `offset` shows the first one of the scaled image: `extent` samples become `scaled`.
     pub(super) fn set(&mut self, extent: u32, scaled: u32, visible: Range<usize>, offset: i64) {
         let step = f64::from(extent) / f64::from(scaled);
         let reach = step.max(1.0);

@@ -1,19 +1,19 @@
-//! A picture's lines, filled one after the other; those of a large picture in bands, side by side on several threads. Owns how many bands
+//! An image's lines, filled one after the other; those of a large image in bands, side by side on several threads. Owns how many bands
 //! are worth their threads. Knows no colors and no samples.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::filtered::FilteredRows;
+use super::image::Image;
 use super::letterbox::Placement;
-use super::picture::Picture;
 use super::preprocess::Preprocess;
-use super::rows::ScaledRows;
-use super::simd::Instructions;
+use super::scaled_rows::ScaledRows;
+use super::simd::Simd;
 use super::store::InputRow;
 use crate::frame::Size;
 
-/// So many pixels of a picture are worth a thread: on AVX-512, from memory, some half a millisecond.
+/// So many pixels of an image are worth a thread: on AVX-512, from memory, some half a millisecond.
 const PIXELS_PER_BAND: u64 = 2 << 20;
 
 /// What a pixel costs with the filter of `antialias`, in pixels without.
@@ -30,19 +30,19 @@ fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     HELPERS.get_or_init(start).as_ref()
 }
 
-/// Which picture becomes which lines.
+/// Which image becomes which lines.
 #[derive(Debug)]
 pub(super) struct Fill<'a> {
     pub(super) preprocess: &'a Preprocess,
-    pub(super) picture: &'a Picture,
+    pub(super) image: &'a Image,
     pub(super) placement: Placement,
-    /// Before the picture is turned.
+    /// Before the image is turned.
     pub(super) input_size: Size,
     /// Whether lines are made by the filter of `antialias`.
     pub(super) is_filtered: bool,
 }
 
-/// The rows of the picture that a thread works with.
+/// The rows of the image that a thread works with.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     rows: ScaledRows,
@@ -59,12 +59,12 @@ pub(super) struct Band {
 
 impl Fill<'_> {
     /// Fills all lines, on as many threads as they are worth, and at most on so many.
-    pub(super) fn run(&self, target: InputRow<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+    pub(super) fn run(&self, target: InputRow<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Simd) {
         let n_bands = if target.is_divisible() { self.n_bands(n_threads) } else { 1 };
         self.run_in(n_bands, target, workspace, bands, on);
     }
 
-    fn run_in(&self, n_bands: usize, target: InputRow<'_>, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Instructions) {
+    fn run_in(&self, n_bands: usize, target: InputRow<'_>, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Simd) {
         let n_lines = self.input_size.height as usize;
         let Some(helpers) = (if n_bands > 1 { helpers() } else { None }) else {
             return self.lines(0..n_lines, target, workspace, on);
@@ -91,24 +91,24 @@ impl Fill<'_> {
         if n_threads < 2 {
             return 1;
         }
-        let Size { width, height } = self.picture.size();
+        let Size { width, height } = self.image.size();
         let cost = u64::from(width) * u64::from(height) * if self.is_filtered { FILTER_COST } else { 1 };
         let (_, visible) = self.placement.visible(self.input_size);
         usize::try_from(cost / PIXELS_PER_BAND).unwrap_or(usize::MAX).min(n_threads).min(visible.len()).max(1)
     }
 
-    fn lines(&self, range: Range<usize>, mut target: InputRow<'_>, workspace: &mut Workspace, on: Instructions) {
-        let Self { preprocess, picture, placement, input_size, is_filtered } = self;
+    fn lines(&self, range: Range<usize>, mut target: InputRow<'_>, workspace: &mut Workspace, on: Simd) {
+        let Self { preprocess, image, placement, input_size, is_filtered } = self;
         let (columns, visible) = placement.visible(*input_size);
         let visible = visible.start.max(range.start)..visible.end.min(range.end);
         let Workspace { rows, filtered } = workspace;
         if *is_filtered {
-            filtered.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
+            filtered.begin(preprocess, image, placement, (columns.clone(), visible.clone()), on);
         } else {
-            rows.begin(preprocess, picture, placement, (columns.clone(), visible.clone()), on);
+            rows.begin(preprocess, image, placement, (columns.clone(), visible.clone()), on);
         }
         let border = preprocess.normalizers().map(|normalizer| normalizer.value(preprocess.pad));
-        let (width, source_rows) = (input_size.width as usize, picture.rows());
+        let (width, source_rows) = (input_size.width as usize, image.rows());
         for y in range {
             if !visible.contains(&y) {
                 target.fill(y, 0, width, border);
@@ -166,16 +166,16 @@ mod tests {
                 InputLayout::Nchw => [2, n_channels, height, 33],
                 InputLayout::Nhwc => [2, height, 33, n_channels],
             };
-            let picture = Picture::of_frame(&frame).unwrap();
+            let image = Image::of_frame(&frame).unwrap();
             let input_size = preprocess.input_size(&shape).unwrap();
             let placement = Placement::of_turned(preprocess.resize, preprocess.rotation, size, input_size);
             let is_filtered = preprocess.antialias;
-            let fill = Fill { preprocess: &preprocess, picture: &picture, placement, input_size, is_filtered };
+            let fill = Fill { preprocess: &preprocess, image: &image, placement, input_size, is_filtered };
             let filled = [1, 2, 3, 7].map(|n_bands| {
                 let input = Tensor::new(ElementType::F32, shape).unwrap();
                 let (mut bytes, mut lines) = (input.bytes_mut().unwrap(), Vec::new());
                 bytes.extent_mut().fill(0x55);
-                let on = Instructions::fastest();
+                let on = Simd::fastest();
                 let target = InputRow::new(&mut bytes, layout, preprocess.rotation, 1, on, &mut lines).unwrap();
                 let n_bands = if target.is_divisible() { n_bands.min(height) } else { 1 };
                 n_divided += u32::from(n_bands > 1);
@@ -194,8 +194,8 @@ mod tests {
             let frame = frame(PixelFormat::Gray8, size);
             let (preprocess, input_size) = (Preprocess { antialias, ..Preprocess::default() }, Size::new(640, 640));
             let placement = Placement::of_turned(preprocess.resize, preprocess.rotation, size, input_size);
-            let picture = Picture::of_frame(&frame).unwrap();
-            Fill { preprocess: &preprocess, picture: &picture, placement, input_size, is_filtered: antialias }.n_bands(n_threads)
+            let image = Image::of_frame(&frame).unwrap();
+            Fill { preprocess: &preprocess, image: &image, placement, input_size, is_filtered: antialias }.n_bands(n_threads)
         };
         assert_eq!([n_bands(1280, 720, false, 8), n_bands(1920, 1080, false, 8), n_bands(3840, 2160, false, 8)], [1, 1, 3]);
         assert_eq!([n_bands(3840, 2160, false, 2), n_bands(3840, 2160, false, 1)], [2, 1]);

@@ -1,4 +1,4 @@
-//! Lines of the scaled picture by the filter of `antialias`: source rows are sampled, converted and weighed to the width of the input, kept
+//! Lines of the scaled image by the filter of `antialias`: source rows are sampled, converted and weighed to the width of the input, kept
 //! as long as a line may need them, and weighed in turn. Owns the buffers of that. Knows no lines of the input.
 
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::ops::Range;
 use super::aligned::Aligned;
 use super::antialias::{RingRows, Taps, WeighExact, WeighRowsExact, WeighRowsWhole, WeighWhole};
 use super::color::{Colors, WithColors, with_colors};
+use super::image::{Image, Rows, SampleType};
 use super::letterbox::Placement;
-use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::sample::{Picked, Sample};
 use super::samples::Samples;
-use super::simd::Instructions;
+use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 
 /// The source rows that a line is made of, and the line.
@@ -39,22 +39,22 @@ impl FilteredRows {
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
-        picture: &Picture,
+        image: &Image,
         placement: &Placement,
         (columns, lines): (Range<usize>, Range<usize>),
-        instructions: Instructions,
+        simd: Simd,
     ) {
         self.is_whole = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
         self.normalizers = preprocess.normalizers();
         self.color_of_channel = preprocess.color_of_channel();
-        self.columns.set(picture.size().width, placement.scaled.width, columns, placement.offset.0);
-        self.lines.set(picture.size().height, placement.scaled.height, lines, placement.offset.1);
+        self.columns.set(image.size().width, placement.scaled.width, columns, placement.offset.0);
+        self.lines.set(image.size().height, placement.scaled.height, lines, placement.offset.1);
         let taps = |pair_idx: usize| {
             let (firsts, seconds) = (self.columns.samples(2 * pair_idx), self.columns.samples(2 * pair_idx + 1));
             firsts.zip(seconds).map(|(first, second)| [first, second])
         };
-        self.samples.begin(picture, self.columns.n_taps.div_ceil(2), taps, instructions);
+        self.samples.begin(image, self.columns.n_taps.div_ceil(2), taps, simd);
         let n_columns = self.columns.n_filled();
         self.row_len = self.n_channels * n_columns;
         self.line.resize(self.row_len);
@@ -67,13 +67,13 @@ impl FilteredRows {
     }
 
     /// The line with this number, counted from the first visible one. Lines are asked for in their order.
-    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
+    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         let window = self.lines.window(line_idx);
         for row in self.end.max(window.start)..window.end {
-            match source.picture.sample() {
-                SampleType::U8 => self.make::<1>(row, source, instructions),
-                SampleType::U16 => self.make::<2>(row, source, instructions),
-                SampleType::F32 => self.make::<4>(row, source, instructions),
+            match source.image.sample() {
+                SampleType::U8 => self.make::<1>(row, source, simd),
+                SampleType::U16 => self.make::<2>(row, source, simd),
+                SampleType::F32 => self.make::<4>(row, source, simd),
             }
         }
         self.end = window.end;
@@ -82,10 +82,10 @@ impl FilteredRows {
         let target = &mut *self.line;
         if self.is_whole {
             let rows = RingRows { ring: &self.whole, row_len, first, n_rows, weights: &self.lines.whole, line: line_idx, n_lines };
-            instructions.run(WeighRowsWhole { rows, target });
+            simd.run(WeighRowsWhole { rows, target });
         } else {
             let rows = RingRows { ring: &self.exact, row_len, first, n_rows, weights: &self.lines.weights, line: line_idx, n_lines };
-            instructions.run(WeighRowsExact { rows, target });
+            simd.run(WeighRowsExact { rows, target });
         }
         Line {
             blend: Blend::Exact { first: &self.line, second: &self.line, weight: 0.0 },
@@ -95,21 +95,21 @@ impl FilteredRows {
         }
     }
 
-    fn make<const N: usize>(&mut self, source_row: u32, source: Rows<'_>, instructions: Instructions)
+    fn make<const N: usize>(&mut self, source_row: u32, source: Rows<'_>, simd: Simd)
     where
         [u8; N]: Sample,
     {
         let slot = source_row as usize % self.lines.n_taps * self.row_len;
         let is_whole = self.is_whole;
         let weigh = Weigh {
-            picked: self.samples.pick::<N>(source, source_row, instructions),
+            picked: self.samples.pick::<N>(source, source_row, simd),
             columns: &self.columns,
             exact: if is_whole { &mut [] } else { &mut self.exact[slot..][..self.row_len] },
             whole: if is_whole { &mut self.whole[slot..][..self.row_len] } else { &mut [] },
             is_whole,
-            instructions,
+            simd,
         };
-        with_colors(source.picture.meaning(), self.n_channels, weigh);
+        with_colors(source.image.meaning(), self.n_channels, weigh);
     }
 }
 
@@ -120,16 +120,16 @@ struct Weigh<'a, S> {
     exact: &'a mut [f32],
     whole: &'a mut [u16],
     is_whole: bool,
-    instructions: Instructions,
+    simd: Simd,
 }
 
 impl<S: Sample> WithColors for Weigh<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, columns, exact, whole, is_whole, instructions } = self;
+        let Self { picked, columns, exact, whole, is_whole, simd } = self;
         if is_whole {
-            instructions.run(WeighWhole { colors, picked, weights: &columns.whole, rows: whole });
+            simd.run(WeighWhole { colors, picked, weights: &columns.whole, rows: whole });
         } else {
-            instructions.run(WeighExact { colors, picked, weights: &columns.weights, rows: exact });
+            simd.run(WeighExact { colors, picked, weights: &columns.weights, rows: exact });
         }
     }
 }

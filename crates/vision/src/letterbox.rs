@@ -18,8 +18,8 @@ pub(super) struct Placement {
 
 impl Placement {
     /// Computes the placement of an image in an input; both at least 1x1.
-    pub(super) fn new(resize: Resize, picture: Size, input: Size) -> Self {
-        let (width, height) = (f64::from(picture.width), f64::from(picture.height));
+    pub(super) fn new(resize: Resize, image: Size, input: Size) -> Self {
+        let (width, height) = (f64::from(image.width), f64::from(image.height));
         let ratio_x = f64::from(input.width) / width;
         let ratio_y = f64::from(input.height) / height;
         match resize {
@@ -61,12 +61,12 @@ impl Placement {
 
     /// Computes the placement of an image that is rotated first. Scaled size and offset refer to the unrotated image in an input of the
     /// size `rotation.turned(input)`; the transform refers to the actual input.
-    pub(super) fn of_turned(resize: Resize, rotation: Rotation, picture: Size, input: Size) -> Self {
-        let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(picture), input);
+    pub(super) fn of_turned(resize: Resize, rotation: Rotation, image: Size, input: Size) -> Self {
+        let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(image), input);
         let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
         let (far_x, far_y) = (far(input.width, scaled.width, x), far(input.height, scaled.height, y));
         let ((sx, sy), (ox, oy)) = (frame_from_input.scale, frame_from_input.offset);
-        let (width, height) = (picture.width as f32, picture.height as f32);
+        let (width, height) = (image.width as f32, image.height as f32);
         let (offset, scale, back) = match rotation {
             Rotation::None => ((x, y), (sx, sy), (ox, oy)),
             Rotation::Clockwise => ((y, far_x), (sy, -sx), (oy, height - ox)),
@@ -129,16 +129,16 @@ mod tests {
 
     #[test]
     fn the_transform_leads_from_the_input_back_to_the_picture() {
-        let picture = Size::new(640, 360);
+        let image = Size::new(640, 360);
         let whole = Rect { x: 0.0, y: 0.0, width: 640.0, height: 360.0 };
         for (resize, shown) in [
             (Resize::Stretch, Rect { x: 0.0, y: 0.0, width: 320.0, height: 320.0 }),
             (Resize::Letterbox { anchor: Anchor::TopLeft }, Rect { x: 0.0, y: 0.0, width: 320.0, height: 180.0 }),
             (Resize::Letterbox { anchor: Anchor::Center }, Rect { x: 0.0, y: 70.0, width: 320.0, height: 180.0 }),
         ] {
-            assert_eq!(Placement::new(resize, picture, Size::new(320, 320)).frame_from_input.apply(shown), whole, "{resize:?}");
+            assert_eq!(Placement::new(resize, image, Size::new(320, 320)).frame_from_input.apply(shown), whole, "{resize:?}");
         }
-        let cropped = Placement::new(Resize::Crop, picture, Size::new(180, 180)).frame_from_input;
+        let cropped = Placement::new(Resize::Crop, image, Size::new(180, 180)).frame_from_input;
         assert_eq!(
             cropped.apply(Rect { x: 0.0, y: 0.0, width: 180.0, height: 180.0 }),
             Rect { x: 140.0, y: 0.0, width: 360.0, height: 360.0 }

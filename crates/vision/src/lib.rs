@@ -9,7 +9,7 @@
 //!                 \------------- frame_from_input ---------------------------> results in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `picture`, `sample`, `samples`, `color`, `resize`, `rows`. Faster variants:
+//! Reading order: [`preprocess`]; its steps `letterbox`, `image`, `sample`, `samples`, `color`, `resize`, `rows`. Faster variants:
 //! `pairs` for packed RGB bytes, `yuv` for luma and chroma bytes. Other filters: `antialias` and `filtered` for antialiased downscaling,
 //! `warp` for alignment by keypoints. Then `store`, `bands`, `simd` and `aligned`; [`decode`], [`nms`].
 //!
@@ -25,15 +25,15 @@ pub mod cut;
 pub mod decode;
 mod filtered;
 pub mod frame;
+mod image;
 mod letterbox;
 pub mod nms;
 mod pairs;
-mod picture;
 pub mod preprocess;
 mod resize;
-mod rows;
 mod sample;
 mod samples;
+mod scaled_rows;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
 mod simd;
 mod store;
@@ -45,5 +45,5 @@ use roiflow_tensor as tensor;
 
 pub use cut::{Cut, Region};
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
-pub use simd::InstructionSet;
+pub use simd::SimdBackend;
 pub use target::{DeviceFill, Target};

@@ -2,10 +2,10 @@
 //! weighed and added without a stop in memory. Owns where in a row they lie, and their weights. Knows no other formats.
 
 use super::aligned::Aligned;
-use super::picture::{Picture, Rows};
+use super::image::{Image, Rows};
 use super::resize::{Columns, FINE_STEPS, blocks};
 use super::sample::{LANES, reaching, window_bytes};
-use super::simd::{InstructionSet, Instructions};
+use super::simd::{Simd, SimdBackend};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -25,20 +25,20 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Plans for these columns, whose weights are whole steps. False if the picture does not lie so, or the processor has no instructions
+    /// Plans for these columns, whose weights are whole steps. False if the image does not lie so, or the processor has no instructions
     /// for it.
-    pub(super) fn set(&mut self, picture: &Picture, columns: &Columns, instructions: Instructions) -> bool {
-        if instructions.set() == InstructionSet::Portable {
+    pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
+        if simd.backend() == SimdBackend::Portable {
             return false;
         }
-        let mut groups = picture.groups();
+        let mut groups = image.groups();
         let (Some(group), None) = (groups.next(), groups.next()) else { return false };
         let Ok(offsets) = group.offsets().try_into() else { return false };
         self.first_component = group.first_component;
-        let spacing = picture.spacing(group.first_component);
+        let spacing = image.spacing(group.first_component);
         self.positions.clear();
         self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
-        self.is_by_windows = instructions.set() == InstructionSet::Avx512 && self.windows.set(&self.positions, offsets);
+        self.is_by_windows = simd.backend() == SimdBackend::Avx512 && self.windows.set(&self.positions, offsets);
         if !self.is_by_windows && !self.pixels.set(&self.positions, offsets) {
             return false;
         }
@@ -52,14 +52,14 @@ impl Pairs {
 
     /// Mixes row `y` to one for each color, in steps.
     #[inline(never)]
-    pub(super) fn mix(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], instructions: Instructions) {
+    pub(super) fn mix(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };
         let row = reaching(source.row(self.first_component, y), reach_bytes, &mut self.padded);
         debug_assert!(rows.iter().all(|row| row.len() * LANES == self.positions.len()));
         if self.is_by_windows {
-            instructions.mix_windows(&self.windows, blocks(&self.weights), row, rows);
+            simd.mix_windows(&self.windows, blocks(&self.weights), row, rows);
         } else {
-            instructions.mix_pixels(&self.pixels, blocks(&self.weights), row, rows);
+            simd.mix_pixels(&self.pixels, blocks(&self.weights), row, rows);
         }
     }
 }
@@ -200,22 +200,22 @@ mod tests {
             let bytes: Vec<u8> = (0..WIDTH * 2 * 4).map(|idx| (idx * 7919 % 251) as u8).collect();
             let pixel_bytes = if format == PixelFormat::Bgrx { 4 } else { 3 };
             let frame = Frame::from_packed(format, Size::new(WIDTH, 2), &bytes[..2 * WIDTH as usize * pixel_bytes]).unwrap();
-            let (picture, offsets) = (Picture::of_frame(&frame).unwrap(), if format == PixelFormat::Rgb { [0, 1, 2] } else { [2, 1, 0] });
+            let (image, offsets) = (Image::of_frame(&frame).unwrap(), if format == PixelFormat::Rgb { [0, 1, 2] } else { [2, 1, 0] });
             // From six columns of a pixel to nearly three pixels of a column.
             for columns in [1200, 223, 149, 97, 70].map(columns) {
                 let mut pairs = Pairs::default();
-                for instructions in InstructionSet::ALL.into_iter().filter_map(Instructions::of) {
-                    if !pairs.set(&picture, &columns, instructions) {
-                        assert_eq!(instructions.set(), InstructionSet::Portable);
+                for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
+                    if !pairs.set(&image, &columns, simd) {
+                        assert_eq!(simd.backend(), SimdBackend::Portable);
                         continue;
                     }
                     for y in 0..2 {
                         let mut sums = vec![0.0; 3 * columns.pairs.len()];
-                        pairs.mix(picture.rows(), y, split_rows(&mut sums), instructions);
-                        let row = picture.rows().row(offsets[0], y);
+                        pairs.mix(image.rows(), y, split_rows(&mut sums), simd);
+                        let row = image.rows().row(offsets[0], y);
                         for column in 0..columns.n_visible {
                             let got = [0, 1, 2].map(|color| sums[color * columns.pairs.len() + column]);
-                            let case = format!("{format}, {} columns, {instructions:?}, row {y}, column {column}", columns.n_visible);
+                            let case = format!("{format}, {} columns, {simd:?}, row {y}, column {column}", columns.n_visible);
                             assert_eq!(got, mixed(row, pixel_bytes, offsets, &columns, column), "{case}");
                         }
                         n_rows_compared += 1;
@@ -223,7 +223,7 @@ mod tests {
                 }
             }
         }
-        if InstructionSet::Avx2.is_available() {
+        if SimdBackend::Avx2.is_available() {
             assert!(n_rows_compared >= 30, "{n_rows_compared}");
         }
     }

@@ -5,9 +5,9 @@
 use std::fmt;
 
 use super::bands::{Band, Fill, Workspace};
+use super::image::Image;
 use super::letterbox::Placement;
-use super::picture::Picture;
-use super::simd::{InstructionSet, Instructions};
+use super::simd::{Simd, SimdBackend};
 use super::store::{InputElement, InputRow, Normalizer};
 use super::warp::WarpedLine;
 use crate::frame::{Frame, Similarity, Size, Transform};
@@ -250,31 +250,31 @@ impl Preprocess {
     /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such batch item;
     /// [`ErrorKind::Busy`] while the frame is written.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
-        self.fill_from(&Picture::of_frame(frame)?, input, row, scratch)
+        self.fill_from(&Image::of_frame(frame)?, input, row, scratch)
     }
 
     /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
-    /// `picture` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and elements of type
+    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and elements of type
     /// `f32` or `u8`. The values are taken as RGB pixels in any range: `mean` and `scale` apply to them. One or two channels are gray (the
     /// first); a fourth is ignored.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `picture` has another form;
+    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form;
     /// [`ErrorKind::Unsupported`] with [`Rounding::U8`] unless its elements are `u8`.
     pub fn fill_values(
         &self,
-        picture: &Tensor,
+        image: &Tensor,
         layout: InputLayout,
         input: &mut BytesMut,
         row: usize,
         scratch: &mut Scratch,
     ) -> Result<Transform> {
-        if self.rounding == Rounding::U8 && picture.element() != ElementType::U8 {
-            let message = format!("rounding to 8 bits: expected a u8 picture, got {}; use exact rounding", picture.element());
+        if self.rounding == Rounding::U8 && image.element() != ElementType::U8 {
+            let message = format!("rounding to 8 bits: expected a u8 image, got {}; use exact rounding", image.element());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        self.fill_from(&Picture::of_tensor(picture, layout)?, input, row, scratch)
+        self.fill_from(&Image::of_tensor(image, layout)?, input, row, scratch)
     }
 
     /// Writes `frame` into batch item `row` of `input`, aligned by `frame_from_input`. Input pixel `(x, y)` is the bilinear interpolation
@@ -295,13 +295,13 @@ impl Preprocess {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let input_size = self.check_row(input.layout(), row)?;
-        let picture = Picture::of_frame(frame)?;
-        let (width, source_rows) = (input_size.width as usize, picture.rows());
-        let Scratch { instructions, warped, lines: line_buffer, .. } = scratch;
-        warped.begin(self, width, picture.sample());
-        let mut target = InputRow::new(input, self.layout, Rotation::None, row, *instructions, line_buffer)?;
+        let image = Image::of_frame(frame)?;
+        let (width, source_rows) = (input_size.width as usize, image.rows());
+        let Scratch { simd, warped, lines: line_buffer, .. } = scratch;
+        warped.begin(self, width, image.sample());
+        let mut target = InputRow::new(input, self.layout, Rotation::None, row, *simd, line_buffer)?;
         for y in 0..input_size.height as usize {
-            target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *instructions));
+            target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *simd));
         }
         Ok(())
     }
@@ -316,21 +316,21 @@ impl Preprocess {
         Ok(input_size)
     }
 
-    fn fill_from(&self, picture: &Picture, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
+    fn fill_from(&self, image: &Image, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let input_size = self.check_row(input.layout(), row)?;
         // Lines of the unrotated image become lines or columns of the input, so only their positions depend on the rotation.
-        let placement = Placement::of_turned(self.resize, self.rotation, picture.size(), input_size);
-        let is_filtered = self.is_filtered(picture.size(), placement.scaled);
-        let fill = Fill { preprocess: self, picture, placement, input_size: self.rotation.turned(input_size), is_filtered };
-        let Scratch { instructions, n_threads, workspace, bands, lines, .. } = scratch;
-        let target = InputRow::new(input, self.layout, self.rotation, row, *instructions, lines)?;
-        fill.run(target, *n_threads, workspace, bands, *instructions);
+        let placement = Placement::of_turned(self.resize, self.rotation, image.size(), input_size);
+        let is_filtered = self.is_filtered(image.size(), placement.scaled);
+        let fill = Fill { preprocess: self, image, placement, input_size: self.rotation.turned(input_size), is_filtered };
+        let Scratch { simd, n_threads, workspace, bands, lines, .. } = scratch;
+        let target = InputRow::new(input, self.layout, self.rotation, row, *simd, lines)?;
+        fill.run(target, *n_threads, workspace, bands, *simd);
         Ok(placement.frame_from_input)
     }
 
     /// Whether antialiasing differs from bilinear interpolation here. OpenCV and Pillow round differently.
-    fn is_filtered(&self, picture: Size, scaled: Size) -> bool {
-        let shrinks = picture.width > scaled.width || picture.height > scaled.height;
+    fn is_filtered(&self, image: Size, scaled: Size) -> bool {
+        let shrinks = image.width > scaled.width || image.height > scaled.height;
         self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
@@ -353,7 +353,7 @@ impl Preprocess {
 /// scaled to the input's width, and one line of the input, for each thread. Grows to the largest size needed. Use one per calling thread.
 #[derive(Debug)]
 pub struct Scratch {
-    instructions: Instructions,
+    simd: Simd,
     n_threads: usize,
     workspace: Workspace,
     bands: Vec<Band>,
@@ -364,14 +364,14 @@ pub struct Scratch {
 impl Default for Scratch {
     /// For the fastest SIMD backend of this processor.
     fn default() -> Self {
-        Self::on(Instructions::fastest())
+        Self::on(Simd::fastest())
     }
 }
 
 impl Scratch {
     /// For this SIMD backend, if the processor supports it. All backends give the same results: for tests and benchmarks.
-    pub fn with_instructions(set: InstructionSet) -> Option<Self> {
-        Instructions::of(set).map(Self::on)
+    pub fn with_simd_backend(set: SimdBackend) -> Option<Self> {
+        Simd::of(set).map(Self::on)
     }
 
     /// Sets the number of threads for large images, including the calling thread. Useful if other cores are idle. The results are the same.
@@ -380,15 +380,8 @@ impl Scratch {
         self.n_threads = n_threads.max(1);
     }
 
-    fn on(instructions: Instructions) -> Self {
-        Self {
-            instructions,
-            n_threads: 1,
-            workspace: Workspace::default(),
-            bands: Vec::new(),
-            warped: WarpedLine::default(),
-            lines: Vec::new(),
-        }
+    fn on(simd: Simd) -> Self {
+        Self { simd, n_threads: 1, workspace: Workspace::default(), bands: Vec::new(), warped: WarpedLine::default(), lines: Vec::new() }
     }
 }
 

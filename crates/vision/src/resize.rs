@@ -18,11 +18,11 @@ pub(super) struct Tap {
     pub(super) weight: f32,
 }
 
-/// One axis of a picture and of its scaled self.
+/// One axis of an image and of its scaled self.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
     extent: u32,
-    /// Samples of the picture for one of the scaled one.
+    /// Samples of the image for one of the scaled one.
     step: f64,
     rounding: Rounding,
 }
@@ -32,7 +32,7 @@ impl Axis {
         Self { extent, step: f64::from(extent) / f64::from(scaled_extent), rounding }
     }
 
-    /// Whether neighbors of the scaled picture take neighbors of the picture, none of which is passed by.
+    /// Whether neighbors of the scaled image take neighbors of the image, none of which is passed by.
     pub(super) fn takes_all(&self) -> bool {
         self.step < 2.0
     }
@@ -68,7 +68,7 @@ impl Axis {
 /// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
 pub(super) const FINE_STEPS: u16 = 1 << 14;
 
-/// The columns of a picture that a row of the input is made of.
+/// The columns of an image that a row of the input is made of.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     /// How many there are. The lists are filled up to whole groups with more of the last one.
@@ -79,12 +79,12 @@ pub(super) struct Columns {
     pub(super) weights: Aligned<f32>,
     /// The same in whole steps of [`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
-    /// Whether any of them mixes; where a picture is scaled down to a third, none does.
+    /// Whether any of them mixes; where an image is scaled down to a third, none does.
     pub(super) is_mixed: bool,
 }
 
 impl Columns {
-    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled picture; their weights are rounded
+    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled image; their weights are rounded
     /// to whole steps of [`FINE_STEPS`], if so wanted.
     pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, in_fine_steps: bool) {
         self.n_visible = visible.len();
@@ -252,7 +252,7 @@ pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], 
     }
 }
 
-// Eight-bit pictures are mixed in whole numbers as OpenCV does it (`HResizeLinear` and `VResizeLinear` for 8 bits in its
+// Eight-bit images are mixed in whole numbers as OpenCV does it (`HResizeLinear` and `VResizeLinear` for 8 bits in its
 // `resize.cpp`): weights are whole steps, the sums of a row keep seven of their eleven bits after the point, the terms of two rows
 // are cut to quarters, and their sum is rounded half up.
 
@@ -342,7 +342,7 @@ mod tests {
         columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0, true);
         assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
-        // The middle of a cropped picture: its left and right are not sampled, and nothing is mixed.
+        // The middle of a cropped image: its left and right are not sampled, and nothing is mixed.
         columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
         assert_eq!((&columns.pairs[..2], columns.is_mixed), (&[[3, 3], [4, 4]][..], false));
     }

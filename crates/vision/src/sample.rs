@@ -2,8 +2,8 @@
 //! they are. Owns where in a row they lie, how they are found fast, and in which order they are kept. Knows no colors and no weights.
 
 use super::aligned::Aligned;
-use super::picture::Group;
-use super::simd::{InstructionSet, Instructions};
+use super::image::Group;
+use super::simd::{Simd, SimdBackend};
 
 /// Columns are sampled in groups of this many, the last one filled up: whole registers, and no remainder to care about.
 pub(super) const GROUP: usize = 32;
@@ -70,22 +70,16 @@ pub(super) struct Grid {
 
 impl Grid {
     /// Plans for samples of `sample_bytes` at these positions, as many as whole groups of columns.
-    pub(super) fn set(
-        &mut self,
-        group: Group,
-        positions: impl Iterator<Item = [usize; 2]>,
-        sample_bytes: usize,
-        instructions: Instructions,
-    ) {
+    pub(super) fn set(&mut self, group: Group, positions: impl Iterator<Item = [usize; 2]>, sample_bytes: usize, simd: Simd) {
         self.group = group;
         self.positions.clear();
         self.positions.extend(positions);
         debug_assert!(self.positions.len().is_multiple_of(GROUP));
         debug_assert!(self.positions.is_sorted_by(|left, right| left[0] <= right[0] && left[1] <= right[1]));
-        self.is_windowed = match instructions.set() {
-            InstructionSet::Portable => false,
-            InstructionSet::Avx2 => self.windows.set_for_columns(&self.positions, &group, sample_bytes),
-            InstructionSet::Avx512 => self.windows.set_for_pieces(&self.positions, &group, sample_bytes),
+        self.is_windowed = match simd.backend() {
+            SimdBackend::Portable => false,
+            SimdBackend::Avx2 => self.windows.set_for_columns(&self.positions, &group, sample_bytes),
+            SimdBackend::Avx512 => self.windows.set_for_pieces(&self.positions, &group, sample_bytes),
         };
     }
 
@@ -95,7 +89,7 @@ impl Grid {
     }
 
     /// Picks from a row that begins with the first sample of the group and ends with its last, or later.
-    pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], instructions: Instructions) {
+    pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], simd: Simd) {
         let group = &self.group;
         if !self.is_windowed {
             let sample = |position: usize| *row[position..].first_chunk().expect("a sample lies in its row");
@@ -111,7 +105,7 @@ impl Grid {
         let reach_bytes = self.windows.reach_bytes;
         let row = reaching(row, reach_bytes, &mut self.padded);
         let block_bytes = group.n_pieces() * LANES * N;
-        instructions.pick_windows(&self.windows, group.offsets(), row, target.as_flattened_mut().as_flattened_mut(), block_bytes);
+        simd.pick_windows(&self.windows, group.offsets(), row, target.as_flattened_mut().as_flattened_mut(), block_bytes);
     }
 }
 
@@ -299,12 +293,12 @@ impl Windows {
 mod tests {
     use super::*;
     use crate::frame::{Colorimetry, Frame, PixelFormat, Size};
-    use crate::picture::Picture;
+    use crate::image::Image;
     use crate::tensor::Tensor;
 
     const WIDTH: u32 = 200;
 
-    /// The columns that an input takes of a picture `step` times as wide, from `begin` on.
+    /// The columns that an input takes of an image `step` times as wide, from `begin` on.
     fn pairs(begin: u32, step: f32) -> Vec<[u32; 2]> {
         let first = |idx: usize| (begin + (idx as f32 * step) as u32).min(WIDTH - 1);
         (0..2 * GROUP).map(|idx| [first(idx), (first(idx) + 1).min(WIDTH - 1)]).collect()
@@ -344,13 +338,13 @@ mod tests {
                 })
                 .collect();
             let frame = Frame::from_planes(format, size, &planes, Colorimetry::default()).unwrap();
-            let picture = Picture::of_frame(&frame).unwrap();
-            let sample_bytes = picture.sample().n_bytes();
+            let image = Image::of_frame(&frame).unwrap();
+            let sample_bytes = image.sample().n_bytes();
             let steps = [0.15, 0.9, 1.34, 2.0, 3.1];
-            for (group, begin, step) in picture.groups().flat_map(|group| steps.map(|step| (group, (step * 7.0) as u32, step))) {
-                let spacing = picture.spacing(group.first_component);
+            for (group, begin, step) in image.groups().flat_map(|group| steps.map(|step| (group, (step * 7.0) as u32, step))) {
+                let spacing = image.spacing(group.first_component);
                 let positions: Vec<_> = pairs(begin, step).iter().map(|pair| pair.map(|column| spacing.position(column))).collect();
-                let row = picture.rows().row(group.first_component, 0);
+                let row = image.rows().row(group.first_component, 0);
                 let sample = |position: usize| &row[position..][..sample_bytes];
                 let blocks = positions.as_chunks::<LANES>().0;
                 let expected: Vec<Vec<u8>> = blocks
@@ -376,14 +370,14 @@ mod tests {
                     n_compared += 1;
                 }
                 let mut grid = Grid::default();
-                for instructions in InstructionSet::ALL.into_iter().filter_map(Instructions::of) {
-                    grid.set(group, positions.iter().copied(), sample_bytes, instructions);
+                for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
+                    grid.set(group, positions.iter().copied(), sample_bytes, simd);
                     let mut target = vec![0; grid.n_pieces() * LANES * sample_bytes];
                     match sample_bytes {
-                        1 => grid.pick::<1>(row, target.as_chunks_mut().0.as_chunks_mut().0, instructions),
-                        _ => grid.pick::<2>(row, target.as_chunks_mut().0.as_chunks_mut().0, instructions),
+                        1 => grid.pick::<1>(row, target.as_chunks_mut().0.as_chunks_mut().0, simd),
+                        _ => grid.pick::<2>(row, target.as_chunks_mut().0.as_chunks_mut().0, simd),
                     }
-                    assert_eq!(of_blocks(&target), expected, "{case}, {instructions:?}");
+                    assert_eq!(of_blocks(&target), expected, "{case}, {simd:?}");
                     n_compared += 1;
                 }
             }

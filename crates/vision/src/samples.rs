@@ -2,9 +2,9 @@
 //! Owns their buffer. Knows no colors and no weights.
 
 use super::aligned::Aligned;
-use super::picture::{Group, Picture, Rows};
+use super::image::{Group, Image, Rows};
 use super::sample::{Grid, LANES, Picked};
-use super::simd::Instructions;
+use super::simd::Simd;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -32,16 +32,10 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Plans for columns of which each has `n_pairs` pairs of samples, and forgets the row. `columns` gives the columns of the picture for
+    /// Plans for columns of which each has `n_pairs` pairs of samples, and forgets the row. `columns` gives the columns of the image for
     /// a pair, as many as whole groups.
-    pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(
-        &mut self,
-        picture: &Picture,
-        n_pairs: usize,
-        columns: impl Fn(usize) -> I,
-        instructions: Instructions,
-    ) {
-        let sample_bytes = picture.sample().n_bytes();
+    pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(&mut self, image: &Image, n_pairs: usize, columns: impl Fn(usize) -> I, simd: Simd) {
+        let sample_bytes = image.sample().n_bytes();
         self.n_pairs = n_pairs;
         self.rows = [None; 3];
         if self.grids.len() < n_pairs {
@@ -49,17 +43,17 @@ impl Samples {
         }
         let (mut end, mut component_idx) = (0, 0);
         self.n_groups = 0;
-        for (group_idx, group) in picture.groups().enumerate() {
-            let spacing = picture.spacing(group.first_component);
+        for (group_idx, group) in image.groups().enumerate() {
+            let spacing = image.spacing(group.first_component);
             let is_like_the_last = group_idx > 0
-                && spacing == picture.spacing(self.groups[group_idx - 1].first_component)
+                && spacing == image.spacing(self.groups[group_idx - 1].first_component)
                 && group.offsets() == self.groups[group_idx - 1].offsets();
             self.grid_of_group[group_idx] = if is_like_the_last { self.grid_of_group[group_idx - 1] } else { group_idx };
             let grid_idx = self.grid_of_group[group_idx];
             if !is_like_the_last {
                 for (pair_idx, grids) in self.grids.iter_mut().enumerate().take(n_pairs) {
                     let positions = columns(pair_idx).map(|pair| pair.map(|column| spacing.position(column)));
-                    grids[grid_idx].set(group, positions, sample_bytes, instructions);
+                    grids[grid_idx].set(group, positions, sample_bytes, simd);
                 }
             }
             let n_pieces = self.grids[0][grid_idx].n_pieces();
@@ -81,8 +75,8 @@ impl Samples {
         self.bytes.resize((end + self.n_pieces[0]) * LANES * sample_bytes);
     }
 
-    /// Those of row `y`, of `N` bytes each as the picture's are.
-    pub(super) fn pick<const N: usize>(&mut self, source: Rows<'_>, y: u32, instructions: Instructions) -> Picked<'_, [u8; N]> {
+    /// Those of row `y`, of `N` bytes each as the image's are.
+    pub(super) fn pick<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> Picked<'_, [u8; N]> {
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
         for group_idx in 0..self.n_groups {
             let component_idx = self.groups[group_idx].first_component;
@@ -95,7 +89,7 @@ impl Samples {
             let (row, grid_idx) = (source.row(component_idx, y), self.grid_of_group[group_idx]);
             let (mut begin, n_pieces) = (self.group_begins[group_idx], self.n_pieces[group_idx]);
             for grids in &mut self.grids[..self.n_pairs] {
-                grids[grid_idx].pick(row, &mut pieces[begin..][..n_pieces], instructions);
+                grids[grid_idx].pick(row, &mut pieces[begin..][..n_pieces], simd);
                 begin += n_pieces;
             }
         }
@@ -103,11 +97,11 @@ impl Samples {
     }
 
     /// Those of row `y` and of the next one, which differ in the first component alone. For columns of one pair.
-    pub(super) fn pick_two<const N: usize>(&mut self, source: Rows<'_>, y: u32, instructions: Instructions) -> [Picked<'_, [u8; N]>; 2] {
-        self.pick::<N>(source, y, instructions);
+    pub(super) fn pick_two<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> [Picked<'_, [u8; N]>; 2] {
+        self.pick::<N>(source, y, simd);
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
         let (row, grid) = (source.row(0, y + 1), &mut self.grids[0][self.grid_of_group[0]]);
-        grid.pick(row, &mut pieces[self.next_begin..][..self.n_pieces[0]], instructions);
+        grid.pick(row, &mut pieces[self.next_begin..][..self.n_pieces[0]], simd);
         let picked = self.picked();
         [picked, Picked { begins: [self.next_begin, picked.begins[1], picked.begins[2]], ..picked }]
     }

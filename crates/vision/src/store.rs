@@ -1,11 +1,11 @@
-//! Lines of the input: two rows of the picture are mixed, normalized, and become bytes of the input's element type, whatever the distance
+//! Lines of the input: two rows of the image are mixed, normalized, and become bytes of the input's element type, whatever the distance
 //! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
 
 use std::ops::Range;
 
 use super::preprocess::{InputLayout, Rotation};
 use super::resize::whole_pixel;
-use super::simd::{Arithmetic, Instructions, Kernel};
+use super::simd::{Arithmetic, Kernel, Simd};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
 /// The element types that an input can have.
@@ -20,7 +20,7 @@ pub(super) enum InputElement {
 
 impl InputElement {
     /// # Errors
-    /// [`ErrorKind::ElementType`] if pictures are not filled into this type.
+    /// [`ErrorKind::ElementType`] if images are not filled into this type.
     pub(super) fn new(element: ElementType) -> Result<Self> {
         Ok(match element {
             ElementType::F32 => Self::F32,
@@ -81,7 +81,7 @@ pub(super) enum Blend<'a> {
     Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
 }
 
-/// One picture of an input, to be written line by line; of a picture that is turned, lines run in another direction than the input's.
+/// One image of an input, to be written line by line; of an image that is turned, lines run in another direction than the input's.
 pub(super) struct InputRow<'a> {
     /// Of each channel the bytes from its first line on, or of all together.
     planes: [&'a mut [u8]; 3],
@@ -98,22 +98,22 @@ pub(super) struct InputRow<'a> {
     column_stride_bytes: isize,
     /// Whether each line lies behind the one before.
     is_divisible: bool,
-    instructions: Instructions,
+    simd: Simd,
     /// A line of each channel, where they do not lie in the input as they are made.
     lines: &'a mut Vec<u8>,
 }
 
 impl<'a> InputRow<'a> {
-    /// Row `row` of `input`, whose axes are `axes`. Lines and columns are those before the picture is turned.
+    /// Row `row` of `input`, whose axes are `axes`. Lines and columns are those before the image is turned.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if pictures are not filled into its type.
+    /// [`ErrorKind::ElementType`] if images are not filled into its type.
     pub(super) fn new(
         input: &'a mut BytesMut,
         axes: InputLayout,
         rotation: Rotation,
         row: usize,
-        instructions: Instructions,
+        simd: Simd,
         lines: &'a mut Vec<u8>,
     ) -> Result<Self> {
         let layout = *input.layout();
@@ -156,7 +156,7 @@ impl<'a> InputRow<'a> {
             line_stride_bytes,
             column_stride_bytes,
             is_divisible: rotation == Rotation::None && stride(line) as usize >= line_bytes,
-            instructions,
+            simd,
             lines,
         })
     }
@@ -208,10 +208,10 @@ impl<'a> InputRow<'a> {
             self.from(0, y, x)[..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0.fill(pixel);
             return;
         }
-        let instructions = self.instructions;
+        let simd = self.simd;
         for (channel, cell) in pixel.into_iter().enumerate().take(self.n_channels) {
             if self.column_stride_bytes == N as isize {
-                instructions.run(Repeat { cell, target: self.from(channel, y, x)[..N * n].as_chunks_mut().0 });
+                simd.run(Repeat { cell, target: self.from(channel, y, x)[..N * n].as_chunks_mut().0 });
             } else {
                 let (offset_bytes, stride_bytes) = (self.offset_bytes(channel, y, x), self.column_stride_bytes);
                 scatter(self.planes[self.plane_of(channel)], offset_bytes, stride_bytes, std::iter::repeat_n(&cell, n));
@@ -220,29 +220,29 @@ impl<'a> InputRow<'a> {
     }
 
     fn blend_cells<const N: usize>(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>, encode: impl Fn(f32) -> [u8; N] + Copy) {
-        let (instructions, stride_bytes) = (self.instructions, self.column_stride_bytes);
+        let (simd, stride_bytes) = (self.simd, self.column_stride_bytes);
         if stride_bytes == N as isize {
             if self.has_plane_per_channel {
                 let begin = self.offset_bytes(0, y, x);
                 let [first, second, third] = &mut self.planes;
                 let targets = [first, second, third].map(|plane| plane[begin..][..N * n].as_chunks_mut().0);
-                return instructions.run(EncodeLine { line, channels: 0..3, targets, encode });
+                return simd.run(EncodeLine { line, channels: 0..3, targets, encode });
             }
             for channel in 0..self.n_channels {
                 let target = self.from(channel, y, x)[..N * n].as_chunks_mut().0;
-                instructions.run(EncodeLine { line, channels: channel..channel + 1, targets: [target], encode });
+                simd.run(EncodeLine { line, channels: channel..channel + 1, targets: [target], encode });
             }
             return;
         }
         self.lines.resize(self.n_channels * N * n, 0);
         for (channel, target) in self.lines.chunks_exact_mut(N * n).enumerate() {
-            instructions.run(EncodeLine { line, channels: channel..channel + 1, targets: [target.as_chunks_mut().0], encode });
+            simd.run(EncodeLine { line, channels: channel..channel + 1, targets: [target.as_chunks_mut().0], encode });
         }
         if self.is_interleaved(N) {
             let offset_bytes = self.offset_bytes(0, y, x);
             let target = self.planes[0][offset_bytes..][..3 * N * n].as_chunks_mut::<N>().0.as_chunks_mut::<3>().0;
             let lines = self.lines.as_chunks::<N>().0;
-            instructions.run(Interleave { channels: [&lines[..n], &lines[n..2 * n], &lines[2 * n..]], target });
+            simd.run(Interleave { channels: [&lines[..n], &lines[n..2 * n], &lines[2 * n..]], target });
             return;
         }
         for channel in 0..self.n_channels {
@@ -509,7 +509,7 @@ mod tests {
             let outer = Tensor::from_slice(case.1, &vec![9_u8; case.1.iter().product()]).unwrap();
             let part = outer.roi(&case.2, &case.3).unwrap();
             let (mut input, mut lines) = (part.bytes_mut().unwrap(), Vec::new());
-            let mut target = InputRow::new(&mut input, case.0, Rotation::None, 0, Instructions::fastest(), &mut lines).unwrap();
+            let mut target = InputRow::new(&mut input, case.0, Rotation::None, 0, Simd::fastest(), &mut lines).unwrap();
             let rows = [1.5, 3.0, 2.0, 3.5, 2.5, 4.0];
             let blend = Blend::Exact { first: &rows, second: &rows, weight: 0.0 };
             target.fill(0, 0, 2, [7.0; 3]);

@@ -1,4 +1,4 @@
-//! Where a picture is written to: an input in memory of the host, or in that of a device, which fills it itself.
+//! Where an image is written to: an input in memory of the host, or in that of a device, which fills it itself.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::letterbox::Placement;
 use crate::preprocess::{Preprocess, Scratch};
 use crate::tensor::{BytesMut, Error, ErrorKind, Result, Tensor};
 
-/// An input of a model, to be filled with a picture.
+/// An input of a model, to be filled with an image.
 pub enum Target<'a> {
     /// In memory of the host: [`Preprocess::fill`] writes it.
     Host(&'a mut BytesMut),
@@ -21,7 +21,7 @@ pub trait DeviceFill: Send + Sync {
     /// row. `frame_from_input` maps pixels of the input to those of the frame; where that is outside of the frame is the border.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a picture format or an option that the device can't do; what the device says if it fails.
+    /// [`ErrorKind::Unsupported`] for an image format or an option that the device can't do; what the device says if it fails.
     fn fill(&self, preprocess: &Preprocess, frame: &Frame, frame_from_input: &Transform, input: &Tensor, row: usize) -> Result<()>;
 }
 

@@ -1,13 +1,13 @@
-//! Lines of an input whose pixels lie along a turned and scaled grid of the picture: the four samples around each place, converted, mixed,
-//! and mixed with the border where the picture ends. Owns the buffers of that. Knows no keypoints and no tensors.
+//! Lines of an input whose pixels lie along a turned and scaled grid of the image: the four samples around each place, converted, mixed,
+//! and mixed with the border where the image ends. Owns the buffers of that. Knows no keypoints and no tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
-use super::picture::{Rows, SampleType};
+use super::image::{Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{MixExact, blocks};
 use super::sample::{GROUP, LANES, Picked, Sample};
-use super::simd::{Arithmetic, Instructions, Kernel};
+use super::simd::{Arithmetic, Kernel, Simd};
 use super::store::{Blend, Line, Normalizer};
 use crate::frame::Similarity;
 
@@ -16,7 +16,7 @@ use crate::frame::Similarity;
 pub(super) struct WarpedLine {
     /// Of each column the places of its samples, left and right, above and below.
     taps: Vec<Corners>,
-    /// How much of the right ones, of the lower ones, and of the picture at all.
+    /// How much of the right ones, of the lower ones, and of the image at all.
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
@@ -60,8 +60,8 @@ impl WarpedLine {
     }
 
     /// Line `y` of an input `width` pixels wide.
-    pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Instructions) -> Line<'_> {
-        let size = source.picture.size();
+    pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Simd) -> Line<'_> {
+        let size = source.image.size();
         for x in 0..width {
             let (column, row) = frame_from_input.apply(x as f64, y as f64);
             let (columns, right, across) = tap(column, size.width);
@@ -69,7 +69,7 @@ impl WarpedLine {
             self.taps[x] = Corners { columns, rows };
             (self.right[x], self.below[x], self.inside[x]) = (right, below, across * down);
         }
-        match source.picture.sample() {
+        match source.image.sample() {
             SampleType::U8 => self.mix::<1>(source, on),
             SampleType::U16 => self.mix::<2>(source, on),
             SampleType::F32 => self.mix::<4>(source, on),
@@ -91,13 +91,13 @@ impl WarpedLine {
         }
     }
 
-    fn mix<const N: usize>(&mut self, source: Rows<'_>, on: Instructions)
+    fn mix<const N: usize>(&mut self, source: Rows<'_>, on: Simd)
     where
         [u8; N]: Sample,
     {
         let n_pieces = 2 * self.taps.len() / LANES;
         let mut components = self.samples.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0.chunks_exact_mut(2 * n_pieces);
-        for component_idx in 0..source.picture.n_components() {
+        for component_idx in 0..source.image.n_components() {
             let Some(pieces) = components.next() else { unreachable!("there are three components") };
             for (column, taps) in self.taps.iter().enumerate() {
                 for (row_idx, row) in taps.rows.into_iter().enumerate() {
@@ -113,13 +113,13 @@ impl WarpedLine {
             let begins = std::array::from_fn(|component_idx| (2 * component_idx + row_idx) * n_pieces);
             let picked = Picked { pieces, begins, steps: [2; 3], pair_steps: [0; 3] };
             let mix = Mix { picked, weights: &self.right, rows, is_whole: self.is_whole, on };
-            with_colors(source.picture.meaning(), self.n_channels, mix);
+            with_colors(source.image.meaning(), self.n_channels, mix);
         }
     }
 }
 
 /// The two samples around a place, a whole number being the center of one; how much of the second one, and which part of their weights the
-/// picture has. Of a place beside the picture that is 0.
+/// image has. Of a place beside the image that is 0.
 fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     let last = f64::from(extent - 1);
     let place = if place.is_nan() { -1.0 } else { place.clamp(-1.0, last + 1.0) };
@@ -137,7 +137,7 @@ struct Mix<'a, S> {
     weights: &'a [f32],
     rows: &'a mut [f32],
     is_whole: bool,
-    on: Instructions,
+    on: Simd,
 }
 
 impl<S: Sample> WithColors for Mix<'_, S> {

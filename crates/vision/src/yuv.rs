@@ -3,10 +3,10 @@
 
 use super::aligned::Aligned;
 use super::color::{Meaning, YuvFactors};
-use super::picture::{Picture, Rows, SampleType};
+use super::image::{Image, Rows, SampleType};
 use super::resize::{Columns, blocks};
 use super::sample::{LANES, reaching, window_bytes};
-use super::simd::{InstructionSet, Instructions};
+use super::simd::{Simd, SimdBackend};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct YuvBytes {
     padded: [Vec<u8>; 4],
 }
 
-/// Rows of a picture that share those of the differences.
+/// Rows of an image that share those of the differences.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
 pub(super) struct YuvSource<'a, const R: usize> {
@@ -29,18 +29,18 @@ pub(super) struct YuvSource<'a, const R: usize> {
 }
 
 impl YuvBytes {
-    /// Plans for these columns. False if the picture is another one, its samples are too far apart, or the processor has no instructions for
+    /// Plans for these columns. False if the image is another one, its samples are too far apart, or the processor has no instructions for
     /// it.
-    pub(super) fn set(&mut self, picture: &Picture, columns: &Columns, instructions: Instructions) -> bool {
-        let (Meaning::Yuv(yuv), SampleType::U8, InstructionSet::Avx512) = (picture.meaning(), picture.sample(), instructions.set()) else {
+    pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
+        let (Meaning::Yuv(yuv), SampleType::U8, SimdBackend::Avx512) = (image.meaning(), image.sample(), simd.backend()) else {
             return false;
         };
         self.factors = yuv.of_bytes();
-        debug_assert_eq!(picture.spacing(1), picture.spacing(2));
+        debug_assert_eq!(image.spacing(1), image.spacing(2));
         let YuvWindows { luma, differences, .. } = &mut self.windows;
         let mut span_max = 0;
         for (component_idx, windows) in [(0, luma), (1, differences)] {
-            let spacing = picture.spacing(component_idx);
+            let spacing = image.spacing(component_idx);
             self.positions.clear();
             self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
             span_max = span_max.max(windows.set(&self.positions));
@@ -57,7 +57,7 @@ impl YuvBytes {
         y: u32,
         weights: &[f32],
         rows: [[&mut [[f32; LANES]]; 3]; R],
-        instructions: Instructions,
+        simd: Simd,
     ) {
         let [of_u, of_v, of_lumas @ ..] = &mut self.padded;
         let window_bytes = self.windows.window_bytes;
@@ -69,7 +69,7 @@ impl YuvBytes {
         }
         let u = reaching(source.row(1, y), of_difference, of_u);
         let v = reaching(source.row(2, y), of_difference, of_v);
-        instructions.mix_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
+        simd.mix_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
     }
 }
 
@@ -158,14 +158,14 @@ mod tests {
         let mut n_compared = 0;
         for format in [PixelFormat::Nv12, PixelFormat::I420] {
             let frame = region(format);
-            let picture = Picture::of_frame(&frame).unwrap();
-            let (Meaning::Yuv(yuv), rows) = (picture.meaning(), picture.rows()) else { panic!("{format} is luma and differences") };
+            let image = Image::of_frame(&frame).unwrap();
+            let (Meaning::Yuv(yuv), rows) = (image.meaning(), image.rows()) else { panic!("{format} is luma and differences") };
             // From six columns of a pixel to more than seven pixels of a column.
             for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH - 2)) {
                 let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
-                for instructions in InstructionSet::ALL.into_iter().filter_map(Instructions::of) {
-                    if !of_bytes.set(&picture, &columns, instructions) {
-                        assert_ne!(instructions.set(), InstructionSet::Avx512);
+                for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
+                    if !of_bytes.set(&image, &columns, simd) {
+                        assert_ne!(simd.backend(), SimdBackend::Avx512);
                         continue;
                     }
                     let (mut one, mut next) = (vec![0.0; 3 * n_columns], vec![0.0; 3 * n_columns]);
@@ -173,9 +173,9 @@ mod tests {
                         let is_of_two = y + 1 < 5 && rows.shares_with_next(y);
                         if is_of_two {
                             let targets = [split_rows(&mut one), split_rows(&mut next)];
-                            of_bytes.mix(rows, y, &columns.weights, targets, instructions);
+                            of_bytes.mix(rows, y, &columns.weights, targets, simd);
                         } else {
-                            of_bytes.mix(rows, y, &columns.weights, [split_rows(&mut one)], instructions);
+                            of_bytes.mix(rows, y, &columns.weights, [split_rows(&mut one)], simd);
                         }
                         for (row, got) in (y..).zip([&one, &next]).take(1 + usize::from(is_of_two)) {
                             for column in 0..columns.n_visible {
@@ -194,7 +194,7 @@ mod tests {
                 }
             }
         }
-        if InstructionSet::Avx512.is_available() {
+        if SimdBackend::Avx512.is_available() {
             assert!(n_compared >= 60, "{n_compared}");
         } else {
             eprintln!("skipped: this processor has no AVX-512");
@@ -204,14 +204,14 @@ mod tests {
     #[test]
     fn samples_too_far_apart_for_a_window_are_left_to_others() {
         let frame = region(PixelFormat::Nv12);
-        let picture = Picture::of_frame(&frame).unwrap();
+        let image = Image::of_frame(&frame).unwrap();
         let can_be_set = |n_columns| {
-            let set = |instructions| YuvBytes::default().set(&picture, &columns(n_columns, WIDTH - 2), instructions);
-            Instructions::of(InstructionSet::Avx512).map(set)
+            let set = |simd| YuvBytes::default().set(&image, &columns(n_columns, WIDTH - 2), simd);
+            Simd::of(SimdBackend::Avx512).map(set)
         };
         assert_ne!(can_be_set(27), Some(false));
         assert_ne!(can_be_set(20), Some(true));
-        assert!(!YuvBytes::default().set(&picture, &columns(27, WIDTH - 2), Instructions::of(InstructionSet::Portable).unwrap()));
+        assert!(!YuvBytes::default().set(&image, &columns(27, WIDTH - 2), Simd::of(SimdBackend::Portable).unwrap()));
     }
 
     /// What registers of the processors that have them take, so that it runs on any.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use roiflow_tensor::{ElementType, Memory, Tensor};
 use roiflow_vision::frame::{Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Size};
-use roiflow_vision::{Anchor, InstructionSet, Preprocess, Resize, Scratch};
+use roiflow_vision::{Anchor, SimdBackend, Preprocess, Resize, Scratch};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -98,9 +98,9 @@ fn main() -> Result<(), Error> {
         let (ns, mean) = match *side {
             "crates" => crates::time(&case, bytes, n_runs)?,
             "memory" => time_memory(&case, n_runs),
-            "portable" => time(&case, frame, InstructionSet::Portable, n_runs)?,
-            "avx2" => time(&case, frame, InstructionSet::Avx2, n_runs)?,
-            "avx512" => time(&case, frame, InstructionSet::Avx512, n_runs)?,
+            "portable" => time(&case, frame, SimdBackend::Portable, n_runs)?,
+            "avx2" => time(&case, frame, SimdBackend::Avx2, n_runs)?,
+            "avx512" => time(&case, frame, SimdBackend::Avx512, n_runs)?,
             _ => return Err(format!("there is no side `{side}`").into()),
         };
         println!("{ns:.1} {mean:.6}");
@@ -110,8 +110,8 @@ fn main() -> Result<(), Error> {
 }
 
 /// Nanoseconds per run, and the mean of the values; 0 and 0 where this processor lacks the instructions.
-fn time(case: &Case, frame: &Frame, instructions: InstructionSet, n_runs: usize) -> Result<(f64, f64), Error> {
-    let Some(mut scratch) = Scratch::with_instructions(instructions) else { return Ok((0.0, 0.0)) };
+fn time(case: &Case, frame: &Frame, instructions: SimdBackend, n_runs: usize) -> Result<(f64, f64), Error> {
+    let Some(mut scratch) = Scratch::with_simd_backend(instructions) else { return Ok((0.0, 0.0)) };
     let resize = if case.is_letterboxed() { Resize::Letterbox { anchor: Anchor::Center } } else { Resize::Stretch };
     let preprocess = Preprocess { resize, mean: MEAN, scale: [SCALE; 3], ..Preprocess::default() };
     let input = Tensor::new(ElementType::F32, [case.n_rows, 3, case.input.height as usize, case.input.width as usize])?;

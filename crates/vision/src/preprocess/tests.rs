@@ -26,13 +26,13 @@ impl Random {
 }
 
 /// A frame together with the bytes it was made of.
-struct Picture {
+struct Image {
     frame: Frame,
     bytes: Vec<u8>,
     places: Vec<PlanePlace>,
 }
 
-fn random_picture(random: &mut Random, format: PixelFormat, size: Size, colorimetry: Colorimetry) -> Picture {
+fn random_image(random: &mut Random, format: PixelFormat, size: Size, colorimetry: Colorimetry) -> Image {
     let mut places = Vec::new();
     let n = format.element().size();
     let mut end = random.range(0, 9) as usize * n;
@@ -46,16 +46,16 @@ fn random_picture(random: &mut Random, format: PixelFormat, size: Size, colorime
     let memory = Memory::zeroed(end);
     memory.lease_write().unwrap().bytes_mut().copy_from_slice(&bytes);
     let frame = Frame::over(&memory, format, size, &places, colorimetry).unwrap();
-    Picture { frame, bytes, places }
+    Image { frame, bytes, places }
 }
 
-/// Red, green and blue of one pixel of the whole picture, straight from the definition.
-fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: bool) -> [f64; 3] {
+/// Red, green and blue of one pixel of the whole image, straight from the definition.
+fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -> [f64; 3] {
     let byte = |plane: usize, row: usize, column: usize| {
-        let place = picture.places[plane];
-        f64::from(picture.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
+        let place = image.places[plane];
+        f64::from(image.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
-    let format = picture.frame.format();
+    let format = image.frame.format();
     // Ten bits in quarters, whatever the bits around them: a sample is a number of sixteen.
     let sample = |plane: usize, row: usize, column: usize| match format {
         PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
@@ -64,7 +64,7 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
     };
     let full = if format.depth() == 10 { 1023.0 / 4.0 } else { 255.0 };
     let color = match format {
-        PixelFormat::Gray8 => match picture.frame.colorimetry().range {
+        PixelFormat::Gray8 => match image.frame.colorimetry().range {
             ColorRange::Limited => [((byte(0, y, x) - 16.0) / 219.0 * 255.0).clamp(0.0, 255.0); 3],
             ColorRange::Full => [byte(0, y, x); 3],
         },
@@ -74,12 +74,12 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
             } else {
                 (sample(1, y >> 1, x >> 1), sample(2, y >> 1, x >> 1))
             };
-            let (kr, kb) = match picture.frame.colorimetry().matrix {
+            let (kr, kb) = match image.frame.colorimetry().matrix {
                 ColorMatrix::Bt601 => (0.299, 0.114),
                 ColorMatrix::Bt709 => (0.2126, 0.0722),
                 ColorMatrix::Bt2020 => (0.2627, 0.0593),
             };
-            let (luma, cb, cr) = match picture.frame.colorimetry().range {
+            let (luma, cb, cr) = match image.frame.colorimetry().range {
                 ColorRange::Limited => ((sample(0, y, x) - 16.0) / 219.0, (u - 128.0) / 224.0, (v - 128.0) / 224.0),
                 ColorRange::Full => (sample(0, y, x) / full, (u - 128.0) / full, (v - 128.0) / full),
             };
@@ -98,7 +98,7 @@ fn reference_color(picture: &Picture, x: usize, y: usize, round: bool, gray: boo
 }
 
 /// The value of one input pixel before it is stored.
-fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
+fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
     let (channel, y, x) = at;
     let rotation = preprocess.rotation;
     let turned = rotation.turned(rect.size());
@@ -126,7 +126,7 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
     let pixel = if i < 0.0 || j < 0.0 || i >= nw || j >= nh {
         f64::from(preprocess.pad)
     } else {
-        // Where the pixel would be in the picture as it is.
+        // Where the pixel would be in the image as it is.
         let ((i, j), (w, h), (nw, nh)) = match rotation {
             Rotation::None => ((i, j), (w, h), (nw, nh)),
             Rotation::Clockwise => ((j, nw - 1.0 - i), (h, w), (nh, nw)),
@@ -137,7 +137,7 @@ fn reference_value(preprocess: &Preprocess, picture: &Picture, rect: PixelRect, 
         let sample = |column: f64, row: f64| {
             let column = rect.x as usize + column.clamp(0.0, w - 1.0) as usize;
             let row = rect.y as usize + row.clamp(0.0, h - 1.0) as usize;
-            let color = reference_color(picture, column, row, round, preprocess.color == ChannelOrder::Gray);
+            let color = reference_color(image, column, row, round, preprocess.color == ChannelOrder::Gray);
             if preprocess.color == ChannelOrder::Bgr { color[2 - channel] } else { color[channel] }
         };
         let (fx, fy) = (sx - sx.floor(), sy - sy.floor());
@@ -218,13 +218,13 @@ fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
 /// Fills row 1 of 3 and compares every value; returns how many are one step of the rounding off, or what is wrong.
 fn check(
     preprocess: &Preprocess,
-    picture: &Picture,
+    image: &Image,
     rect: PixelRect,
     tensor: &Tensor,
     input: Size,
     scratch: &mut Scratch,
 ) -> Result<usize, String> {
-    let region = picture.frame.region(rect).unwrap();
+    let region = image.frame.region(rect).unwrap();
     let mut bytes = tensor.bytes_mut().unwrap();
     bytes.extent_mut().fill(0x55);
     preprocess.fill(&region, &mut bytes, 1, scratch).unwrap();
@@ -240,12 +240,12 @@ fn check(
                     InputLayout::Nchw => [row, channel, y, x],
                     InputLayout::Nhwc => [row, y, x, channel],
                 };
-                let expected = reference_value(preprocess, picture, rect, input, (channel, y, x));
+                let expected = reference_value(preprocess, image, rect, input, (channel, y, x));
                 let got = stored_value(tensor, index(1));
                 // A rounded value may differ by one where the exact one lies half way.
                 let step = if preprocess.rounding == Rounding::U8 { 1.001 / f64::from(preprocess.scale[channel].abs()) } else { 0.0 };
                 let range = 255.0 / f64::from(preprocess.scale[channel].abs());
-                let off = range * (step_off(preprocess, picture.frame.format()) + 1e-5);
+                let off = range * (step_off(preprocess, image.frame.format()) + 1e-5);
                 let (expected, fine, coarse) = match tensor.element() {
                     ElementType::U8 => ((expected + 0.5).floor().clamp(0.0, 255.0), 0.0, step.ceil().max(1.0)),
                     ElementType::I8 => ((expected + 0.5).floor().clamp(-128.0, 127.0), 0.0, step.ceil().max(1.0)),
@@ -284,7 +284,7 @@ fn random_regions_fill_as_defined() {
             matrix: random.pick(&[ColorMatrix::Bt601, ColorMatrix::Bt709, ColorMatrix::Bt2020]),
             range: random.pick(&[ColorRange::Limited, ColorRange::Full]),
         };
-        let picture = random_picture(&mut random, format, size, colorimetry);
+        let image = random_image(&mut random, format, size, colorimetry);
         let (x, y) = (random.range(0, size.width - 1), random.range(0, size.height - 1));
         let rect = PixelRect { x, y, width: random.range(1, size.width - x), height: random.range(1, size.height - y) };
         let preprocess = Preprocess {
@@ -310,7 +310,7 @@ fn random_regions_fill_as_defined() {
             let outer = Tensor::new(tensor.element(), shape.map(|extent| extent + 2)).unwrap();
             tensor = outer.roi(&[1, 1, 2, 0], &[1 + shape[0], 1 + shape[1], 2 + shape[2], shape[3]]).unwrap();
         }
-        match check(&preprocess, &picture, rect, &tensor, input, &mut scratch) {
+        match check(&preprocess, &image, rect, &tensor, input, &mut scratch) {
             Ok(n) => n_off += n,
             Err(difference) => {
                 panic!("seed {seed}, case {case_idx}: {format} {size} {rect} -> {tensor:?}, {preprocess:?}, {colorimetry:?}: {difference}")
@@ -367,7 +367,7 @@ fn boxes_in_the_input_come_back_to_the_picture() {
     assert_eq!(frame_from_input.apply(in_input), Rect { x: 1.0, y: 1.0, width: 2.0, height: 1.0 });
 }
 
-/// The picture is turned by moving its pixels, pixel by pixel.
+/// The image is turned by moving its pixels, pixel by pixel.
 #[test]
 fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
     let (width, height) = (13_u32, 7_u32);
@@ -402,7 +402,7 @@ fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
                 let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
                 // Weights are rounded along another axis.
                 assert!(worst < 255.0 / 32768.0 + 1e-3, "{rotation:?}, {resize:?}: {worst}");
-                // A corner of a box in the turned picture is that in the frame.
+                // A corner of a box in the turned image is that in the frame.
                 let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
                 let (w, h) = (width as f32, height as f32);
                 let expected = match rotation {
@@ -428,10 +428,10 @@ fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
 fn a_very_large_picture_fills_a_small_input() {
     let size = Size::new(7680, 4320);
     let mut random = Random(7);
-    let picture = random_picture(&mut random, PixelFormat::Nv12, size, Colorimetry::default());
+    let image = random_image(&mut random, PixelFormat::Nv12, size, Colorimetry::default());
     let preprocess = Preprocess::default();
     let tensor = Tensor::new(ElementType::F32, [3, 3, 9, 16]).unwrap();
-    assert_eq!(check(&preprocess, &picture, PixelRect::whole(size), &tensor, Size::new(16, 9), &mut Scratch::default()), Ok(0));
+    assert_eq!(check(&preprocess, &image, PixelRect::whole(size), &tensor, Size::new(16, 9), &mut Scratch::default()), Ok(0));
 }
 
 #[test]

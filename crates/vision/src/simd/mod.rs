@@ -20,7 +20,7 @@ use super::yuv::{YuvSource, YuvWindows};
 /// A set of instructions that the pass has code for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum InstructionSet {
+pub enum SimdBackend {
     /// What every processor of the compilation target has.
     Portable,
     /// AVX2 and FMA: Haswell, Zen, and newer.
@@ -29,7 +29,7 @@ pub enum InstructionSet {
     Avx512,
 }
 
-impl InstructionSet {
+impl SimdBackend {
     /// All of them, the fastest last.
     pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
 
@@ -57,7 +57,7 @@ impl InstructionSet {
 
 /// A set of instructions that this processor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Instructions(InstructionSet);
+pub(super) struct Simd(SimdBackend);
 
 /// A loop that is worth being compiled for each set.
 pub(super) trait Kernel {
@@ -94,16 +94,16 @@ impl Arithmetic for Fused {
     }
 }
 
-impl Instructions {
+impl Simd {
     /// The fastest set of this processor.
     pub(super) fn fastest() -> Self {
-        let available = InstructionSet::ALL.into_iter().rev().find(|set| set.is_available());
-        Self(available.unwrap_or(InstructionSet::Portable))
+        let available = SimdBackend::ALL.into_iter().rev().find(|backend| backend.is_available());
+        Self(available.unwrap_or(SimdBackend::Portable))
     }
 
     /// This set, if the processor has it.
-    pub(super) fn of(set: InstructionSet) -> Option<Self> {
-        set.is_available().then_some(Self(set))
+    pub(super) fn of(backend: SimdBackend) -> Option<Self> {
+        backend.is_available().then_some(Self(backend))
     }
 
     /// Runs a kernel.
@@ -111,10 +111,10 @@ impl Instructions {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx2 => unsafe { x86::run_avx2(kernel) },
+            SimdBackend::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            InstructionSet::Avx512 => unsafe { x86::run_avx512(kernel) },
+            SimdBackend::Avx512 => unsafe { x86::run_avx512(kernel) },
             _ => kernel.run(Separate),
         }
     }
@@ -127,7 +127,7 @@ impl Instructions {
     }
 
     /// Which one it is.
-    pub(super) fn set(self) -> InstructionSet {
+    pub(super) fn backend(self) -> SimdBackend {
         self.0
     }
 
@@ -137,10 +137,10 @@ impl Instructions {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
+            SimdBackend::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            InstructionSet::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
+            SimdBackend::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
             _ => unreachable!("a set without windows is never asked for them"),
         }
     }
@@ -151,7 +151,7 @@ impl Instructions {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx512 => unsafe { x86::mix_windows_avx512(windows, weights, row, rows) },
+            SimdBackend::Avx512 => unsafe { x86::mix_windows_avx512(windows, weights, row, rows) },
             _ => unreachable!("no other set is asked for windows of pairs"),
         }
     }
@@ -162,7 +162,7 @@ impl Instructions {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with one of these sets exists only where the processor has it; AVX-512 is available only with AVX2.
-            InstructionSet::Avx2 | InstructionSet::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
+            SimdBackend::Avx2 | SimdBackend::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
             _ => unreachable!("the portable set is never asked for pixels"),
         }
     }
@@ -180,7 +180,7 @@ impl Instructions {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this set exists only where the processor has it.
-            InstructionSet::Avx512 => unsafe { x86::mix_yuv_avx512(factors, windows, weights, source, rows) },
+            SimdBackend::Avx512 => unsafe { x86::mix_yuv_avx512(factors, windows, weights, source, rows) },
             _ => unreachable!("no other set is asked for windows of luma and differences"),
         }
     }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, Point, Similarity, Size};
 use roiflow::tensor::{ElementType, ForeignMemory, Layout, Memory, Tensor};
-use roiflow::vision::{Anchor, ChannelOrder, InputLayout, InstructionSet, Preprocess, Resize, Rotation, Rounding, Scratch};
+use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch, SimdBackend};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::support::Random;
@@ -148,9 +148,9 @@ impl Case {
 #[test]
 fn every_instruction_set_gives_the_same_bits_and_stays_inside() {
     let (mut random, seed) = Random::seeded();
-    let mut scratches: Vec<(InstructionSet, Scratch)> =
-        InstructionSet::ALL.into_iter().filter_map(|set| Some((set, Scratch::with_instructions(set)?))).collect();
-    for missing in InstructionSet::ALL.iter().filter(|set| !set.is_available()) {
+    let mut scratches: Vec<(SimdBackend, Scratch)> =
+        SimdBackend::ALL.into_iter().filter_map(|set| Some((set, Scratch::with_simd_backend(set)?))).collect();
+    for missing in SimdBackend::ALL.iter().filter(|set| !set.is_available()) {
         eprintln!("skipped: this processor has no {missing:?}");
     }
     for case_idx in 0..1500 {
@@ -179,9 +179,9 @@ fn means_and_scales_at_the_ends_of_their_range_give_the_same_bits_too() {
         case.element = ElementType::F32;
         case.preprocess = Preprocess { mean: [mean, 0.0, 1.0], scale: [1.0, scale, 2.0], ..Preprocess::default() };
         let (frame, input) = (case.frame(&mut random), case.inputs(&mut random));
-        let filled: Vec<Vec<u8>> = InstructionSet::ALL
+        let filled: Vec<Vec<u8>> = SimdBackend::ALL
             .into_iter()
-            .filter_map(Scratch::with_instructions)
+            .filter_map(Scratch::with_simd_backend)
             .map(|mut scratch| {
                 let mut bytes = input.bytes_mut().unwrap();
                 case.preprocess.fill(&frame, &mut bytes, 1, &mut scratch).unwrap();
@@ -203,9 +203,9 @@ fn aligned_pictures_give_the_same_bits_too() {
         let mut point = |extent: u32| Point { x: random.range(0, 3 * extent) as f32 - extent as f32, y: random.range(0, 30) as f32 - 10.0 };
         let (from, to) = ([(); 3].map(|()| point(case.input.width)), [(); 3].map(|()| point(case.size.width)));
         let Some(frame_from_input) = Similarity::estimate(&from, &to) else { continue };
-        let filled: Vec<Vec<u8>> = InstructionSet::ALL
+        let filled: Vec<Vec<u8>> = SimdBackend::ALL
             .into_iter()
-            .filter_map(Scratch::with_instructions)
+            .filter_map(Scratch::with_simd_backend)
             .map(|mut scratch| {
                 let mut bytes = input.bytes_mut().unwrap();
                 bytes.extent_mut().fill(0x55);
@@ -242,9 +242,9 @@ fn tensors_as_pictures_give_the_same_bits_too() {
         let begin: [usize; 4] = std::array::from_fn(|axis| end[axis] - shape[axis]);
         let picture = wider.roi(&begin, &end).unwrap();
         let input = case.inputs(&mut random);
-        let filled: Vec<Vec<u8>> = InstructionSet::ALL
+        let filled: Vec<Vec<u8>> = SimdBackend::ALL
             .into_iter()
-            .filter_map(Scratch::with_instructions)
+            .filter_map(Scratch::with_simd_backend)
             .map(|mut scratch| {
                 let mut bytes = input.bytes_mut().unwrap();
                 bytes.extent_mut().fill(0x55);

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use super::aligned::Aligned;
 use super::color::{Colors, Meaning, WithColors, with_colors};
+use super::image::{Image, Rows, SampleType};
 use super::letterbox::Placement;
 use super::pairs::Pairs;
-use super::picture::{Picture, Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
 use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, split_rows, steps};
 use super::sample::{Picked, Sample};
 use super::samples::Samples;
-use super::simd::Instructions;
+use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 use super::yuv::YuvBytes;
 
@@ -20,7 +20,7 @@ use super::yuv::YuvBytes;
 /// its number, and no two of these are kept in the same.
 const N_SLOTS: usize = 4;
 
-/// Rows of a large picture lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
+/// Rows of a large image lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
 /// the line after the next one are asked for before they are needed.
 const LINES_AHEAD: usize = 2;
 
@@ -29,7 +29,7 @@ const LINES_AHEAD: usize = 2;
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
-    /// Instead of `samples`, for pictures whose bytes are colors.
+    /// Instead of `samples`, for images whose bytes are colors.
     pairs: Pairs,
     /// And for those whose bytes are luma and color differences.
     yuv: YuvBytes,
@@ -74,17 +74,17 @@ impl ScaledRows {
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
-        picture: &Picture,
+        image: &Image,
         placement: &Placement,
         (columns, lines): (Range<usize>, Range<usize>),
-        instructions: Instructions,
+        simd: Simd,
     ) {
         self.is_whole = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
         self.color_of_channel = preprocess.color_of_channel();
-        let axis = Axis::new(picture.size().width, placement.scaled.width, preprocess.rounding);
+        let axis = Axis::new(image.size().width, placement.scaled.width, preprocess.rounding);
         // Such bytes need no conversion before they are mixed.
-        let are_colors = (picture.meaning(), picture.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
+        let are_colors = (image.meaning(), image.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
         let in_fine_steps = are_colors && !self.is_whole;
         self.columns.set(&axis, columns, placement.offset.0, in_fine_steps);
         let normalizers = preprocess.normalizers();
@@ -92,25 +92,25 @@ impl ScaledRows {
         let is_mixed = self.columns.is_mixed && !self.is_whole && self.n_channels == 3;
         self.source = if !is_mixed {
             MixSource::Samples
-        } else if in_fine_steps && of_steps.iter().all(Option::is_some) && self.pairs.set(picture, &self.columns, instructions) {
+        } else if in_fine_steps && of_steps.iter().all(Option::is_some) && self.pairs.set(image, &self.columns, simd) {
             MixSource::Pairs
-        } else if self.yuv.set(picture, &self.columns, instructions) {
+        } else if self.yuv.set(image, &self.columns, simd) {
             MixSource::Yuv
         } else {
             MixSource::Samples
         };
         if self.source == MixSource::Samples {
-            self.samples.begin(picture, 1, |_| self.columns.pairs.iter().copied(), instructions);
+            self.samples.begin(image, 1, |_| self.columns.pairs.iter().copied(), simd);
         }
         let is_in_steps = self.source == MixSource::Pairs;
         self.normalizers = if is_in_steps { of_steps.map(Option::unwrap_or_default) } else { normalizers };
-        let axis = Axis::new(picture.size().height, placement.scaled.height, preprocess.rounding);
+        let axis = Axis::new(image.size().height, placement.scaled.height, preprocess.rounding);
         self.is_by_two = axis.takes_all() && self.columns.is_mixed && !self.is_whole && self.source != MixSource::Pairs;
         self.taps.clear();
         self.taps.extend(lines.map(|line| axis.tap((line as i64 - placement.offset.1) as u64)));
         self.prefetch_begin = 0;
         self.first_components.clear();
-        self.first_components.extend(picture.groups().map(|group| group.first_component));
+        self.first_components.extend(image.groups().map(|group| group.first_component));
         let n_columns = self.columns.pairs.len();
         for slot in &mut self.slots {
             slot.source_row = None;
@@ -123,14 +123,14 @@ impl ScaledRows {
     }
 
     /// The line with this number, counted from the first visible one. Lines are asked for in their order.
-    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, instructions: Instructions) -> Line<'_> {
+    pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         if let Some(tap) = self.taps.get(line_idx + LINES_AHEAD) {
-            self.prefetch(*tap, source, instructions);
+            self.prefetch(*tap, source, simd);
         }
         let tap = self.taps[line_idx];
         for row in tap.first..=tap.second {
             if self.slots[slot_of(row)].source_row != Some(row) {
-                self.hold(row, source, instructions);
+                self.hold(row, source, simd);
             }
         }
         let (first, second) = (&self.slots[slot_of(tap.first)], &self.slots[slot_of(tap.second)]);
@@ -143,55 +143,55 @@ impl ScaledRows {
     }
 
     /// Has the rows of a tap brought near, unless they were before. Taps come in their order.
-    fn prefetch(&mut self, tap: Tap, source: Rows<'_>, instructions: Instructions) {
+    fn prefetch(&mut self, tap: Tap, source: Rows<'_>, simd: Simd) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {
             for component_idx in &self.first_components {
-                source.prefetch(*component_idx, row, *first..=*last, instructions);
+                source.prefetch(*component_idx, row, *first..=*last, simd);
             }
         }
         self.prefetch_begin = tap.second + 1;
     }
 
     /// Makes a row, and the next one where that costs less than to make it later.
-    fn hold(&mut self, row: u32, source: Rows<'_>, instructions: Instructions) {
+    fn hold(&mut self, row: u32, source: Rows<'_>, simd: Simd) {
         let with_next = self.is_by_two && source.shares_with_next(row);
         self.slots[slot_of(row)].source_row = Some(row);
         if with_next {
             self.slots[slot_of(row + 1)].source_row = Some(row + 1);
         }
-        match (self.source, source.picture.sample()) {
+        match (self.source, source.image.sample()) {
             (MixSource::Pairs, _) => {
                 let slot = &mut self.slots[slot_of(row)];
-                self.pairs.mix(source, row, split_rows(&mut slot.exact), instructions);
+                self.pairs.mix(source, row, split_rows(&mut slot.exact), simd);
             }
             (MixSource::Yuv, _) if with_next => {
                 let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
-                self.yuv.mix(source, row, &self.columns.weights, slots.map(|slot| split_rows(&mut slot.exact)), instructions);
+                self.yuv.mix(source, row, &self.columns.weights, slots.map(|slot| split_rows(&mut slot.exact)), simd);
             }
             (MixSource::Yuv, _) => {
                 let slot = &mut self.slots[slot_of(row)];
-                self.yuv.mix(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], instructions);
+                self.yuv.mix(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], simd);
             }
-            (MixSource::Samples, SampleType::U8) => self.make::<1>(row, with_next, source, instructions),
-            (MixSource::Samples, SampleType::U16) => self.make::<2>(row, with_next, source, instructions),
-            (MixSource::Samples, SampleType::F32) => self.make::<4>(row, with_next, source, instructions),
+            (MixSource::Samples, SampleType::U8) => self.make::<1>(row, with_next, source, simd),
+            (MixSource::Samples, SampleType::U16) => self.make::<2>(row, with_next, source, simd),
+            (MixSource::Samples, SampleType::F32) => self.make::<4>(row, with_next, source, simd),
         }
     }
 
-    fn make<const N: usize>(&mut self, row: u32, with_next: bool, source: Rows<'_>, instructions: Instructions)
+    fn make<const N: usize>(&mut self, row: u32, with_next: bool, source: Rows<'_>, simd: Simd)
     where
         [u8; N]: Sample,
     {
-        let (meaning, n_channels, columns) = (source.picture.meaning(), self.n_channels, &self.columns);
+        let (meaning, n_channels, columns) = (source.image.meaning(), self.n_channels, &self.columns);
         if with_next {
-            let picked = self.samples.pick_two::<N>(source, row, instructions);
+            let picked = self.samples.pick_two::<N>(source, row, simd);
             let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
-            with_colors(meaning, n_channels, MixOfTwo { picked, columns, slots, instructions });
+            with_colors(meaning, n_channels, MixPair { picked, columns, slots, simd });
         } else {
-            let picked = self.samples.pick::<N>(source, row, instructions);
+            let picked = self.samples.pick::<N>(source, row, simd);
             let slot = &mut self.slots[slot_of(row)];
-            with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, instructions });
+            with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, simd });
         }
     }
 }
@@ -207,35 +207,35 @@ struct Mix<'a, S> {
     columns: &'a Columns,
     slot: &'a mut Slot,
     is_whole: bool,
-    instructions: Instructions,
+    simd: Simd,
 }
 
 impl<S: Sample> WithColors for Mix<'_, S> {
     #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, columns, slot, is_whole, instructions } = self;
+        let Self { picked, columns, slot, is_whole, simd } = self;
         if is_whole {
-            instructions.run(MixWhole { colors, picked, steps: &columns.steps, rows: &mut slot.whole });
+            simd.run(MixWhole { colors, picked, steps: &columns.steps, rows: &mut slot.whole });
         } else {
             let weights = columns.is_mixed.then_some(&*columns.weights);
-            instructions.run(MixExact { colors, picked, weights, rows: &mut slot.exact });
+            simd.run(MixExact { colors, picked, weights, rows: &mut slot.exact });
         }
     }
 }
 
 /// The mixing of two rows that share samples.
-struct MixOfTwo<'a, S> {
+struct MixPair<'a, S> {
     picked: [Picked<'a, S>; 2],
     columns: &'a Columns,
     slots: [&'a mut Slot; 2],
-    instructions: Instructions,
+    simd: Simd,
 }
 
-impl<S: Sample> WithColors for MixOfTwo<'_, S> {
+impl<S: Sample> WithColors for MixPair<'_, S> {
     #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, columns, slots, instructions } = self;
+        let Self { picked, columns, slots, simd } = self;
         let rows = slots.map(|slot| &mut *slot.exact);
-        instructions.run(MixTwo { colors, picked, weights: &columns.weights, rows });
+        simd.run(MixTwo { colors, picked, weights: &columns.weights, rows });
     }
 }

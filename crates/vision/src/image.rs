@@ -1,23 +1,23 @@
-//! A picture to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
+//! An image to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
 //! Owns what a format means for that. Knows no scaling and no arithmetic of colors.
 
 use std::ops::RangeInclusive;
 
 use super::InputLayout;
 use super::color::Meaning;
-use super::simd::Instructions;
+use super::simd::Simd;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
 
-/// A picture of at least 1x1 whose rows can be read.
+/// An image of at least 1x1 whose rows can be read.
 #[derive(Debug)]
-pub(super) struct Picture {
+pub(super) struct Image {
     planes: [Option<Bytes>; MAX_PLANES],
     size: Size,
     meaning: Meaning,
     sample: SampleType,
     components: [Component; 3],
-    /// How far the picture begins inside the first sample of subsampled components, in pixels.
+    /// How far the image begins inside the first sample of subsampled components, in pixels.
     phase: (usize, usize),
 }
 
@@ -87,7 +87,7 @@ impl Group {
     }
 }
 
-impl Picture {
+impl Image {
     /// Leases the planes of a frame.
     ///
     /// # Errors
@@ -127,27 +127,27 @@ impl Picture {
         Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })
     }
 
-    /// Leases a tensor that holds one picture, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
+    /// Leases a tensor that holds one image, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if it is no picture; [`ErrorKind::Busy`] while somebody writes to it.
-    pub(super) fn of_tensor(picture: &Tensor, axes: InputLayout) -> Result<Self> {
-        let bytes = picture.bytes()?;
+    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if it is no image; [`ErrorKind::Busy`] while somebody writes to it.
+    pub(super) fn of_tensor(image: &Tensor, axes: InputLayout) -> Result<Self> {
+        let bytes = image.bytes()?;
         let layout = *bytes.layout();
         let sample = match layout.element() {
             ElementType::U8 => SampleType::U8,
             ElementType::F32 => SampleType::F32,
-            other => return Err(Error::new(ErrorKind::ElementType, format!("picture in a tensor: expected u8 or f32, got {other}"))),
+            other => return Err(Error::new(ErrorKind::ElementType, format!("image in a tensor: expected u8 or f32, got {other}"))),
         };
         let (expected, channel, line, column) = match axes {
             InputLayout::Nchw => ("[1, C, H, W]", 1, 2, 3),
             InputLayout::Nhwc => ("[1, H, W, C]", 3, 1, 2),
         };
         let shape = layout.shape();
-        let is_picture = shape.len() == 4 && shape[0] == 1 && (1..=4).contains(&shape[channel]);
-        let size = if is_picture { u32::try_from(shape[column]).ok().zip(u32::try_from(shape[line]).ok()) } else { None };
+        let is_image = shape.len() == 4 && shape[0] == 1 && (1..=4).contains(&shape[channel]);
+        let size = if is_image { u32::try_from(shape[column]).ok().zip(u32::try_from(shape[line]).ok()) } else { None };
         let Some((width @ 1.., height @ 1..)) = size else {
-            let message = format!("picture in a tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
+            let message = format!("image in a tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
             return Err(Error::new(ErrorKind::Shape, message));
         };
         let strides = layout.stride_bytes();
@@ -217,17 +217,17 @@ impl Picture {
     /// Its rows.
     pub(super) fn rows(&self) -> Rows<'_> {
         let planes = self.components.map(|component| {
-            let plane = self.planes[component.plane_idx].as_ref().expect("a picture has the planes of its components");
+            let plane = self.planes[component.plane_idx].as_ref().expect("an image has the planes of its components");
             &plane.extent()[component.offset_bytes..]
         });
-        Rows { picture: self, planes }
+        Rows { image: self, planes }
     }
 }
 
-/// The rows of a picture, found once.
+/// The rows of an image, found once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
-    pub(super) picture: &'a Picture,
+    pub(super) image: &'a Image,
     /// Of each component the bytes from its first sample on.
     planes: [&'a [u8]; 3],
 }
@@ -235,33 +235,33 @@ pub(super) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// The samples of a component in row `y`, from the first one to the end of the plane.
     pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
-        let row_stride_bytes = self.picture.components[component_idx].row_stride_bytes;
+        let row_stride_bytes = self.image.components[component_idx].row_stride_bytes;
         &self.planes[component_idx][self.row_idx(component_idx, y) * row_stride_bytes..]
     }
 
     /// Which row of its plane has the samples of a component for row `y`.
     pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
-        match self.picture.components[component_idx].spacing.subsampled {
-            Some(_) => (y as usize + self.picture.phase.1) / 2,
+        match self.image.components[component_idx].spacing.subsampled {
+            Some(_) => (y as usize + self.image.phase.1) / 2,
             None => y as usize,
         }
     }
 
     /// Whether row `y` and the next one, which there is, differ in the first component alone.
     pub(super) fn shares_with_next(&self, y: u32) -> bool {
-        y + 1 < self.picture.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
+        y + 1 < self.image.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
     }
 
     /// Has what lies at these columns of a component's row `y` brought near, because it will be read soon.
-    pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, instructions: Instructions) {
-        let (row, spacing) = (self.row(component_idx, y), self.picture.spacing(component_idx));
+    pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, simd: Simd) {
+        let (row, spacing) = (self.row(component_idx, y), self.image.spacing(component_idx));
         let end = spacing.position(*columns.end()) + spacing.stride_bytes;
-        instructions.prefetch(&row[spacing.position(*columns.start())..end.min(row.len())]);
+        simd.prefetch(&row[spacing.position(*columns.start())..end.min(row.len())]);
     }
 
     /// The sample of a component at column `x` of row `y`.
     pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
-        let position = self.picture.components[component_idx].spacing.position(x);
+        let position = self.image.components[component_idx].spacing.position(x);
         *self.row(component_idx, y)[position..].first_chunk().expect("a sample lies in its row")
     }
 }
@@ -279,7 +279,7 @@ mod tests {
         input.view::<f32>().unwrap().to_vec()
     }
 
-    /// A window of a picture in a tensor is filled as the same region of a frame over the same bytes.
+    /// A window of an image in a tensor is filled as the same region of a frame over the same bytes.
     #[test]
     fn a_window_of_a_tensor_is_filled_like_a_region_of_a_frame() {
         let (width, height) = (23, 17);
@@ -359,7 +359,7 @@ mod tests {
             (ElementType::F32, &[1, 5, 2, 2]),
             (ElementType::U8, &[1, 3, 0, 2]),
         ] {
-            assert!(Picture::of_tensor(&Tensor::new(element, shape).unwrap(), InputLayout::Nchw).is_err(), "{element} {shape:?}");
+            assert!(Image::of_tensor(&Tensor::new(element, shape).unwrap(), InputLayout::Nchw).is_err(), "{element} {shape:?}");
         }
     }
 }
