@@ -1,12 +1,11 @@
-//! Lists that begin at a multiple of the widest register, so that no load or store of theirs touches two cache lines. They are kept
-//! from use to use. Knows nothing of what is in them.
+//! Reusable buffers aligned to cache lines, so that no vector load or store touches two cache lines.
 
 use std::ops::{Deref, DerefMut};
 
-/// The widest register, and a cache line.
+/// Size of the widest SIMD register and of a cache line.
 const ALIGN_BYTES: usize = 64;
 
-/// A list of numbers.
+/// A buffer of numbers, aligned to [`ALIGN_BYTES`].
 #[derive(Debug, Default)]
 pub(super) struct Aligned<T> {
     memory: Vec<T>,
@@ -15,12 +14,12 @@ pub(super) struct Aligned<T> {
 }
 
 impl<T: Copy + Default> Aligned<T> {
-    /// Makes it so long. What is in it then is left over, or zeros.
+    /// Changes the length. The contents are unspecified: old values or zeros.
     pub(super) fn resize(&mut self, len: usize) {
         let n_spare = ALIGN_BYTES / size_of::<T>();
         if self.memory.len() < len + n_spare {
             self.memory.resize(len + n_spare, T::default());
-            // At most the spare ones; a platform that can't tell has to do without.
+            // `align_offset` may return `usize::MAX` where it cannot compute the offset. Then the buffer stays unaligned.
             self.begin = self.memory.as_ptr().align_offset(ALIGN_BYTES).min(n_spare);
         }
         self.len = len;
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_begin_at_cache_lines_whatever_their_length_becomes() {
+    fn buffers_are_aligned_after_each_resize() {
         let mut list = Aligned::<f32>::default();
         for len in [1, 100, 7, 5000] {
             list.resize(len);

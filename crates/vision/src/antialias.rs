@@ -1,5 +1,7 @@
-//! The triangle filter that grows with the scale: which samples a pixel of a smaller image weighs, and the weighing of samples of one
-//! row, and of rows. Owns the weights. Knows no formats and no tensors.
+//! Triangle filter for antialiased downscaling: its support grows with the scale.
+//!
+//! Computes which source samples each output pixel uses, with which weights, and applies them to columns and rows. Knows no pixel formats and
+//! no tensors.
 
 use std::ops::Range;
 
@@ -9,26 +11,26 @@ use super::resize::{blocks, n_blocks, split_rows, store_block};
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel};
 
-/// Bits after the point of weights in whole numbers, as in Pillow: so the sums of eight bits fit into 32.
+/// Fraction bits of integer weights, as in Pillow's 8-bit resampling. Sums of weighted 8-bit samples fit into 32 bits.
 const WHOLE_BITS: u32 = 22;
 
-/// The samples that are weighed along one axis, for a range of pixels of the scaled image.
+/// The filter taps along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
 pub(super) struct Taps {
-    /// So many for each pixel; those that a pixel has less weigh nothing.
+    /// Number of taps per pixel. Unused taps have weight 0.
     pub(super) n_taps: usize,
-    /// The first of each.
+    /// Index of the first sample of each pixel.
     firsts: Vec<u32>,
-    /// And the last one that counts.
+    /// Index of the last sample of each pixel with a weight.
     lasts: Vec<u32>,
-    /// Of the first tap of all pixels, then of the second one, and so on; pixels filled up to whole groups.
+    /// Weights: the first tap of all pixels, then the second tap of all pixels, and so on. Padded to whole groups of pixels.
     pub(super) weights: Aligned<f32>,
-    /// The same in whole numbers.
+    /// The same weights as integers with [`WHOLE_BITS`] fraction bits.
     pub(super) whole: Aligned<i32>,
 }
 
 impl Taps {
-    /// Plans the pixels `visible` where pixel `offset` shows the first one of the scaled image: `extent` samples become `scaled`.
+    /// Computes the taps for the pixels `visible`. Pixel `offset` is the first pixel of the image that is scaled from `extent` to `scaled`.
     pub(super) fn set(&mut self, extent: u32, scaled: u32, visible: Range<usize>, offset: i64) {
         let step = f64::from(extent) / f64::from(scaled);
         let reach = step.max(1.0);
@@ -67,28 +69,28 @@ impl Taps {
         self.lasts.resize(n_filled, self.lasts.last().copied().unwrap_or_default());
     }
 
-    /// The pixels, filled up to whole groups.
+    /// Number of pixels, padded to whole groups.
     pub(super) fn n_filled(&self) -> usize {
         self.firsts.len()
     }
 
-    /// The sample of each pixel's tap; beyond the last one that counts it is that.
+    /// Source sample of tap `tap_idx` of each pixel. Unused taps repeat the last used sample.
     pub(super) fn samples(&self, tap_idx: usize) -> impl Iterator<Item = u32> + '_ {
         self.firsts.iter().zip(&self.lasts).map(move |(first, last)| (first + tap_idx as u32).min(*last))
     }
 
-    /// The samples of one pixel.
+    /// Range of source samples of one pixel.
     pub(super) fn window(&self, pixel_idx: usize) -> Range<u32> {
         self.firsts[pixel_idx]..self.lasts[pixel_idx] + 1
     }
 }
 
-/// Weighs samples of one source row to `C` rows, one per color and as long as the lists.
+/// Filters one source row horizontally into `C` rows, one per color.
 pub(super) struct WeighExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [f32],
-    /// The rows, one after the other.
+    /// The rows, concatenated.
     pub(super) rows: &'a mut [f32],
 }
 
@@ -114,7 +116,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C>
     }
 }
 
-/// As [`WeighExact`] in whole numbers: pixels of eight bits.
+/// As [`WeighExact`] with integers, for 8-bit pixels.
 pub(super) struct WeighWhole<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
@@ -144,23 +146,23 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C>
     }
 }
 
-/// Rows of a ring, one after the other, and how much of each.
+/// Rows in a ring buffer with their weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RingRows<'a, T, W> {
-    /// Rows of equal length; behind the last one comes the first.
+    /// Rows of equal length. The last row is followed by the first.
     pub(super) ring: &'a [T],
     pub(super) row_len: usize,
-    /// Which row of the ring is the first.
+    /// Index of the first row in the ring.
     pub(super) first: usize,
     pub(super) n_rows: usize,
-    /// Of the first row at `line`, of the next one `n_lines` further on, and so on.
+    /// Weights of the rows: row `n` has the weight at `line + n * n_lines`.
     pub(super) weights: &'a [W],
     pub(super) line: usize,
     pub(super) n_lines: usize,
 }
 
 impl<'a, T, W: Copy> RingRows<'a, T, W> {
-    /// The same block of every row, and the row's weight.
+    /// Block `block_idx` of each row, with the row's weight.
     #[inline(always)]
     fn blocks(&self, block_idx: usize) -> impl Iterator<Item = (&'a [T; LANES], W)> {
         let (row_blocks, n_ring) = (self.row_len / LANES, self.ring.len() / self.row_len);
@@ -174,7 +176,7 @@ impl<'a, T, W: Copy> RingRows<'a, T, W> {
     }
 }
 
-/// Weighs rows.
+/// Filters rows vertically.
 pub(super) struct WeighRowsExact<'a> {
     pub(super) rows: RingRows<'a, f32, f32>,
     pub(super) target: &'a mut [f32],
@@ -195,7 +197,7 @@ impl Kernel for WeighRowsExact<'_> {
     }
 }
 
-/// As [`WeighRowsExact`] in whole numbers.
+/// As [`WeighRowsExact`] with integers.
 pub(super) struct WeighRowsWhole<'a> {
     pub(super) rows: RingRows<'a, u16, i32>,
     pub(super) target: &'a mut [f32],
@@ -216,7 +218,7 @@ impl Kernel for WeighRowsWhole<'_> {
     }
 }
 
-/// Half up.
+/// Rounds a fixed-point sum half up and clamps it to a pixel value.
 #[inline(always)]
 fn whole_pixel(sum: i32) -> i32 {
     ((sum + (1 << (WHOLE_BITS - 1))) >> WHOLE_BITS).clamp(0, 255)
@@ -231,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_a_triangle_of_twice_the_step_that_is_cut_at_the_edges() {
+    fn filter_is_a_triangle_cut_at_the_edges() {
         let mut taps = Taps::default();
         taps.set(8, 2, 0..2, 0);
-        // Centers at 2 and 6, reach 4: samples at 0.5, 1.5 and so on.
+        // Centers at 2 and 6, half width 4: samples at 0.5, 1.5, and so on.
         let expected: Vec<f32> = [2.5, 3.5, 3.5, 2.5, 1.5, 0.5].map(|weight| weight / 14.0).to_vec();
         assert_eq!((taps.window(0), taps.window(1)), (0..6, 2..8));
         let close = |got: &[f32], expected: &[f32]| got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-7);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_same_size_or_larger_it_is_the_bilinear_mix() {
+    fn filter_is_bilinear_without_downscaling() {
         let mut taps = Taps::default();
         taps.set(5, 5, 0..5, 0);
         for pixel_idx in 0..5 {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_weights_make_white_white() {
+    fn integer_weights_keep_white_pixels_white() {
         let mut taps = Taps::default();
         for (extent, scaled) in [(7, 3), (1000, 7), (1080, 416), (7680, 1), (3, 224)] {
             taps.set(extent, scaled, 0..scaled as usize, 0);

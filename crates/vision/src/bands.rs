@@ -1,5 +1,5 @@
-//! An image's lines, filled one after the other; those of a large image in bands, side by side on several threads. Owns how many bands
-//! are worth their threads. Knows no colors and no samples.
+//! Fills the lines of an input. The lines of a large image are divided into bands, which run on several threads. Knows no colors and no
+//! samples.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -13,13 +13,13 @@ use super::simd::Simd;
 use super::store::InputRow;
 use crate::frame::Size;
 
-/// So many pixels of an image are worth a thread: on AVX-512, from memory, some half a millisecond.
+/// Minimum number of pixels per band. Corresponds to about half a millisecond with AVX-512.
 const PIXELS_PER_BAND: u64 = 2 << 20;
 
-/// What a pixel costs with the filter of `antialias`, in pixels without.
+/// Cost of a filtered pixel, relative to an unfiltered pixel.
 const FILTER_COST: u64 = 16;
 
-/// The threads of all who fill in bands, beside their own: as many as there are further cores. None where the system refuses them.
+/// Threads for bands, shared by the process: one per core, minus the calling thread. `None` if the system cannot start them.
 fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
     let start = || {
@@ -30,26 +30,26 @@ fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     HELPERS.get_or_init(start).as_ref()
 }
 
-/// Which image becomes which lines.
+/// The image and its position in the input.
 #[derive(Debug)]
 pub(super) struct Fill<'a> {
     pub(super) preprocess: &'a Preprocess,
     pub(super) image: &'a Image,
     pub(super) placement: Placement,
-    /// Before the image is turned.
+    /// Before rotation.
     pub(super) input_size: Size,
-    /// Whether lines are made by the filter of `antialias`.
+    /// Whether the filter of `antialias` is used.
     pub(super) is_filtered: bool,
 }
 
-/// The rows of the image that a thread works with.
+/// Source rows, processed by one thread.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     rows: ScaledRows,
     filtered: FilteredRows,
 }
 
-/// What a further thread works with.
+/// Buffers of one additional thread.
 #[derive(Debug, Default)]
 pub(super) struct Band {
     workspace: Workspace,
@@ -58,7 +58,7 @@ pub(super) struct Band {
 }
 
 impl Fill<'_> {
-    /// Fills all lines, on as many threads as they are worth, and at most on so many.
+    /// Fills all lines, on at most `n_threads` threads.
     pub(super) fn run(&self, target: InputRow<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Simd) {
         let n_bands = if target.is_divisible() { self.n_bands(n_threads) } else { 1 };
         self.run_in(n_bands, target, workspace, bands, on);
@@ -72,7 +72,7 @@ impl Fill<'_> {
         if bands.len() < n_bands - 1 {
             bands.resize_with(n_bands - 1, Band::default);
         }
-        // What is border costs nearly nothing.
+        // Bands divide the visible lines, because border lines cost almost nothing.
         let (_, visible) = self.placement.visible(self.input_size);
         let begin_of = |band_idx: usize| visible.start + visible.len() * band_idx / n_bands;
         helpers.in_place_scope(|scope| {
@@ -142,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn bands_make_what_one_makes() {
+    fn bands_give_the_same_result_as_one_thread() {
         let resizes = [Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop];
         let mut n_divided = 0;
-        // As they were left by other formats.
+        // Buffers contain values of other formats.
         let (mut workspace, mut bands) = (Workspace::default(), Vec::new());
         for case_idx in 0..96_u32 {
             let format = [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Rgb, PixelFormat::Gray8][case_idx as usize % 4];
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn large_pictures_are_shared_by_the_threads_that_there_are() {
+    fn number_of_bands_depends_on_size_and_threads() {
         let n_bands = |width: u32, height: u32, antialias: bool, n_threads: usize| {
             let size = Size::new(width, height);
             let frame = frame(PixelFormat::Gray8, size);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_with_threads_fills_the_same() {
+    fn scratch_with_threads_gives_the_same_result() {
         let frame = frame(PixelFormat::Nv12, Size::new(2600, 2000));
         let filled = [1, 4].map(|n_threads| {
             let (input, mut scratch) = (Tensor::new(ElementType::F32, [1, 3, 97, 100]).unwrap(), Scratch::default());

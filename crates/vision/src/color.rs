@@ -1,34 +1,35 @@
-//! Samples to colors: what the numbers of one pixel mean. Owns the conversion, its clamping and its rounding.
-//! Knows no rows, no scaling, no normalization, no tensors.
+//! Color conversion: samples of one pixel to RGB or gray, with clamping and rounding.
+//!
+//! Conversion of Y'CbCr follows ITU-R BT.601, BT.709 and BT.2020. Knows no rows, scaling, normalization or tensors.
 
 use super::sample::Sample;
 use super::simd::{Arithmetic, Separate};
 use crate::frame::format::YuvCoefficients;
 
-/// Makes the `C` channels of a pixel (red, green and blue, or gray) of its samples, as many as it needs of three.
+/// Converts the samples of a pixel to `C` channels: red, green and blue, or gray.
 pub(super) trait Colors<const C: usize>: Copy {
-    /// Not rounded.
+    /// Without rounding.
     fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; C];
 
-    /// Rounded to whole numbers, half up, after each step.
+    /// Rounded to integers, half up, after each step.
     fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 
-/// Work that is compiled for each way to make colors.
+/// Work that is compiled for each [`Colors`] implementation.
 pub(super) trait WithColors {
     fn run<T: Colors<C>, const C: usize>(self, colors: T);
 }
 
-/// What the components of a pixel are.
+/// Color model of the components of a pixel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Meaning {
-    /// Luma, then the two color differences.
+    /// Luma and two chroma components.
     Yuv(Yuv),
-    /// Luma alone; all three components are it.
+    /// Luma only; all three components are equal.
     Luma(Luma),
-    /// Red, green and blue as they are.
+    /// Red, green and blue.
     Rgb,
-    /// Gray as it is; all three components are it.
+    /// Gray; all three components are equal.
     Gray,
 }
 
@@ -42,7 +43,7 @@ impl Meaning {
     }
 }
 
-/// Does the work for pixels of this meaning and inputs of three channels, or of one.
+/// Runs `work` for this color model and an input of one or three channels.
 #[inline(always)]
 pub(super) fn with_colors(meaning: Meaning, n_channels: usize, work: impl WithColors) {
     match (meaning, n_channels) {
@@ -57,19 +58,19 @@ pub(super) fn with_colors(meaning: Meaning, n_channels: usize, work: impl WithCo
     }
 }
 
-/// Luma and two color differences.
+/// Luma and chroma to RGB.
 ///
-/// Where nothing is rounded, bytes are multiplied by factors that are whole steps of 1/16384. All products and sums are less than 1024, so that
-/// single precision has each of them, in whatever order. A color is off by less than 0.01, where white is 255.
+/// Without rounding, 8-bit samples are multiplied by factors that are multiples of 1/16384. All products and sums are below 1024, so single
+/// precision represents each of them exactly, in any order of operations. The error of a color is below 0.01 of 255.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Yuv {
     luma: Luma,
     to: YuvCoefficients,
-    /// For bytes.
+    /// Factors for 8-bit samples.
     of_bytes: YuvFactors,
 }
 
-/// `r = y * Y + r_v * V + zero[0]`, and so on, of bytes as they are in memory.
+/// `r = y * Y + r_v * V + zero[0]`, and so on, for 8-bit samples as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct YuvFactors {
     pub(super) y: f32,
@@ -77,13 +78,13 @@ pub(super) struct YuvFactors {
     pub(super) g_u: f32,
     pub(super) g_v: f32,
     pub(super) b_u: f32,
-    /// Red, green and blue where all samples are zero.
+    /// Red, green and blue of samples that are 0.
     pub(super) zero: [f32; 3],
 }
 
 impl YuvFactors {
     fn new(to: YuvCoefficients) -> Self {
-        /// A power of two, so that to multiply and divide by it rounds nothing.
+        /// A power of two, so that multiplication and division are exact.
         const STEPS: f32 = 16384.0;
         let in_steps = |factor: f32| (factor * STEPS).round() / STEPS;
         let [y, r_v, g_u, g_v, b_u] = [to.y, to.r_v, to.g_u, to.g_v, to.b_u].map(in_steps);
@@ -125,7 +126,7 @@ impl Colors<3> for Yuv {
     }
 }
 
-/// Luma alone, one or three times. The range of the caps holds for gray too.
+/// Luma to gray or to three equal channels. Uses the range of the frame's colorimetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Luma {
     black: i32,
@@ -155,7 +156,7 @@ impl<const C: usize> Colors<C> for Luma {
     }
 }
 
-/// Red, green and blue as they are.
+/// Packed RGB; no conversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rgb;
 
@@ -171,7 +172,7 @@ impl Colors<3> for Rgb {
     }
 }
 
-/// Gray as it is, one or three times.
+/// Gray to one or to three equal channels; no conversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gray;
 
@@ -187,7 +188,7 @@ impl<const C: usize> Colors<C> for Gray {
     }
 }
 
-/// The gray of these colors: BT.601 weights, whatever the frame's matrix, as OpenCV does.
+/// Gray from colors: weights of BT.601 for any matrix of the frame, as in OpenCV.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weighed<T>(pub(super) T);
 
@@ -203,8 +204,8 @@ impl<T: Colors<3>> Colors<1> for Weighed<T> {
     }
 }
 
-/// The nearest value in `0.0..=255.0`. Such numbers are in the order of their bits, and those below have the sign bit; whole numbers are compared
-/// where a processor does not add at the same time, and it has more places for it.
+/// Clamps to `0.0..=255.0`. Compares the bits as integers: floats that are not negative have the order of their bits, and negative floats
+/// have the sign bit. Integer comparisons run in parallel with floating-point additions.
 #[inline(always)]
 fn bounded(color: f32) -> f32 {
     const MAX: i32 = 255.0_f32.to_bits() as i32;
@@ -216,7 +217,7 @@ fn weigh([r, g, b]: [f32; 3]) -> f32 {
     0.299 * r + 0.587 * g + 0.114 * b
 }
 
-/// Rounds a value in `0..=255` half up. The cast truncates, which is `floor` there.
+/// Rounds a value in `0..=255` half up. The cast truncates, which equals `floor` in this range.
 #[inline(always)]
 fn round(value: f32) -> u8 {
     (value + 0.5) as u8
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
     use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 
-    /// Rounds once, as an instruction that does both at once.
+    /// Rounds once, like a fused multiply-add instruction.
     #[derive(Clone, Copy)]
     struct Once;
 
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn colors_of_bytes_are_the_same_bits_whether_products_are_rounded_or_not() {
+    fn fused_multiply_add_gives_the_same_bits() {
         let mut worst = 0.0_f32;
         for matrix in [ColorMatrix::Bt601, ColorMatrix::Bt709, ColorMatrix::Bt2020] {
             for range in [ColorRange::Limited, ColorRange::Full] {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn colors_beyond_the_range_are_its_ends() {
+    fn colors_are_clamped_to_the_range() {
         assert_eq!(
             [-300.0, -0.0, 0.0, 1e-30, 17.5, 254.99, 255.0, 255.1, 600.0].map(bounded),
             [0.0, 0.0, 0.0, 1e-30, 17.5, 254.99, 255.0, 255.0, 255.0]
@@ -266,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn known_colors_come_out_of_limited_range_yuv() {
-        // BT.601 limited: black, white, and the red of (81, 90, 240).
+    fn limited_range_yuv_gives_known_colors() {
+        // BT.601 limited range: black, white, and red (81, 90, 240).
         let colors = Yuv::new(Colorimetry::default().yuv_coefficients(PixelFormat::Nv12));
         for (yuv, rgb) in [([16, 128, 128], [0; 3]), ([235, 128, 128], [255; 3]), ([81, 90, 240], [254, 0, 0])] {
             assert_eq!(colors.whole(yuv.map(|sample| [sample])), rgb, "{yuv:?}");
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn gray_weighs_the_colors_and_leaves_gray_pictures_alone() {
+    fn gray_is_weighted_and_gray_images_are_unchanged() {
         let [gray] = Weighed(Rgb).exact(Separate, [[200], [100], [10]]);
         assert!((gray - (0.299 * 200.0 + 0.587 * 100.0 + 0.114 * 10.0)).abs() < 1e-4);
         assert_eq!(Weighed(Rgb).whole([[200], [100], [10]]), [120]);

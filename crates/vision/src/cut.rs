@@ -1,18 +1,17 @@
-//! The region of a frame that a classifier gets for a detection: the box with a margin, as a square, or aligned by keypoints. Geometry
-//! only.
+//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Geometry only.
 
 use std::fmt;
 
 use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size};
 
-/// A region to classify.
+/// A region of a frame to classify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Region {
     /// Identifies the region in the results.
     pub id: ObjectId,
-    /// The box in pixels of the frame.
+    /// The box in frame pixels.
     pub rect: Rect,
-    /// The keypoints in pixels of the frame; may be empty.
+    /// The keypoints in frame pixels; may be empty.
     pub keypoints: Vec<Point>,
 }
 
@@ -22,19 +21,18 @@ impl From<(ObjectId, PixelRect)> for Region {
     }
 }
 
-/// How a region is derived from a detection. The default is its box.
+/// How a region is derived from a detection. Default: its box.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cut {
-    /// Margin: this fraction of the width is added on the left and right, and of the height above and below. Applied after `square`. At
-    /// least 0.
+    /// Margin on each side, as a fraction of the box's width or height; at least 0. Applied after `square`.
     pub margin: f32,
-    /// Whether the shorter side grows around the center until the box is a square.
+    /// Whether the shorter side is extended around the center to a square.
     pub square: bool,
     /// Target positions of the keypoints, in fractions of the input's width and height. Empty: no alignment.
     pub align: Vec<Point>,
 }
 
-/// Prints the keys of a description.
+/// Formats the cut as keys of a model description.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { margin, square, align } = self;
@@ -44,18 +42,18 @@ impl fmt::Display for Cut {
 }
 
 impl Cut {
-    /// The region of a detection, with its keypoints if alignment needs them.
+    /// The region of a detection. Has keypoints only if alignment needs them.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
         Region { id: detection.id, rect: detection.rect, keypoints }
     }
 
-    /// The region in pixels: edges are rounded half up and clipped to the frame. `None` if it is outside the frame.
+    /// The region in pixels. Edges are rounded half up and clipped to the frame. `None` if the region is outside the frame.
     pub fn rect(&self, rect: Rect, frame: Size) -> Option<PixelRect> {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
         }
-        // In double precision, so that only the result is rounded.
+        // Double precision, so that only the result is rounded.
         let Rect { x, y, width, height } = rect;
         let [x, y, width, height] = [x, y, width, height].map(f64::from);
         let (center_x, center_y) = (x + width / 2.0, y + height / 2.0);
@@ -68,8 +66,9 @@ impl Cut {
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
-    /// The transform from input to frame pixels that maps the keypoints to their targets; integers are centers of pixels in both. `None`
-    /// without alignment, if the number of keypoints differs, or if they all coincide.
+    /// Similarity transform from input to frame pixels that maps the keypoints to their targets. In both spaces, integers are pixel centers.
+    ///
+    /// `None` without alignment, if the number of keypoints differs from the targets, or if all keypoints coincide.
     pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {
         if self.align.is_empty() {
             return None;
@@ -90,9 +89,9 @@ mod tests {
         cut.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
     }
 
-    /// The crops that the reference implementation of the development set takes of these boxes.
+    /// Expected crops are those of the reference implementation of the model's author.
     #[test]
-    fn a_square_with_a_tenth_around_it_is_that_of_the_reference() {
+    fn square_with_margin_matches_the_reference() {
         let square_10 = Cut { margin: 0.1, square: true, ..Cut::default() };
         for (corners, expected, boxed) in [
             ([534.18, 310.81, 626.835, 429.714], [509, 299, 652, 442], [534, 311, 627, 430]),
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_cut_at_the_frames_edges_and_what_lies_outside_has_none() {
+    fn regions_are_clipped_and_outside_regions_are_none() {
         let wide = Cut { margin: 0.5, ..Cut::default() };
         assert_eq!(pixels(&wide, Rect { x: 10.0, y: 600.0, width: 100.0, height: 60.0 }), Some([0, 570, 160, 667]));
         let square = Cut { square: true, ..Cut::default() };
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn keypoints_are_brought_to_their_places() {
+    fn alignment_maps_keypoints_to_their_targets() {
         let places = [(0.25, 0.25), (0.75, 0.25), (0.5, 0.75)].map(|(x, y)| Point { x, y });
         let cut = Cut { align: places.to_vec(), ..Cut::default() };
         let input = Size::new(8, 4);

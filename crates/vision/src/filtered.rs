@@ -1,5 +1,5 @@
-//! Lines of the scaled image by the filter of `antialias`: source rows are sampled, converted and weighed to the width of the input, kept
-//! as long as a line may need them, and weighed in turn. Owns the buffers of that. Knows no lines of the input.
+//! Lines of an image scaled with the filter of `antialias`. Source rows are sampled, converted and filtered horizontally. Buffered rows are
+//! then filtered vertically. Knows no input tensors.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use super::samples::Samples;
 use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 
-/// The source rows that a line is made of, and the line.
+/// Ring buffer of horizontally filtered source rows, and the current line.
 #[derive(Debug, Default)]
 pub(super) struct FilteredRows {
     columns: Taps,
     lines: Taps,
-    /// Two taps are a pair.
+    /// Sampling plan of the columns, for pairs of taps.
     samples: Samples,
-    /// As many rows as a line needs, each of one list per channel; row `n` lies at `n` modulo their number. In one of the two ways.
+    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. One of the two is used.
     exact: Aligned<f32>,
     whole: Aligned<u16>,
     row_len: usize,
-    /// The rows below this one were made, if a line needed them.
+    /// Rows below this number are in the ring, if a line needed them.
     end: u32,
     line: Aligned<f32>,
     normalizers: [Normalizer; 3],
@@ -35,7 +35,7 @@ pub(super) struct FilteredRows {
 }
 
 impl FilteredRows {
-    /// Plans for the columns and lines of the input that are visible, and forgets the rows.
+    /// Prepares for the visible columns and lines of the input, and discards buffered rows.
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
@@ -66,7 +66,7 @@ impl FilteredRows {
         self.end = 0;
     }
 
-    /// The line with this number, counted from the first visible one. Lines are asked for in their order.
+    /// The line `line_idx`, counted from the first visible line. Lines must be requested in order.
     pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         let window = self.lines.window(line_idx);
         for row in self.end.max(window.start)..window.end {
@@ -113,7 +113,7 @@ impl FilteredRows {
     }
 }
 
-/// The weighing of a row whose samples were picked.
+/// Horizontal filtering of a sampled row.
 struct Weigh<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Taps,

@@ -34,7 +34,7 @@ impl Placement {
             },
             Resize::Letterbox { anchor } => {
                 let ratio = ratio_x.min(ratio_y);
-                // The conventions also differ in rounding: truncation for top left, ties to even for the center.
+                // The reference programs round differently: truncation for top left, ties to even for center.
                 let extent = |extent: f64, limit: u32| {
                     match anchor {
                         Anchor::TopLeft => (extent * ratio) as u32,
@@ -59,8 +59,10 @@ impl Placement {
         }
     }
 
-    /// Computes the placement of an image that is rotated first. Scaled size and offset refer to the unrotated image in an input of the
-    /// size `rotation.turned(input)`; the transform refers to the actual input.
+    /// Computes the placement of an image that is rotated first.
+    ///
+    /// Scaled size and offset refer to the unrotated image, in an input of size `rotation.turned(input)`. The transform refers to the rotated
+    /// input.
     pub(super) fn of_turned(resize: Resize, rotation: Rotation, image: Size, input: Size) -> Self {
         let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(image), input);
         let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
@@ -77,7 +79,7 @@ impl Placement {
         Self { scaled: rotation.turned(scaled), offset, frame_from_input }
     }
 
-    /// Columns and rows of the input that show the image; the others are border.
+    /// Columns and rows of the input that show the image; all others are border.
     pub(super) fn visible(&self, input: Size) -> (Range<usize>, Range<usize>) {
         let range = |offset: i64, scaled: u32, input: u32| {
             let (begin, end) = (offset.max(0), (offset + i64::from(scaled)).min(i64::from(input)));
@@ -87,8 +89,8 @@ impl Placement {
     }
 }
 
-/// The way back that the reference post-processing takes: minus the offset, divided by the ideal ratio (not by the ratio of the
-/// rounded sizes, which differs by less than a pixel at the far edge).
+/// The inverse transform as in the reference postprocessing: subtracts the offset, then divides by the ideal ratio. The ratio of the rounded
+/// sizes would differ by less than a pixel at the far edge.
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;
@@ -101,7 +103,7 @@ mod tests {
     use crate::frame::Rect;
 
     #[test]
-    fn pictures_land_where_the_reference_puts_them() {
+    fn placement_matches_the_reference() {
         #[derive(Debug)]
         struct Case(Resize, (u32, u32), (u32, u32), (u32, u32), (i64, i64));
         let (top_left, center) = (Resize::Letterbox { anchor: Anchor::TopLeft }, Resize::Letterbox { anchor: Anchor::Center });
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transform_leads_from_the_input_back_to_the_picture() {
+    fn transform_maps_input_to_image() {
         let image = Size::new(640, 360);
         let whole = Rect { x: 0.0, y: 0.0, width: 640.0, height: 360.0 };
         for (resize, shown) in [

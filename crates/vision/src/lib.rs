@@ -1,19 +1,23 @@
 //! Preprocessing and postprocessing: pixels to input tensors, output tensors to detections. Pure functions.
 //!
-//! [`Preprocess::fill`] maps *frame* space (pixels of a frame or region) to *input* space (pixels of the model's input) and returns the
-//! transform `frame_from_input`. A [`decode::Decoder`] turns the model's outputs into results in input space, which that transform maps
-//! back to the frame:
+//! Two coordinate spaces: *frame* space has the pixels of a frame or region, *input* space the pixels of a model's input.
+//! [`Preprocess::fill`] writes the input tensor and returns the transform `frame_from_input`. A [`decode::Decoder`] turns the model's outputs
+//! into results in input space. The transform maps these back to the frame:
 //!
 //! ```text
 //! Frame --Preprocess::fill--> input tensor      (model)      outputs --Decoder::decode--> results in input space
 //!                 \------------- frame_from_input ---------------------------> results in the frame
 //! ```
 //!
-//! Reading order: [`preprocess`]; its steps `letterbox`, `image`, `sample`, `samples`, `color`, `resize`, `rows`. Faster variants:
-//! `pairs` for packed RGB bytes, `yuv` for luma and chroma bytes. Other filters: `antialias` and `filtered` for antialiased downscaling,
-//! `warp` for alignment by keypoints. Then `store`, `bands`, `simd` and `aligned`; [`decode`], [`nms`].
+//! Reading order:
 //!
-//! Knows tensors and frames. Knows no requests, models, files, clocks or GStreamer, and no threads except those that share a large frame.
+//! 1. [`preprocess`] defines the result. Its steps: `letterbox`, `image`, `sample`, `samples`, `color`, `resize`, `scaled_rows`, `store`.
+//! 2. Faster variants: `pairs` for packed RGB bytes, `yuv` for luma and chroma bytes.
+//! 3. Other filters: `antialias` and `filtered` for antialiased downscaling, `warp` for alignment by keypoints.
+//! 4. Infrastructure: `bands` (threads), `simd`, `aligned` (buffers).
+//! 5. Postprocessing: [`decode`], [`nms`].
+//!
+//! Knows tensors and frames. Knows no requests, models, files, clocks or GStreamer. Starts threads only for large frames.
 
 #![deny(unsafe_code)]
 
@@ -34,7 +38,7 @@ mod resize;
 mod sample;
 mod samples;
 mod scaled_rows;
-#[allow(unsafe_code, reason = "calls of functions that are compiled for instructions which not every processor has")]
+#[allow(unsafe_code, reason = "calls functions that are compiled for CPU features which not every processor has")]
 mod simd;
 mod store;
 pub mod target;

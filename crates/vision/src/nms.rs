@@ -1,4 +1,4 @@
-//! Non-maximum suppression: greedy, and Soft-NMS. Deterministic, in place, without allocation.
+//! Non-maximum suppression (NMS): greedy NMS and Soft-NMS. Deterministic, in place, without allocation.
 
 use std::cmp::Ordering;
 
@@ -7,15 +7,15 @@ use super::decode::RawDetection;
 /// Options of non-maximum suppression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NmsOptions {
-    /// Method. Default: hard suppression.
+    /// The method. Default: hard suppression.
     pub method: NmsMethod,
-    /// Boxes overlap if their intersection over union exceeds this; 1 keeps all boxes.
+    /// Two boxes overlap if their intersection over union (IoU) exceeds this value, 0 to 1. 1 keeps all boxes.
     pub iou: f32,
-    /// Whether boxes are suppressed by boxes of the same class only. Default: true.
+    /// Whether boxes are suppressed only by boxes of their own class. Default: true.
     pub class_aware: bool,
-    /// Maximum number of boxes. Default: 300.
+    /// Maximum number of boxes in the result. Default: 300.
     pub max_boxes: usize,
-    /// Soft methods drop boxes whose score falls to this value or below. Default: 0.
+    /// Soft-NMS drops a box when its score is reduced to this value or below. Default: 0.
     pub score_min: f32,
 }
 
@@ -25,31 +25,31 @@ impl Default for NmsOptions {
     }
 }
 
-/// What happens to a box that overlaps a better one.
+/// Effect on a box that overlaps a box with a higher score.
 ///
-/// The soft methods are those of Bodla et al., "Soft-NMS: improving object detection with one line of code", 2017.
+/// The soft methods are from Bodla et al., "Soft-NMS: Improving Object Detection With One Line of Code", ICCV 2017.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum NmsMethod {
     /// The box is dropped.
     #[default]
     Hard,
-    /// Its score is multiplied by `1 - iou`, if `iou` exceeds the threshold.
+    /// The score is multiplied by `1 - iou` if `iou` exceeds the threshold.
     Linear,
-    /// Its score is multiplied by `exp(-iou * iou / sigma)` for any overlap; published with `sigma` = 0.5.
+    /// The score is multiplied by `exp(-iou * iou / sigma)` for any overlap. The paper uses `sigma` = 0.5.
     Gaussian {
         /// Greater than 0; larger values suppress less.
         sigma: f32,
     },
 }
 
-/// Number of the best candidates that are sorted first; doubled each time they are not enough.
+/// Number of candidates that are sorted at first. Doubled when more are needed.
 const N_SORTED_AT_ONCE: usize = 512;
 
-/// Moves the remaining boxes to the front, in the order of [`better_first`], and returns their number. The rest of the slice is
-/// unspecified.
+/// Applies non-maximum suppression. Moves the remaining boxes to the front, in the order of [`better_first`], and returns their number. The
+/// rest of the slice is unspecified.
 ///
-/// Boxes that are not finite, have no area, or whose score is NaN are dropped first. The time is at most proportional to kept boxes times
-/// given boxes; with [`NmsMethod::Hard`] it is usually far less.
+/// Boxes with values that are not finite, without area, or with a NaN score are dropped first. The time is at most proportional to the
+/// product of remaining and given boxes. [`NmsMethod::Hard`] is usually much faster.
 pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let n_proper = retain(boxes, is_proper);
     let boxes = &mut boxes[..n_proper];
@@ -60,21 +60,22 @@ pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     }
 }
 
-/// Moves at most `max_boxes` best boxes to the front, in the order of [`better_first`], and returns their number. For models that include
-/// suppression. Drops invalid boxes as [`suppress`].
+/// Moves the best `max_boxes` boxes to the front, in the order of [`better_first`], and returns their number.
+///
+/// For models whose output is already suppressed. Drops invalid boxes like [`suppress`].
 pub fn take_best(boxes: &mut [RawDetection], max_boxes: usize) -> usize {
     let n_proper = retain(boxes, is_proper);
     boxes[..n_proper].sort_unstable_by(better_first);
     n_proper.min(max_boxes)
 }
 
-/// The order of results: descending score, then row and class, so that it does not depend on the order of candidates.
+/// Order of results: by descending score, then by row and class. Does not depend on the order of candidates.
 pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
     other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
 }
 
-/// `boxes[..n_kept]` is done, `boxes[next..]` are candidates. Each is compared with those that were kept, so that work ends with
-/// the last box that is kept, and only as many candidates are sorted as that takes.
+/// `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared with the results, so the loop ends at the
+/// last result, and only the candidates needed are sorted.
 fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let (mut n_kept, mut next, mut n_sorted) = (0, 0, N_SORTED_AT_ONCE);
     while next < boxes.len() && n_kept < options.max_boxes {
@@ -95,7 +96,7 @@ fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     n_kept
 }
 
-/// `boxes[..n_kept]` is done, `boxes[n_kept..end]` are candidates in no order: their scores change in every round.
+/// `boxes[..n_kept]` are results, `boxes[n_kept..end]` are unsorted candidates, whose scores change in each round.
 fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: impl Fn(f32) -> f32) -> usize {
     let (mut n_kept, mut end) = (0, boxes.len());
     while n_kept < end && n_kept < options.max_boxes {
@@ -111,7 +112,7 @@ fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: imp
     n_kept
 }
 
-/// The intersection over union, 0 if the two leave each other alone.
+/// The IoU; 0 if the boxes do not suppress each other.
 fn overlap(one: &RawDetection, other: &RawDetection, options: &NmsOptions) -> f32 {
     if options.class_aware && one.class_id != other.class_id { 0.0 } else { one.rect.iou(&other.rect) }
 }
@@ -120,7 +121,7 @@ fn is_proper(candidate: &RawDetection) -> bool {
     candidate.rect.is_proper() && !candidate.score.is_nan()
 }
 
-/// Moves those that satisfy `keep` to the front, in order, and returns how many they are.
+/// Moves the boxes that satisfy `keep` to the front, in order, and returns their number.
 fn retain(boxes: &mut [RawDetection], keep: impl Fn(&RawDetection) -> bool) -> usize {
     let mut n_kept = 0;
     for idx in 0..boxes.len() {
@@ -141,7 +142,7 @@ mod tests {
         RawDetection { rect: Rect { x, y, width, height }, score, class_id, row: 0 }
     }
 
-    /// By their place in the list.
+    /// With row numbers from their positions.
     fn numbered(boxes: &[RawDetection]) -> Vec<RawDetection> {
         (0..).zip(boxes).map(|(row, &found)| RawDetection { row, ..found }).collect()
     }
@@ -153,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn the_best_box_suppresses_its_neighbors_and_no_others() {
-        // 0 and 1 overlap by 8 of 12, 1 and 2 by 8 of 12, 0 and 2 by 6 of 14.
+    fn box_suppresses_only_its_overlapping_neighbors() {
+        // IoU of 0 and 1: 8/12; of 1 and 2: 8/12; of 0 and 2: 6/14.
         let boxes =
             [detection(0.0, 0.0, 10.0, 1.0, 0.5, 0), detection(2.0, 0.0, 10.0, 1.0, 0.7, 0), detection(4.0, 0.0, 10.0, 1.0, 0.6, 0)];
         for (iou, expected) in [
@@ -168,28 +169,28 @@ mod tests {
     }
 
     #[test]
-    fn a_suppressed_box_suppresses_nothing() {
+    fn suppressed_box_does_not_suppress() {
         let boxes =
             [detection(0.0, 0.0, 10.0, 1.0, 0.9, 0), detection(3.0, 0.0, 10.0, 1.0, 0.8, 0), detection(6.0, 0.0, 10.0, 1.0, 0.7, 0)];
         assert_eq!(survivors(&boxes, &NmsOptions { iou: 0.5, ..Default::default() }), [(0.0, 0.9), (6.0, 0.7)]);
     }
 
     #[test]
-    fn an_overlap_of_exactly_the_threshold_stays() {
+    fn overlap_equal_to_the_threshold_is_kept() {
         let boxes = [detection(0.0, 0.0, 2.0, 1.0, 0.9, 0), detection(0.0, 0.0, 1.0, 1.0, 0.8, 0)];
         assert_eq!(survivors(&boxes, &NmsOptions { iou: 0.5, ..Default::default() }).len(), 2);
         assert_eq!(survivors(&boxes, &NmsOptions { iou: 0.499, ..Default::default() }).len(), 1);
     }
 
     #[test]
-    fn classes_matter_only_when_asked() {
+    fn classes_are_separate_only_if_per_class() {
         let boxes = [detection(0.0, 0.0, 3.0, 7.0, 0.5, 1), detection(0.0, 0.0, 3.0, 7.0, 0.9, 2)];
         assert_eq!(survivors(&boxes, &NmsOptions::default()).len(), 2);
         assert_eq!(survivors(&boxes, &NmsOptions { class_aware: false, ..Default::default() }), [(0.0, 0.9)]);
     }
 
     #[test]
-    fn equal_scores_keep_their_order_and_the_cap_takes_the_first() {
+    fn equal_scores_keep_their_order() {
         let mut boxes: Vec<_> = (0..40).map(|idx| detection(idx as f32 * 20.0, 0.0, 5.0, 9.0, 0.5, 0)).collect();
         boxes[33].score = 0.6;
         boxes[7].score = 0.4;
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_boxes_are_dropped_before_they_suppress() {
+    fn invalid_boxes_are_dropped_first() {
         let good = detection(1.0, 1.0, 4.0, 4.0, 0.3, 0);
         let mut boxes = vec![good];
         boxes.push(detection(1.0, 1.0, 4.0, 4.0, f32::NAN, 0));
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn random_boxes_survive_as_in_the_plain_algorithm() {
+    fn random_boxes_match_the_reference_algorithm() {
         let seed = 0xb0c5_u64;
         eprintln!("seed {seed}");
         let mut state = seed;

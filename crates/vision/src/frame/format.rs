@@ -1,21 +1,21 @@
-//! Pixel formats and color spaces: planes, subsampling, and how numbers become colors.
+//! Pixel formats and colorimetry: planes, chroma subsampling, color matrix and range.
 
 use std::fmt;
 
 use super::Size;
 use crate::tensor::{ElementType, Shape};
 
-/// The arrangement of the pixels in memory; names and byte orders are GStreamer's.
+/// Arrangement of pixels in memory. Names and byte orders are those of GStreamer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PixelFormat {
-    /// Luma plane, then one plane of interleaved U and V at half width and height.
+    /// Luma plane, and a plane of interleaved U and V at half width and height.
     Nv12,
-    /// Luma plane, then a U and a V plane at half width and height.
+    /// Luma plane, U plane and V plane; U and V at half width and height.
     I420,
-    /// As NV12, in samples of 10 bits: the upper ones of 16, little-endian; the lower six are 0.
+    /// NV12 with 10-bit samples in the upper bits of 16, little-endian. The lower six bits are 0.
     P010,
-    /// As I420, in samples of 10 bits: the lower ones of 16, little-endian.
+    /// I420 with 10-bit samples in the lower bits of 16, little-endian.
     I420Ten,
     Rgb,
     Bgr,
@@ -27,7 +27,7 @@ pub enum PixelFormat {
 }
 
 impl PixelFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [PixelFormat; 11] = [
         Self::Nv12,
         Self::I420,
@@ -42,7 +42,7 @@ impl PixelFormat {
         Self::Gray8,
     ];
 
-    /// GStreamer's name in caps.
+    /// GStreamer's name of the format in caps.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nv12 => "NV12",
@@ -59,7 +59,7 @@ impl PixelFormat {
         }
     }
 
-    /// The format with this name in caps.
+    /// The format with this GStreamer name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
@@ -73,7 +73,7 @@ impl PixelFormat {
         }
     }
 
-    /// Bytes from one pixel to the next in plane 0.
+    /// Distance of adjacent pixels in plane 0, in bytes.
     pub const fn pixel_bytes(self) -> usize {
         match self {
             Self::Nv12 | Self::I420 | Self::Gray8 => 1,
@@ -83,7 +83,7 @@ impl PixelFormat {
         }
     }
 
-    /// Where red, green and blue lie in a pixel; `None` if the format is not made of them.
+    /// Offsets of red, green and blue in a pixel, in bytes. `None` for YUV and gray formats.
     pub const fn rgb_offsets(self) -> Option<[usize; 3]> {
         match self {
             Self::Rgb | Self::Rgbx | Self::Rgba => Some([0, 1, 2]),
@@ -92,17 +92,17 @@ impl PixelFormat {
         }
     }
 
-    /// Whether chroma is stored once per 2x2 pixels.
+    /// Whether chroma has one sample for 2x2 pixels.
     pub const fn is_subsampled(self) -> bool {
         matches!(self, Self::Nv12 | Self::I420 | Self::P010 | Self::I420Ten)
     }
 
-    /// Whether U and V are in one plane, one after the other.
+    /// Whether U and V are interleaved in one plane.
     pub const fn has_interleaved_chroma(self) -> bool {
         matches!(self, Self::Nv12 | Self::P010)
     }
 
-    /// The type of a sample in memory.
+    /// Element type of a sample in memory.
     pub const fn element(self) -> ElementType {
         match self.depth() {
             8 => ElementType::U8,
@@ -110,7 +110,7 @@ impl PixelFormat {
         }
     }
 
-    /// The bits of a sample.
+    /// Number of bits of a sample.
     pub const fn depth(self) -> u32 {
         match self {
             Self::P010 | Self::I420Ten => 10,
@@ -118,7 +118,7 @@ impl PixelFormat {
         }
     }
 
-    /// The bits below them in memory.
+    /// Number of unused bits below the sample.
     pub const fn n_low_bits(self) -> u32 {
         match self {
             Self::P010 => 6,
@@ -126,7 +126,7 @@ impl PixelFormat {
         }
     }
 
-    /// The shape of a plane; chroma of an odd-sized frame is rounded up.
+    /// Shape of a plane: `[rows, columns]` or `[rows, columns, channels]`. Chroma of an odd size is rounded up.
     pub fn plane_shape(self, plane_idx: usize, size: Size) -> Shape {
         let (width, height) = (size.width as usize, size.height as usize);
         match (self, plane_idx) {
@@ -144,7 +144,7 @@ impl fmt::Display for PixelFormat {
     }
 }
 
-/// Which weights lead from Y'CbCr to R'G'B'.
+/// Matrix of the conversion between Y'CbCr and R'G'B'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ColorMatrix {
@@ -155,7 +155,7 @@ pub enum ColorMatrix {
 }
 
 impl ColorMatrix {
-    /// The weights of red and blue in luma (ITU-R BT.601-7, BT.709-6, BT.2020-2).
+    /// Weights of red and blue in luma, `(Kr, Kb)`. Sources: ITU-R BT.601-7, BT.709-6, BT.2020-2.
     pub const fn kr_kb(self) -> (f32, f32) {
         match self {
             Self::Bt601 => (0.299, 0.114),
@@ -165,24 +165,24 @@ impl ColorMatrix {
     }
 }
 
-/// Which numbers mean black and white.
+/// Range of sample values between black and white.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ColorRange {
-    /// Luma 16..235, chroma 16..240; with more bits than eight so much further up.
+    /// Luma 16 to 235, chroma 16 to 240. Scaled by a power of two for more than 8 bits.
     #[default]
     Limited,
-    /// 0..255; with more bits all that they can say.
+    /// 0 to 255, or to the maximum for more than 8 bits.
     Full,
 }
 
-/// What the numbers of a frame mean as colors. Formats made of red, green and blue ignore it.
+/// Color matrix and range of a frame. RGB formats ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Colorimetry {
     pub matrix: ColorMatrix,
     pub range: ColorRange,
 }
 
-/// `r = y * (Y - y_offset) + r_v * (V - c_offset)`, and so on, of samples as they are in memory.
+/// Conversion of samples as stored: `r = y * (Y - y_offset) + r_v * (V - c_offset)`, and so on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct YuvCoefficients {
     pub y_offset: i32,
@@ -195,11 +195,11 @@ pub struct YuvCoefficients {
 }
 
 impl Colorimetry {
-    /// The factors that lead from the samples of a format to red, green and blue in 0..255.
+    /// Coefficients that convert samples of `format` to red, green and blue in 0..=255.
     pub fn yuv_coefficients(self, format: PixelFormat) -> YuvCoefficients {
         let (kr, kb) = self.matrix.kr_kb();
         let kg = 1.0 - kr - kb;
-        // A power of two each, so that nothing is rounded.
+        // Powers of two, so that the scaling is exact.
         let (beyond_eight, below) = (1 << (format.depth() - 8), 1 << format.n_low_bits());
         let unit = (beyond_eight * below) as f32;
         let (black, y, c) = match self.range {

@@ -1,11 +1,11 @@
-//! A picture, its planes and its regions.
+//! Frames: images with their planes, pixel format and colorimetry.
 //!
-//! A [`Frame`] is planes (tensors over somebody's memory) plus a pixel format and the meaning of its colors. A region of a
-//! frame is again a `Frame`: same memory, other offset and extent, nothing copied, nothing allocated.
+//! The planes of a [`Frame`] are tensors over existing memory. A region of a frame is also a `Frame`: it shares the memory and has another
+//! offset and size. Creating it copies and allocates nothing.
 //!
 //! Reading order: [`mod@format`], [`region`].
 //!
-//! Knows tensors. Knows no models, no threads, no GStreamer.
+//! Knows tensors. Knows no models, threads or GStreamer.
 
 pub mod format;
 pub mod region;
@@ -20,37 +20,37 @@ pub use roiflow_tensor::MemoryKind;
 
 use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};
 
-/// The most planes a format has.
+/// Maximum number of planes of a format.
 pub const MAX_PLANES: usize = 3;
 
-/// A picture, or a region of one.
+/// An image, or a region of one. Clones share the memory.
 ///
-/// Planes are tensors of [`PixelFormat::element`]: `[rows, columns]` for luma, chroma and gray, `[rows, columns, channels]` where channels are
-/// interleaved. A handle: clones share the memory.
+/// Planes are tensors with the element type [`PixelFormat::element`]. Luma, chroma and gray planes have the shape `[rows, columns]`,
+/// interleaved planes `[rows, columns, channels]`.
 #[derive(Debug, Clone)]
 pub struct Frame {
     format: PixelFormat,
     size: Size,
     colorimetry: Colorimetry,
     planes: [Option<Tensor>; MAX_PLANES],
-    /// How far the exact rectangle begins inside the first sample of the subsampled planes, in pixels.
+    /// Offset of the region within the first chroma sample, in pixels.
     chroma_phase: (u32, u32),
 }
 
-/// Where a plane begins in the memory of a frame, and the length of its rows.
+/// Position of a plane in the memory of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanePlace {
-    /// First byte of the first row.
+    /// Offset of the first row.
     pub offset_bytes: usize,
-    /// From one row to the next.
+    /// Distance of adjacent rows.
     pub row_stride_bytes: usize,
 }
 
 impl Frame {
-    /// A frame over `memory`, one place per plane of `format`. Nothing is copied.
+    /// Creates a frame over `memory` without copying; `places` has one entry per plane of `format`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the size is zero, the places are not one per plane, or a plane reaches past the memory.
+    /// [`ErrorKind::Shape`] if the size is zero, the number of places is wrong, or a plane does not fit into the memory.
     pub fn over(
         memory: &std::sync::Arc<Memory>,
         format: PixelFormat,
@@ -70,10 +70,10 @@ impl Frame {
         Ok(Self { format, size, colorimetry, planes, chroma_phase: (0, 0) })
     }
 
-    /// A frame of planes that are tensors already, such as the picture in a model's own `u8` input.
+    /// Creates a frame from tensors, such as the `u8` input of a model. Shares their memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if a plane is not what [`PixelFormat::plane_shape`] says, or has gaps within its rows.
+    /// [`ErrorKind::Shape`] if a plane does not have [`PixelFormat::plane_shape`], or its rows are not contiguous.
     pub fn from_planes(format: PixelFormat, size: Size, tensors: &[Tensor], colorimetry: Colorimetry) -> Result<Self> {
         Self::check(format, size, tensors.len())?;
         let mut planes = [const { None }; MAX_PLANES];
@@ -92,7 +92,7 @@ impl Frame {
             }
             let (layout, dense) = (tensor.layout(), Layout::dense(format.element(), expected)?);
             let (got, side_by_side) = (&layout.stride_bytes()[1..], &dense.stride_bytes()[1..]);
-            // An axis of one element may have any stride.
+            // An axis of length 1 may have any stride.
             if expected[1..].iter().zip(got.iter().zip(side_by_side)).any(|(extent, (got, dense))| *extent > 1 && got != dense) {
                 return Err(Error::new(
                     ErrorKind::Shape,
@@ -106,10 +106,10 @@ impl Frame {
         Ok(Self { format, size, colorimetry, planes, chroma_phase: (0, 0) })
     }
 
-    /// A frame of one interleaved or gray plane (0..255) from its bytes without gaps, copied.
+    /// Creates a frame of an RGB or gray format (full range) from contiguous bytes. Copies the bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the number of bytes does not match.
+    /// [`ErrorKind::Shape`] if the format has several planes or the number of bytes does not match.
     pub fn from_packed(format: PixelFormat, size: Size, bytes: &[u8]) -> Result<Self> {
         let plane = Tensor::from_slice(format.plane_shape(0, size), bytes)?;
         let range = if format == PixelFormat::Gray8 { ColorRange::Full } else { ColorRange::Limited };
@@ -126,7 +126,7 @@ impl Frame {
         Ok(())
     }
 
-    /// The arrangement of the pixels.
+    /// Pixel format.
     pub fn format(&self) -> PixelFormat {
         self.format
     }
@@ -136,32 +136,32 @@ impl Frame {
         self.size
     }
 
-    /// What the numbers mean as colors.
+    /// Color matrix and range.
     pub fn colorimetry(&self) -> Colorimetry {
         self.colorimetry
     }
 
-    /// The planes, in the order of the format. Views of subsampled planes cover every chroma sample that the region touches.
+    /// The planes, in the order of the format. A chroma plane of a region contains every sample that the region touches.
     pub fn planes(&self) -> impl Iterator<Item = &Tensor> {
         self.planes.iter().flatten()
     }
 
-    /// What kind of memory it lies in; of planes in several kinds the one that the host reaches least.
+    /// Kind of memory that holds the planes. If they differ, the kind that is least accessible to the host.
     pub fn memory_kind(&self) -> MemoryKind {
         self.planes().map(Tensor::memory_kind).max().unwrap_or(MemoryKind::Host)
     }
 
-    /// Where the region begins inside the first chroma sample, in pixels: 0 or 1 each way.
+    /// Offset of the region within its first chroma sample, in pixels: 0 or 1 per axis.
     pub fn chroma_phase(&self) -> (u32, u32) {
         self.chroma_phase
     }
 }
 
 impl PixelFormat {
-    /// The layout of a plane whose rows lie `row_stride_bytes` apart.
+    /// Layout of a plane with the given row stride.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the stride is shorter than a row, or parts a sample.
+    /// [`ErrorKind::Shape`] if the stride is shorter than a row or not a multiple of the sample size.
     pub fn plane_layout(self, plane_idx: usize, size: Size, row_stride_bytes: usize) -> Result<Layout> {
         let shape = self.plane_shape(plane_idx, size);
         let sample_bytes = self.element().size();

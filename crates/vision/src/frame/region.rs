@@ -1,16 +1,16 @@
-//! A frame inside a frame.
+//! Regions of frames.
 
 use super::{Frame, MAX_PLANES, PixelRect};
 use crate::tensor::{Error, ErrorKind, Result};
 
 impl Frame {
-    /// The region `rect` of this frame: same memory, nothing copied, nothing allocated.
+    /// Creates a region of this frame. It shares the memory; nothing is copied or allocated.
     ///
-    /// The rectangle is kept exactly, also at odd positions of a subsampled format: the views of the chroma planes are widened
-    /// to whole samples, and [`Frame::chroma_phase`] tells where the region begins in the first one.
+    /// `rect` is kept exactly, even at odd positions of a subsampled format. The chroma planes then contain whole samples, and
+    /// [`Frame::chroma_phase`] is the offset of the region in the first sample.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the rectangle is empty or reaches outside.
+    /// [`ErrorKind::Shape`] if `rect` is empty or not inside the frame.
     pub fn region(&self, rect: PixelRect) -> Result<Frame> {
         let fits = |begin: u32, extent: u32, limit: u32| extent > 0 && begin.checked_add(extent).is_some_and(|end| end <= limit);
         if !fits(rect.x, rect.width, self.size.width) || !fits(rect.y, rect.height, self.size.height) {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_region_keeps_its_rectangle_and_widens_only_the_chroma_views() {
+    fn odd_region_keeps_its_rectangle_and_widens_chroma_views() {
         let frame = nv12(Size::new(11, 7));
         let region = frame.region(PixelRect { x: 3, y: 1, width: 4, height: 5 }).unwrap();
         assert_eq!(region.size(), Size::new(4, 5));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_outside_or_empty_is_refused() {
+    fn empty_or_outside_region_is_an_error() {
         let frame = nv12(Size::new(11, 7));
         for (x, y, width, height) in [(0, 0, 12, 7), (11, 0, 1, 1), (0, 0, 0, 3), (u32::MAX, 0, 2, 2)] {
             let error = frame.region(PixelRect { x, y, width, height }).unwrap_err();
