@@ -34,11 +34,11 @@ class Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [out], name=out, **attributes))
         return out
 
-    def save(self, stem, inputs, outputs, check=True, element=FLOAT):
-        def ports(shapes, element=FLOAT):
+    def save(self, stem, inputs, outputs, check=True, element=FLOAT, out_element=FLOAT):
+        def ports(shapes, element):
             return [helper.make_tensor_value_info(name, element, shape) for name, shape in shapes.items()]
 
-        graph = helper.make_graph(self.nodes, stem, ports(inputs, element), ports(outputs), self.constants)
+        graph = helper.make_graph(self.nodes, stem, ports(inputs, element), ports(outputs, out_element), self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="roiflow")
         if check:
             onnx.checker.check_model(model, full_check=True)
@@ -225,6 +225,18 @@ def suppressed():
     g.save("suppressed", {"image_tensor": [1, size, size, 3]}, outputs, element=TensorProto.UINT8)
 
 
+def bf16():
+    g = Graph()
+    g.op("Cast", "x", to=FLOAT, out="y")
+    g.save("bf16", {"x": [1, 4]}, {"y": [1, 4]}, element=TensorProto.BFLOAT16)
+
+
+def int64():
+    g = Graph()
+    g.op("Add", "x", g.constant("one", [1], np.int64), out="y")
+    g.save("int64", {"x": [1, 4]}, {"y": [1, 4]}, element=TensorProto.INT64, out_element=TensorProto.INT64)
+
+
 def unsupported():
     g = Graph()
     g.op("FancyOp", "x", out="y")
@@ -239,7 +251,8 @@ def check():
     def run(stem, **inputs):
         session = onnxruntime.InferenceSession(FOLDER / f"{stem}.onnx", providers=["CPUExecutionProvider"])
         names = [port.name for port in session.get_outputs()]
-        values = {name: value if getattr(value, "dtype", None) == np.uint8 else np.asarray(value, np.float32) for name, value in inputs.items()}
+        kept = (np.uint8, np.int64)
+        values = {name: value if getattr(value, "dtype", None) in kept else np.asarray(value, np.float32) for name, value in inputs.items()}
         return dict(zip(names, session.run(None, values)))
 
     def same(got, expected, tolerance=1e-6):
@@ -289,6 +302,8 @@ def check():
     same(run("append", x=x)["y"], x + [[0.5, 1.5, 2.5, 3.5]])
     same(run("center", x=[[1.0, 2, 3, 4], [3, 2, 1, 0]])["y"], [[-1, 0, 1, 2], [1, 0, -1, -2]])
     same(run("sum", x=x, total_in=[[1.0, 1, 1, 1]])["y"], [[2, -1, 4.5, 1]])
+    wide = run("int64", x=np.array([[0, -1, 2**31, 2**40]]))["y"]
+    assert wide.tolist() == [[1, 0, 2**31 + 1, 2**40 + 1]]
     both = run("add", a=x, b=[[10.0, 20.0, 30.0, 40.0]])
     same(both["sum"], [[11, 18, 33.5, 40]])
     same(both["difference"], [[-9, -22, -26.5, -40]])
@@ -315,7 +330,7 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, suppressed, unsupported):
+for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, bf16, int64, suppressed, unsupported):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roiflow::devices::cpu::CpuDevice;
-use roiflow::devices::denormals::FlushDenormals;
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::runtime::{CompiledModel, Config, Core, InferRequest, Model, ModelInfo, Port, Result};
 use roiflow::tensor::{ElementType, Tensor};
@@ -153,7 +152,6 @@ fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> 
         let input = tract_onnx::prelude::Tensor::from_shape(&shape, &values).expect("as many values as the shape has");
         let input = TValue::from_const(Arc::new(input));
         Box::new(move || {
-            let _flushed = FlushDenormals::enter();
             let outputs = state.run(tvec![input.clone()]);
             black_box(outputs.expect("the model runs on what its shape says"));
         })
@@ -162,7 +160,6 @@ fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> 
 }
 
 fn bare_plan(path: &Path, shape: [usize; 4]) -> TractResult<Arc<TypedSimplePlan>> {
-    let _flushed = FlushDenormals::enter();
     let mut model = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true).model_for_path(path)?;
     model.set_input_fact(0, InferenceFact::dt_shape(f32::datum_type(), shape))?;
     SimplePlan::new(model.into_optimized()?)

@@ -5,10 +5,12 @@ mod bad_models;
 mod cuts;
 #[path = "../support/decoders.rs"]
 mod decoders;
+mod denormals;
 mod descriptions;
 #[path = "../support/descriptions.rs"]
 mod descriptions_cases;
 mod device_suite;
+mod element_types;
 mod engines;
 #[path = "../support/fill.rs"]
 mod fill;

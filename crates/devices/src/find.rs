@@ -112,13 +112,15 @@ impl Wanted {
     }
 }
 
-/// Loads a library. It is never unloaded: engines leave threads and exit handlers behind that need its code.
+/// Loads a library, which runs its initializers. It is never unloaded: engines leave threads and exit handlers behind that need its code.
 ///
 /// # Errors
 /// What the loader says.
-pub fn load(path: &Path) -> Result<&'static Library, String> {
-    // SAFETY: running the initializers of a library is as sound as the library; it is an engine that the user installed, its
-    // format was checked (`check_shared_object`), and nothing else of it is called before its symbols were found.
+///
+/// # Safety
+/// The initializers of the library, and of those that it depends on, may run in this process.
+pub unsafe fn load(path: &Path) -> Result<&'static Library, String> {
+    // SAFETY: the caller's promise.
     let library = unsafe { Library::new(path) }.map_err(|error| innermost(&error))?;
     Ok(Box::leak(Box::new(library)))
 }

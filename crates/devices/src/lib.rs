@@ -9,14 +9,14 @@
 pub mod auto;
 #[cfg(feature = "cpu")]
 pub mod cpu;
-#[cfg(any(feature = "cpu", feature = "onnxruntime"))]
-pub mod denormals;
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod engine;
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod exit;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]
-pub mod find;
+mod find;
+#[cfg(any(feature = "openvino", feature = "onnxruntime"))]
+mod float_control;
 pub mod folders;
 pub mod heaps;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]

@@ -84,6 +84,24 @@ impl Core {
         })
     }
 
+    /// Reads and compiles a model in one call, with the default options.
+    ///
+    /// ```
+    /// # use roiflow::devices;
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// let results = model.infer(&ndarray::arr2(&[[1.0_f32; 4]]))?;
+    /// assert_eq!(results.view::<f32>("y")?[[0, 0]], 2.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Core::read_model`] and [`Core::compile_model`].
+    pub fn compile(&self, source: impl Into<ModelSource>, device: &str) -> Result<CompiledModel> {
+        self.compile_model(&self.read_model(source)?, device, &Config::default())
+    }
+
     /// Compiles a model for the device with this name.
     ///
     /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch: 1 or dynamic, with known other extents. If it
@@ -123,6 +141,11 @@ impl Core {
     /// Loads the engine of this device ahead of the first model; see [`Device::prepare`].
     pub fn prepare(&self, device: &str) -> bool {
         self.device(device).is_ok_and(|device| device.prepare())
+    }
+
+    /// Why the device with this name would change results of the model, see [`Device::inexact`]; `None` if it does not, or is unknown.
+    pub fn inexact(&self, model: &Model, device: &str) -> Option<String> {
+        self.device(device).ok()?.inexact(model)
     }
 
     /// The memory of a further compiled model, see [`Device::copy_bytes`].

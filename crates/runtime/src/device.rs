@@ -83,6 +83,14 @@ pub trait Device: Send + Sync {
         self.info().missing.is_none()
     }
 
+    /// Why results on this device differ from the arithmetic of the model's element types, for example because the engine computes `i64` in
+    /// 32 bits. `None`, the default: they do not. `AUTO` skips such a device.
+    ///
+    /// Rounding in the order of sums, and options that the caller sets ([`Config::precision`]), do not count.
+    fn inexact(&self, _model: &Model) -> Option<String> {
+        None
+    }
+
     /// Memory of a further compiled model, about the size of the weights, if concurrent requests are faster with a separate compiled model
     /// each (one request, one thread). `None` if they are not, or it is unknown.
     fn copy_bytes(&self, _model: &Model) -> Option<u64> {

@@ -4,7 +4,8 @@
 //! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`; the variable `ROIFLOW_DEVICE` puts another device, or a list of devices
 //!   with commas between, in its place.
 //! - A device that compiles a model is passed over, too, if the caller can't use the ports that it reports.
-//! - What is passed over is said with its reason, and so is what was taken, at info level. A library that is there but can't
+//! - A device that would change results ([`Device::inexact`]) is skipped.
+//! - Each device that is passed over is logged with its reason, and so is the chosen one, at info level. A library that is there but can't
 //!   be used was warned of by the search, see `devices::find`.
 
 use std::cell::Cell;
@@ -93,9 +94,16 @@ impl Device for AutoDevice {
     ) -> Result<Arc<dyn DeviceModel>> {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
+        let mut skipped: Vec<String> = Vec::new();
         // Why the caller can't use what the first such device reports: it is about the model, and says more than what others refuse.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
+            // A list of one device is the user's choice.
+            if let Some(why) = self.core.inexact(model, name).filter(|_| order.len() > 1) {
+                self.say_once(format!("device {NAME} skips {name} for `{}`, because results could change: {why}", model.name()));
+                skipped.push(format!("{name} was skipped, because results could change: {why} (choose it by its name to use it)"));
+                continue;
+            }
             let not_accepted = Cell::new(None);
             let accept = |info: &ModelInfo| {
                 accept(info).inspect_err(|error| {
@@ -135,11 +143,11 @@ impl Device for AutoDevice {
             return Err(error);
         }
         // Of one device alone its own words are best.
-        if let [error] = &*refused {
+        if let ([error], []) = (&*refused, &*skipped) {
             return Err(error.clone());
         }
         let kind = if refused.iter().any(|error| error.kind() == ErrorKind::Model) { ErrorKind::Model } else { ErrorKind::Unsupported };
-        let reasons: Vec<_> = refused.iter().map(Error::to_string).collect();
+        let reasons: Vec<_> = refused.iter().map(Error::to_string).chain(skipped).collect();
         Err(Error::new(kind, format!("device {NAME}: none of {} runs the model: {}", order.join(", "), reasons.join("; "))))
     }
 }

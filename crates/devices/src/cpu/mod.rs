@@ -7,9 +7,10 @@
 //! - Inputs with an extent of 0 are refused.
 //! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
 //!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
-//! - Denormal numbers are taken for zero inside the engine: models full of them run three times faster, see `devices::denormals`.
+//! - Denormal weights are set to zero when a model is compiled: models full of them run faster, see `denormals`.
 //! - Cancel is looked at between nodes, and their times are taken there if they are asked for.
 
+mod denormals;
 mod model;
 mod profile;
 mod request;

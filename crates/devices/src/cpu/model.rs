@@ -9,8 +9,8 @@ use tract_onnx::tract_core::internal::Op;
 use tract_onnx::tract_core::ops::unimpl::UnimplementedOp;
 use tract_onnx::tract_core::plan::SimplePlan;
 
+use super::denormals::flush_weights;
 use super::request::CpuRequest;
-use crate::denormals::FlushDenormals;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Pool;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
@@ -99,6 +99,16 @@ impl OnnxFile {
         Ok(parsed.model)
     }
 
+    /// The reader knows more element types than the engine: other devices may run the model.
+    fn check_elements(&self) -> Result<()> {
+        let ports = [("input", &self.info.inputs), ("output", &self.info.outputs)];
+        let mut ports = ports.into_iter().flat_map(|(kind, ports)| ports.iter().map(move |port| (kind, port)));
+        match ports.find(|(_, port)| datum_of(port.element).is_err()) {
+            Some((kind, port)) => Err(self.cannot(&format!("{kind} `{}` has element type {}, which it lacks", port.name(), port.element))),
+            None => Ok(()),
+        }
+    }
+
     fn refused(&self, error: &TractError) -> Error {
         self.cannot(&chain(error))
     }
@@ -170,6 +180,7 @@ fn element_of_onnx(code: i32) -> Option<ElementType> {
         DataType::Uint64 => ElementType::U64,
         DataType::Int64 => ElementType::I64,
         DataType::Float16 => ElementType::F16,
+        DataType::Bfloat16 => ElementType::Bf16,
         DataType::Float => ElementType::F32,
         DataType::Double => ElementType::F64,
         _ => return None,
@@ -226,6 +237,7 @@ impl CpuModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
     pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
         let mut file = OnnxFile::read(source)?;
+        file.check_elements()?;
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
             let message = format!(
@@ -299,13 +311,14 @@ impl Plans {
     }
 
     fn compile(&self, shapes: &[Shape]) -> TractResult<Plan> {
-        // Weights are multiplied here already, where constants are folded.
-        let _flushed = FlushDenormals::enter();
         let mut model = self.parsed.clone();
         for (input_idx, (shape, port)) in shapes.iter().zip(&self.file.info.inputs).enumerate() {
             let datum = datum_of(port.element).map_err(TractError::msg)?;
             model.set_input_fact(input_idx, InferenceFact::dt_shape(datum, &**shape))?;
         }
+        let mut model = model.into_typed()?.into_decluttered()?;
+        // Products of weights are folded by now, and weights are not yet packed.
+        flush_weights(&mut model)?;
         SimplePlan::new(model.into_optimized()?)
     }
 }

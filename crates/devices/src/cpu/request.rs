@@ -10,7 +10,6 @@ use tract_onnx::tract_core::plan;
 use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use super::profile::Profile;
 use super::scratch::Life;
-use crate::denormals::FlushDenormals;
 use crate::quiet;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
@@ -218,7 +217,6 @@ impl CpuRequest {
             let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
             inputs.push(self.turn_input(input_idx, shape, row_idx, io)?);
         }
-        let flushed = FlushDenormals::enter();
         let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
         // Two closures, so that a run that nobody times does not even ask.
@@ -237,7 +235,6 @@ impl CpuRequest {
                 })
             }
         });
-        drop(flushed);
         let ran = ran.map_err(|why| Error::new(ErrorKind::Panic, format!("device CPU: {why}")))?;
         if let Some(session) = session {
             life.ran(session, state.plan());

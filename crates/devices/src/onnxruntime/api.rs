@@ -12,6 +12,7 @@ use super::ffi::{
 use crate::engine::{Extent, Said, c_string, one_line};
 use crate::exit;
 use crate::find;
+use crate::float_control::entered_with_default_control;
 use crate::runtime::{Dim, Interrupt, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK};
 
@@ -51,8 +52,12 @@ unsafe impl Sync for Api {}
 
 impl Api {
     /// Loads the library and makes its environment.
-    pub(super) fn open(path: &Path) -> Said<Self> {
-        let library = find::load(path)?;
+    ///
+    /// # Safety
+    /// The initializers of the library may run in this process.
+    pub(super) unsafe fn open(path: &Path) -> Said<Self> {
+        // SAFETY: the caller's promise.
+        let library = unsafe { find::load(path) }?;
         // SAFETY: the C API has had this function with this signature since version 1.
         let base = unsafe { library.get::<unsafe extern "system" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
         let base = base.map_err(|_| "it has no function `OrtGetApiBase`, so it is not ONNX Runtime".to_owned())?;
@@ -67,7 +72,7 @@ impl Api {
         // SAFETY: the callback has the signature that is asked for and ignores its parameter; the name is a C string.
         let status = unsafe {
             (table.CreateEnvWithCustomLogger)(
-                log,
+                log_entered,
                 ptr::null_mut(),
                 OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
                 c"roiflow".as_ptr(),
@@ -222,8 +227,19 @@ unsafe fn text(string: *const c_char) -> String {
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
+entered_with_default_control! {
+    fn log_entered(
+        parameter: *mut c_void,
+        severity: OrtLoggingLevel,
+        category: *const c_char,
+        log_id: *const c_char,
+        code_location: *const c_char,
+        message: *const c_char,
+    ) = log
+}
+
 /// What the library says on its own goes to our log; its errors reach callers as errors, too.
-unsafe extern "system" fn log(
+unsafe extern "C" fn log(
     _parameter: *mut c_void,
     severity: OrtLoggingLevel,
     _category: *const c_char,

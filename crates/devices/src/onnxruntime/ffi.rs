@@ -21,7 +21,7 @@ pub const ORT_API_VERSION: u32 = 17;
 pub struct OrtStatusPtr(pub *mut OrtStatus);
 
 /// What is called for each line of the library's log.
-pub type OrtLoggingFunction = unsafe extern "system" fn(
+pub type OrtLoggingFunction = unsafe extern "C" fn(
     parameter: *mut c_void,
     severity: OrtLoggingLevel,
     category: *const c_char,

@@ -13,6 +13,7 @@
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
+mod calls;
 mod ffi;
 mod model;
 mod nodes;
@@ -53,14 +54,20 @@ struct Library {
 }
 
 impl OnnxRuntime {
-    /// The library at this path, and no other.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    /// The library at this path alone. `OnnxRuntime::default()` searches for an installed one.
+    ///
+    /// # Safety
+    /// The first use loads the library and runs its initializers. It must be ONNX Runtime, or one whose initializers may run in this
+    /// process: another library is refused only after that.
+    pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&Arc<Api>, &Missing> {
         let open = |path: &Path| {
-            let api = Api::open(path);
+            // SAFETY: a library that the user installed as this engine, by its file name in the places where engines lie or by a variable of
+            // the environment, or the one for which the caller of `at` answers. Its format was checked.
+            let api = unsafe { Api::open(path) };
             exit::guard();
             api
         };

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use super::api::{Api, Session};
 use super::options::Options;
 use super::request::OrtRequest;
-use crate::denormals::FlushDenormals;
 use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, other_format, refused};
 use crate::exit;
 use crate::kept::Kept;
@@ -221,7 +220,7 @@ impl OrtModel {
                 // Threads that spin while they wait take the cores from the other requests.
                 options.entry(c"session.intra_op.allow_spinning", c"0")?;
             }
-            // For the session's own threads; the caller's is looked after in `request`.
+            // For the session's own threads; see `calls` for the caller's.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
             for (key, value) in config.options_of(super::PREFIX) {
                 options.entry(&c_string(key)?, &c_string(value)?)?;
@@ -231,8 +230,6 @@ impl OrtModel {
         };
         let compile = || -> Said<(Self, Vec<Ignored>)> {
             let prepared = Prepared::new(api, target, source, read)?;
-            // The library changes the first caller's thread for good; this puts it back.
-            let _flushed = FlushDenormals::enter();
             let session = prepared.session(source, options)?;
             let info = with_bounds(session.info(api)?, read)?;
             let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();

@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::api::{Api, Session};
+use super::calls;
 use super::ffi::{self, OrtSession, OrtSessionOptions};
 use crate::engine::{Said, c_string};
 
@@ -97,7 +98,7 @@ impl<'a> Options<'a> {
         let mut session: *mut OrtSession = ptr::null_mut();
         let table = self.api.table();
         // SAFETY: environment and options live; the path is a C string.
-        self.api.check(unsafe { (table.CreateSession)(self.api.env(), path.as_ptr(), self.ptr.as_ptr(), &raw mut session) })?;
+        self.api.check(unsafe { calls::create_session(table, self.api.env(), path.as_ptr(), self.ptr.as_ptr(), &raw mut session) })?;
         Ok(Session { table, ptr: NonNull::new(session).ok_or("it gave no session")? })
     }
 
@@ -109,7 +110,7 @@ impl<'a> Options<'a> {
         let mut session: *mut OrtSession = ptr::null_mut();
         let (table, env, options) = (self.api.table(), self.api.env(), self.ptr.as_ptr());
         // SAFETY: environment and options live; so many bytes, which are only read, during the call.
-        let status = unsafe { (table.CreateSessionFromArray)(env, model.as_ptr().cast(), model.len(), options, &raw mut session) };
+        let status = unsafe { calls::create_session_from_array(table, env, model, options, &raw mut session) };
         self.api.check(status)?;
         Ok(Session { table, ptr: NonNull::new(session).ok_or("it gave no session")? })
     }

@@ -5,10 +5,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::api::{RunOptions, Value};
+use super::calls;
 use super::ffi::OrtValue;
 use super::model::OrtModel;
 use super::nodes::NodeTimes;
-use crate::denormals::FlushDenormals;
 use crate::engine::{Extent, Place, Said, check_inputs, device_error};
 use crate::exit;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
@@ -36,8 +36,12 @@ pub(super) struct OrtRequest {
 /// Lists of pointers into what the request owns.
 struct Pointers<T>(Vec<T>);
 
-// SAFETY: the names live in the model, which the request holds; the values are looked at during a run only, on its thread.
-unsafe impl<T> Send for Pointers<T> {}
+// SAFETY: the names live in the model, which the request holds, and never change.
+unsafe impl Send for Pointers<*const c_char> {}
+// SAFETY: the values belong to the request's `Place`s. They are used only during a run, by the one thread that runs it.
+unsafe impl Send for Pointers<*const OrtValue> {}
+// SAFETY: as above.
+unsafe impl Send for Pointers<*mut OrtValue> {}
 
 impl OrtRequest {
     pub(super) fn new(model: Arc<OrtModel>) -> Said<Self> {
@@ -88,11 +92,11 @@ impl OrtRequest {
         let (model, table) = (&self.model, self.model.api.table());
         self.options.rearm().map_err(device_error(&model.device))?;
         let ran = cancel.interrupting(&self.interrupt, || {
-            let _flushed = FlushDenormals::enter();
             // SAFETY: the session lives and is made for concurrent runs; names and values are as many as said; values lie over
             // memory that the run's leases and the places of this request keep in place, written by nobody else meanwhile.
             unsafe {
-                (table.Run)(
+                calls::run(
+                    table,
                     model.session.ptr.as_ptr(),
                     self.options.as_ptr(),
                     self.input_names.0.as_ptr(),

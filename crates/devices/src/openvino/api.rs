@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::engine::{Extent, Said, c_string, one_line};
 use crate::exit;
 use crate::find::{self, Library};
+use crate::float_control::entered_with_default_control;
 use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
@@ -231,11 +232,17 @@ unsafe impl Sync for Api {}
 
 impl Api {
     /// Loads the library and makes a core.
-    pub(super) fn open(path: &Path) -> Said<Self> {
+    ///
+    /// # Safety
+    /// The initializers of the library may run in this process.
+    pub(super) unsafe fn open(path: &Path) -> Said<Self> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) {
             check_companions(folder)?;
         }
-        let functions = Functions::of(find::load(path)?)?;
+        let functions = Functions::of(
+            // SAFETY: the caller's promise.
+            unsafe { find::load(path) }?,
+        )?;
         let mut version = OvVersion { number: ptr::null(), description: ptr::null() };
         // SAFETY: a place for the answer, freed below.
         let asked = unsafe { (functions.ov_get_openvino_version)(&raw mut version) };
@@ -525,7 +532,7 @@ impl EngineRequest {
     /// From now on `completion` is told when a run that was started has computed.
     pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> Said<()> {
         let argument = Arc::as_ptr(&completion).cast_mut().cast();
-        let callback = Box::new(OvCallback { called: has_computed, argument });
+        let callback = Box::new(OvCallback { called: has_computed_entered, argument });
         // SAFETY: the request lives. What it keeps, the callback and behind it the completion, is freed after the request, which
         // waits for a callback that is on.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_set_callback)(self.ptr.as_ptr(), &raw const *callback) })?;
@@ -607,6 +614,10 @@ impl EngineRequest {
         unsafe { (self.api.functions.ov_profiling_info_list_free)(&raw mut list) };
         Ok(nodes)
     }
+}
+
+entered_with_default_control! {
+    fn has_computed_entered(argument: *mut c_void) = has_computed
 }
 
 /// Called by the library on a thread of its own, which must not be kept.

@@ -10,6 +10,8 @@
 //!   are the cores. Other devices call back when a run has computed, and no thread waits for them.
 //! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps (the C
 //!   library has none), and outputs whose shape the model leaves open.
+//! - Integers are computed in 32 bits and `f64` in `f32`, so `AUTO` skips models with such ports. A run with an input beyond 32 bits is
+//!   refused; results beyond 32 bits are not detected.
 //! - Cancel ends a run between two nodes.
 //! - The times of nodes are in whole microseconds. `OPENVINO.CPU` tells the mean of all runs since the model was compiled, those
 //!   of other requests included, and its time of the processor is the time between begin and end (`PerfCount::avg` of its
@@ -18,6 +20,7 @@
 //!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
 mod api;
+mod integers;
 pub mod ir;
 mod model;
 mod request;
@@ -71,14 +74,20 @@ struct Library {
 }
 
 impl OpenVino {
-    /// The library at this path, and no other.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    /// The library at this path alone. `OpenVino::default()` searches for an installed one.
+    ///
+    /// # Safety
+    /// The first use loads the library and runs its initializers. It must be the C library of OpenVINO, or one whose initializers may run in this
+    /// process: another library is refused only after that.
+    pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
         let open = |path: &Path| {
-            let api = Api::open(path);
+            // SAFETY: a library that the user installed as this engine, by its file name in the places where engines lie or by a variable of
+            // the environment, or the one for which the caller of `at` answers. Its format was checked.
+            let api = unsafe { Api::open(path) };
             exit::guard();
             api
         };
@@ -168,6 +177,10 @@ impl Device for OpenVinoDevice {
 
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
         self.family.read_model(source)
+    }
+
+    fn inexact(&self, model: &Model) -> Option<String> {
+        integers::inexact(model.info())
     }
 
     /// The processor's plugin computes on the thread that calls it if a model has one stream of one thread. Else that thread sleeps while one

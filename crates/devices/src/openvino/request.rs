@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api::{EngineRequest, TensorOver};
+use super::integers;
 use super::model::OpenVinoModel;
 use crate::engine::{Extent, Place, Said, check_inputs, device_error};
 use crate::exit::{self, Inside};
@@ -62,7 +63,8 @@ impl OpenVinoRequest {
         let set = |extent: &Extent, set: &dyn Fn(&TensorOver) -> Said<()>| {
             model.api.tensor_over(extent).and_then(|tensor| set(&tensor).map(|()| tensor)).map_err(&failed)
         };
-        for (input_idx, place) in self.inputs.iter_mut().enumerate() {
+        for (input_idx, (place, port)) in self.inputs.iter_mut().zip(&model.info.inputs).enumerate() {
+            integers::check(&model.device, port, input_idx, io)?;
             place.input(io, input_idx, |extent| set(extent, &|tensor| engine.set_input(input_idx, tensor)))?;
         }
         for (output_idx, (place, port)) in self.outputs.iter_mut().zip(&model.info.outputs).enumerate() {

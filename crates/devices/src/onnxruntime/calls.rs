@@ -1,0 +1,99 @@
+//! The calls in which the library computes on the caller's thread: the making of a session, and a run. Denormal numbers are taken for zero
+//! meanwhile, and the caller's thread is left as it was: the library changes the first one for good, and none of the others.
+
+use std::ffi::c_char;
+
+use super::ffi::{OrtApi, OrtEnv, OrtRunOptions, OrtSession, OrtSessionOptions, OrtStatusPtr, OrtValue};
+
+#[cfg(all(target_arch = "x86_64", unix))]
+macro_rules! call {
+    ($function:expr, $($argument:expr),+) => {{
+        let given = [$(Argument::pointer($argument)),+];
+        let arguments = std::array::from_fn(|idx| given.get(idx).copied().unwrap_or(std::ptr::null()));
+        // SAFETY: a function of the library's C interface with these arguments, all of them pointers and sizes; the caller's promise.
+        let status = unsafe { crate::float_control::flushing_denormals($function as *const (), arguments) };
+        OrtStatusPtr(status.cast())
+    }};
+}
+
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+macro_rules! call {
+    ($function:expr, $($argument:expr),+) => {
+        // SAFETY: the caller's promise.
+        unsafe { $function($($argument),+) }
+    };
+}
+
+/// What is passed in one register.
+#[cfg(all(target_arch = "x86_64", unix))]
+trait Argument {
+    fn pointer(self) -> *const ();
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+impl<T> Argument for *const T {
+    fn pointer(self) -> *const () {
+        self.cast()
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+impl<T> Argument for *mut T {
+    fn pointer(self) -> *const () {
+        self.cast_const().cast()
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+impl Argument for usize {
+    fn pointer(self) -> *const () {
+        std::ptr::without_provenance(self)
+    }
+}
+
+/// `CreateSession`.
+///
+/// # Safety
+/// As the library's function.
+pub(super) unsafe fn create_session(
+    table: &OrtApi,
+    env: *const OrtEnv,
+    path: *const c_char,
+    options: *const OrtSessionOptions,
+    session: *mut *mut OrtSession,
+) -> OrtStatusPtr {
+    call!((table.CreateSession), env, path, options, session)
+}
+
+/// `CreateSessionFromArray`.
+///
+/// # Safety
+/// As the library's function.
+pub(super) unsafe fn create_session_from_array(
+    table: &OrtApi,
+    env: *const OrtEnv,
+    model: &[u8],
+    options: *const OrtSessionOptions,
+    session: *mut *mut OrtSession,
+) -> OrtStatusPtr {
+    call!((table.CreateSessionFromArray), env, model.as_ptr().cast::<std::ffi::c_void>(), model.len(), options, session)
+}
+
+/// `Run`.
+///
+/// # Safety
+/// As the library's function.
+#[allow(clippy::too_many_arguments, reason = "the library's function")]
+pub(super) unsafe fn run(
+    table: &OrtApi,
+    session: *mut OrtSession,
+    options: *const OrtRunOptions,
+    input_names: *const *const c_char,
+    inputs: *const *const OrtValue,
+    n_inputs: usize,
+    output_names: *const *const c_char,
+    n_outputs: usize,
+    outputs: *mut *mut OrtValue,
+) -> OrtStatusPtr {
+    call!((table.Run), session, options, input_names, inputs, n_inputs, output_names, n_outputs, outputs)
+}

@@ -1,0 +1,112 @@
+//! Element types: a model is read whatever devices can run it, each device decides for itself, and no device changes results in silence.
+
+use roiflow::devices::auto::AutoDevice;
+use roiflow::devices::{self};
+use roiflow::runtime::{Config, Core, ErrorKind, ModelInfo, Port};
+use roiflow::tensor::{ElementType, Tensor, bf16};
+use std::sync::Arc;
+
+use crate::support::{is_here, tiny};
+
+const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"];
+
+/// `AUTO` with this order of devices.
+fn auto(order: &str) -> Core {
+    let mut core = devices::core().clone();
+    core.register(Arc::new(AutoDevice::with_order(devices::core().clone(), order)));
+    core
+}
+
+#[test]
+fn a_bf16_model_is_read_and_each_device_decides() {
+    let core = devices::core();
+    let model = core.read_model(tiny("bf16.onnx")).unwrap();
+    assert_eq!(model.info().inputs[0].element, ElementType::Bf16);
+    let input = Tensor::from_slice([1, 4], &[1.0, -2.0, 0.5, 96.0].map(bf16::from_f32)).unwrap();
+    let error = core.compile_model(&model, "CPU", &Config::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Model);
+    for part in ["device CPU", "bf16.onnx", "input `x`", "bf16", "ONNX Runtime"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+    for device in DEVICES.into_iter().skip(1).filter(|device| is_here(device)) {
+        let compiled = core.compile_model(&model, device, &Config::default()).unwrap();
+        let results = compiled.infer(&input).unwrap();
+        assert_eq!(results.view::<f32>("y").unwrap().to_vec(), [1.0, -2.0, 0.5, 96.0], "{device}");
+    }
+    if is_here("ORT.CPU") {
+        let core = auto("CPU,ORT.CPU");
+        assert_eq!(core.compile_model(&model, "AUTO", &Config::default()).unwrap().device(), "ORT.CPU");
+    }
+}
+
+/// OpenVINO computes integers in 32 bits.
+#[test]
+fn integers_beyond_32_bits_are_exact_or_refused() {
+    let core = devices::core();
+    let model = core.read_model(tiny("int64.onnx")).unwrap();
+    let (small, large) = ([0, -1, i64::from(i32::MAX) - 1, i64::from(i32::MIN)], [5, 6, 1 << 40, 7]);
+    let tensor = |values: [i64; 4]| Tensor::from_slice([1, 4], &values).unwrap();
+    for device in DEVICES.into_iter().filter(|device| is_here(device)) {
+        let request = core.compile_model(&model, device, &Config::default()).unwrap().create_infer_request().unwrap();
+        let run = |input: &Tensor| request.infer(input).map(|()| request.results().unwrap().view::<i64>(()).unwrap().to_vec());
+        assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}");
+        // A region with gaps, too.
+        let wide = Tensor::from_slice([1, 8], &[9, 5, 6, 1 << 40, 7, 9, 9, 9_i64]).unwrap().roi(&[0, 1], &[1, 5]).unwrap();
+        for input in [tensor(large), wide] {
+            match run(&input) {
+                Ok(values) => assert_eq!(values, large.map(|value| value + 1), "{device}"),
+                Err(error) => {
+                    assert!(device.starts_with("OPENVINO") && error.kind() == ErrorKind::Unsupported, "{device}: {error}");
+                    for part in [device, "input `x`", "1099511627776", "32 bits", "ORT.CPU"] {
+                        assert!(error.to_string().contains(part), "{part}: {error}");
+                    }
+                }
+            }
+        }
+        assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}: the request goes on");
+    }
+}
+
+#[test]
+fn auto_skips_a_device_that_would_change_results_and_says_why() {
+    if !is_here("OPENVINO.CPU") {
+        return;
+    }
+    let model = devices::core().read_model(tiny("int64.onnx")).unwrap();
+    let compiled = auto("OPENVINO.CPU,CPU").compile_model(&model, "AUTO", &Config::default()).unwrap();
+    assert_eq!(compiled.device(), "CPU");
+    let reason = devices::core().inexact(&model, "OPENVINO.CPU").unwrap();
+    assert!(reason.contains("input `x`") && reason.contains("i64") && reason.contains("32 bits"), "{reason}");
+    assert_eq!(devices::core().inexact(&model, "CPU"), None);
+    let float = devices::core().read_model(tiny("double.onnx")).unwrap();
+    assert_eq!(devices::core().inexact(&float, "OPENVINO.CPU"), None);
+    // Where no other device runs the model, the error says which one was skipped, and how to use it.
+    let error = auto("OPENVINO.CPU,CPPU").compile_model(&model, "AUTO", &Config::default()).map(|compiled| compiled.device().to_owned());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("OPENVINO.CPU") && error.contains(&reason) && error.contains("by its name"), "{error}");
+    // A user who names one device has chosen it.
+    let compiled = auto("OPENVINO.CPU").compile_model(&model, "AUTO", &Config::default()).unwrap();
+    assert_eq!(compiled.device(), "OPENVINO.CPU");
+}
+
+/// Ports that only a device knows: the rule looks at types alone.
+#[test]
+fn the_types_that_openvino_narrows_are_known() {
+    if !is_here("OPENVINO.CPU") {
+        return;
+    }
+    let says = |input: ElementType, output: ElementType| {
+        let port = |name: &str, element| Port::new(name, element, [1, 4]);
+        let info = ModelInfo { inputs: vec![port("x", input)], outputs: vec![port("y", output)], ..ModelInfo::default() };
+        devices::core().inexact(&roiflow::runtime::Model::from_ports(info), "OPENVINO.CPU").is_some()
+    };
+    use ElementType::{Bf16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+    for exact in [Bool, U8, I8, U16, I16, I32, F16, Bf16, F32] {
+        assert!(!says(exact, F32), "{exact}");
+    }
+    for narrowed in [I64, U64, U32, F64] {
+        assert!(says(narrowed, F32), "{narrowed}");
+    }
+    assert!(says(F32, F64));
+    assert!(!says(F32, I64), "indices and classes are small");
+}
