@@ -10,7 +10,7 @@ use std::path::Path;
 use roiflow::frame::{Frame, Outcome, PixelFormat, Point, Rect, Size};
 use roiflow::stages::{Engine, Stage, StageOptions};
 use roiflow::tensor::{Error, ErrorKind, Result};
-use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawDetection, Reads, Results};
+use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Output, RawDetection, Reads, Results, Subject};
 
 /// Rows of background, object and two corners in 0..=1. Its keypoint is the middle of the box.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ impl Decoder for Warmth {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut decoders = DecoderRegistry::default();
-    decoders.register("corners", Gives::Objects, |section| BoxDecoder::new(Corners, section));
-    decoders.register("warmth", Gives::Attributes, |section| section.read::<Warmth>());
+    decoders.register("corners", Subject::Objects, |section| BoxDecoder::new(Corners, section));
+    decoders.register("warmth", Subject::Attributes, |section| section.read::<Warmth>());
     let engine = Engine::new(roiflow::devices::core().clone());
     engine.set_decoders(decoders);
     let folder = std::env::temp_dir().join(format!("roiflow-decoder-{}", std::process::id()));

@@ -6,7 +6,7 @@ use roiflow::frame::{Frame, Geometry, ObjectId, Outcome, PixelFormat, PixelRect,
 use roiflow::runtime::ErrorKind;
 use roiflow::stages::{Engine, Region, RunGuard, Stage, StageOptions, StageResults};
 use roiflow::tensor::Result;
-use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Gives, Output, RawAttribute, RawDetection, Results};
+use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Output, RawAttribute, RawDetection, Results, Subject};
 
 use crate::support::{Scratch, receive, tiny};
 
@@ -213,8 +213,8 @@ impl Decoder for Fixed {
 fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     let scratch = Scratch::new("registered");
     let mut decoders = DecoderRegistry::default();
-    decoders.register("middle", Gives::Objects, |section| BoxDecoder::new(section.read::<Middle>()?, section));
-    decoders.register("fixed", Gives::Anything, |section| section.read::<Fixed>());
+    decoders.register("middle", Subject::Objects, |section| BoxDecoder::new(section.read::<Middle>()?, section));
+    decoders.register("fixed", Subject::Anything, |section| section.read::<Fixed>());
     let engine = Engine::new(roiflow::devices::core().clone());
     engine.set_decoders(decoders);
     let options = |model: &str, output: &str| StageOptions { engine: engine.clone(), ..options(&scratch, model, output) };
@@ -275,7 +275,7 @@ fn outline(point: Point) -> Outcome {
 fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let scratch = Scratch::new("geometry");
     let mut decoders = DecoderRegistry::default();
-    decoders.register("pin", Gives::Anything, |section| section.read::<Pin>());
+    decoders.register("pin", Subject::Anything, |section| section.read::<Pin>());
     let engine = Engine::new(roiflow::devices::core().clone());
     engine.set_decoders(decoders);
     let options = |model: &str, output: &str| StageOptions { engine: engine.clone(), ..options(&scratch, model, output) };

@@ -5,7 +5,7 @@ use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 use roiflow::frame::{Detection, InferenceStatus, ObjectId, Outcome, PixelFormat, PixelRect, Point, Rect, Size};
 
-use roiflow::vision::decode::{Decoder, DecoderRegistry, Gives, Output, RawAttribute, Results};
+use roiflow::vision::decode::{Decoder, DecoderRegistry, Output, RawAttribute, Results, Subject};
 use roiflow::{elements, stages};
 
 use crate::harness::{
@@ -320,7 +320,7 @@ fn elements_use_the_decoders_of_the_engine_that_a_program_gives_them() {
     let description = "version = 1\ntask = \"classification\"\nname = \"plate\"\n[input]\nlayout = \"nchw\"\n[output]\ndecoder = \"reader\"\ntext = \"B 12\"\n";
     let description = folder.write("reader.toml", description);
     let mut decoders = DecoderRegistry::default();
-    decoders.register("reader", Gives::Attributes, |section| section.read::<Reader>());
+    decoders.register("reader", Subject::Attributes, |section| section.read::<Reader>());
     let engine = stages::Engine::new(roiflow::devices::core().clone());
     engine.set_decoders(decoders);
     let line = format!(

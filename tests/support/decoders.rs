@@ -2,7 +2,7 @@
 //! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
 
 use roiflow::frame::{Outcome, Rect, Size};
-use roiflow::vision::decode::{DecoderRegistry, Gives, Output, RawDetection, Results};
+use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results, Subject};
 
 use super::source::Source;
 
@@ -14,7 +14,7 @@ pub fn try_decoder(bytes: &[u8]) -> bool {
 
 fn try_box_decoder(source: &mut Source<'_>) -> bool {
     let registry = DecoderRegistry::built_in();
-    let names: Vec<&str> = registry.names().filter(|name| registry.gives(name) == Some(Gives::Objects)).collect();
+    let names: Vec<&str> = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects)).collect();
     let name = names[source.below(names.len())];
     let input =
         [Size::new(64, 32), Size::new(96, 64), Size::new(128, 128), Size::new(70, 33), Size::new(1, 1), Size::new(0, 0)][source.below(6)];

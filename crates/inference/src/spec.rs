@@ -29,7 +29,7 @@ use super::{Engine, Scheduling, Sharing};
 use crate::frame::Size;
 use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::Shape;
-use crate::vision::decode::Gives;
+use crate::vision::decode::Subject;
 use crate::vision::{Cut, Preprocess};
 
 pub use self::description::{Description, Source};
@@ -119,10 +119,10 @@ pub enum Task {
 
 impl Task {
     /// What decoders of such models give.
-    fn gives(self) -> Gives {
+    fn subject(self) -> Subject {
         match self {
-            Self::Detection => Gives::Objects,
-            Self::Classification => Gives::Attributes,
+            Self::Detection => Subject::Objects,
+            Self::Classification => Subject::Attributes,
         }
     }
 }

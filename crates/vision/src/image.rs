@@ -1,5 +1,5 @@
-//! An image to be sampled, be it a frame or a tensor: leases on its bytes, and where in them the components of its pixels lie.
-//! Owns what a format means for that. Knows no scaling and no arithmetic of colors.
+//! Source images: frames or tensors, with read leases on their bytes and the positions of pixel components. Knows no scaling and no color
+//! arithmetic.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use super::simd::Simd;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
 
-/// An image of at least 1x1 whose rows can be read.
+/// A readable image of at least 1x1 pixels.
 #[derive(Debug)]
 pub(super) struct Image {
     planes: [Option<Bytes>; MAX_PLANES],
@@ -17,11 +17,11 @@ pub(super) struct Image {
     meaning: Meaning,
     sample: SampleType,
     components: [Component; 3],
-    /// How far the image begins inside the first sample of subsampled components, in pixels.
+    /// Offset of the image in the first sample of subsampled components, in pixels per axis.
     phase: (usize, usize),
 }
 
-/// How a sample is stored.
+/// Storage type of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleType {
     U8,
@@ -40,58 +40,58 @@ impl SampleType {
     }
 }
 
-/// Where the samples of a component lie.
+/// Position of the samples of a component.
 #[derive(Debug, Clone, Copy, Default)]
 struct Component {
     plane_idx: usize,
-    /// Of the first one.
+    /// Offset of the first sample.
     offset_bytes: usize,
     row_stride_bytes: usize,
     spacing: Spacing,
 }
 
-/// How the samples of a row follow each other.
+/// Distance of the samples in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Spacing {
     stride_bytes: usize,
-    /// There is one sample for two columns, and the first one stands for one column less than that by so much: 0 or 1.
+    /// `Some` if two columns share a sample. The value, 0 or 1, is the offset of the first column in its sample.
     subsampled: Option<usize>,
 }
 
 impl Spacing {
-    /// The first byte of the sample of a column.
+    /// Byte offset of the sample of a column.
     pub(super) fn position(self, column: u32) -> usize {
         let column = column as usize;
         self.subsampled.map_or(column, |phase| (column + phase) / 2) * self.stride_bytes
     }
 }
 
-/// Components whose samples lie side by side, so that they are picked together.
+/// Components with interleaved samples, which are sampled together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Group {
-    /// The one that comes first in memory.
+    /// Index of the component that is first in memory.
     pub(super) first_component: usize,
     n_components: usize,
     offsets: [usize; 3],
 }
 
 impl Group {
-    /// From the first one to each of them, in bytes.
+    /// Byte offsets of the components, relative to the first.
     pub(super) fn offsets(&self) -> &[usize] {
         &self.offsets[..self.n_components]
     }
 
-    /// Pieces of a block: two of each component, filled up to a power of two so that blocks end where registers do.
+    /// Number of pieces in a block: two per component, rounded up to a power of two so that blocks end at register boundaries.
     pub(super) fn n_pieces(&self) -> usize {
         (2 * self.n_components).next_power_of_two()
     }
 }
 
 impl Image {
-    /// Leases the planes of a frame.
+    /// Leases the planes of a frame for reading.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody writes to the frame.
+    /// [`ErrorKind::Busy`] while the frame is leased for writing.
     pub(super) fn of_frame(frame: &Frame) -> Result<Self> {
         let mut planes = [const { None }; MAX_PLANES];
         for (slot, plane) in planes.iter_mut().zip(frame.planes()) {
@@ -127,17 +127,17 @@ impl Image {
         Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })
     }
 
-    /// Leases a tensor that holds one image, of the shape `[1, C, H, W]` or `[1, H, W, C]`.
+    /// Leases a tensor that contains one image, of shape `[1, C, H, W]` or `[1, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if it is no image; [`ErrorKind::Busy`] while somebody writes to it.
+    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the tensor is not an image. [`ErrorKind::Busy`] while it is leased for writing.
     pub(super) fn of_tensor(image: &Tensor, axes: InputLayout) -> Result<Self> {
         let bytes = image.bytes()?;
         let layout = *bytes.layout();
         let sample = match layout.element() {
             ElementType::U8 => SampleType::U8,
             ElementType::F32 => SampleType::F32,
-            other => return Err(Error::new(ErrorKind::ElementType, format!("image in a tensor: expected u8 or f32, got {other}"))),
+            other => return Err(Error::new(ErrorKind::ElementType, format!("image tensor: expected element type u8 or f32, got {other}"))),
         };
         let (expected, channel, line, column) = match axes {
             InputLayout::Nchw => ("[1, C, H, W]", 1, 2, 3),
@@ -147,7 +147,7 @@ impl Image {
         let is_image = shape.len() == 4 && shape[0] == 1 && (1..=4).contains(&shape[channel]);
         let size = if is_image { u32::try_from(shape[column]).ok().zip(u32::try_from(shape[line]).ok()) } else { None };
         let Some((width @ 1.., height @ 1..)) = size else {
-            let message = format!("image in a tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
+            let message = format!("image tensor: expected {expected} with 1 to 4 channels and at least one pixel, got {shape}");
             return Err(Error::new(ErrorKind::Shape, message));
         };
         let strides = layout.stride_bytes();
@@ -180,7 +180,7 @@ impl Image {
         self.sample
     }
 
-    /// How many components differ.
+    /// Number of distinct components.
     pub(super) fn n_components(&self) -> usize {
         match self.meaning {
             Meaning::Yuv(_) | Meaning::Rgb => 3,
@@ -188,7 +188,7 @@ impl Image {
         }
     }
 
-    /// Its components, in groups of one, two or three.
+    /// The components in groups of one, two or three.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
         let mut begin = 0;
         std::iter::from_fn(move || {
@@ -199,7 +199,7 @@ impl Image {
                 other.plane_idx == first.plane_idx && other.spacing == first.spacing && is_near
             };
             let n_components = components[begin..].iter().take_while(|component| lies_beside(component)).count();
-            // Of several they are as far from each other as from the first.
+            // Components of a group have equal distances.
             let members = &components[begin..begin + n_components.max(1)];
             let (first_idx, lowest) = members.iter().enumerate().min_by_key(|(_, member)| member.offset_bytes)?;
             let mut offsets = [0; 3];
@@ -214,7 +214,7 @@ impl Image {
         self.components[component_idx].spacing
     }
 
-    /// Its rows.
+    /// Read access to the rows.
     pub(super) fn rows(&self) -> Rows<'_> {
         let planes = self.components.map(|component| {
             let plane = self.planes[component.plane_idx].as_ref().expect("an image has the planes of its components");
@@ -224,22 +224,22 @@ impl Image {
     }
 }
 
-/// The rows of an image, found once.
+/// Read access to the rows of an image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) image: &'a Image,
-    /// Of each component the bytes from its first sample on.
+    /// Bytes of each component, from its first sample.
     planes: [&'a [u8]; 3],
 }
 
 impl<'a> Rows<'a> {
-    /// The samples of a component in row `y`, from the first one to the end of the plane.
+    /// The samples of a component from row `y` to the end of the plane.
     pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
         let row_stride_bytes = self.image.components[component_idx].row_stride_bytes;
         &self.planes[component_idx][self.row_idx(component_idx, y) * row_stride_bytes..]
     }
 
-    /// Which row of its plane has the samples of a component for row `y`.
+    /// Index of the plane row with the samples of a component for row `y`.
     pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
         match self.image.components[component_idx].spacing.subsampled {
             Some(_) => (y as usize + self.image.phase.1) / 2,
@@ -247,12 +247,12 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Whether row `y` and the next one, which there is, differ in the first component alone.
+    /// Whether rows `y` and `y + 1` share their samples, except for the first component.
     pub(super) fn shares_with_next(&self, y: u32) -> bool {
         y + 1 < self.image.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
     }
 
-    /// Has what lies at these columns of a component's row `y` brought near, because it will be read soon.
+    /// Prefetches these columns of a component's row `y`.
     pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, simd: Simd) {
         let (row, spacing) = (self.row(component_idx, y), self.image.spacing(component_idx));
         let end = spacing.position(*columns.end()) + spacing.stride_bytes;
@@ -279,9 +279,9 @@ mod tests {
         input.view::<f32>().unwrap().to_vec()
     }
 
-    /// A window of an image in a tensor is filled as the same region of a frame over the same bytes.
+    /// A tensor region gives the same input as a frame region over the same bytes.
     #[test]
-    fn a_window_of_a_tensor_is_filled_like_a_region_of_a_frame() {
+    fn tensor_region_is_preprocessed_like_a_frame_region() {
         let (width, height) = (23, 17);
         let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
         let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width as u32, height as u32), &bytes).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_formats_find_red_green_and_blue() {
+    fn interleaved_formats_have_correct_component_offsets() {
         for (format, bytes) in [
             (PixelFormat::Rgb, &[1, 2, 3, 4, 5, 6][..]),
             (PixelFormat::Bgr, &[3, 2, 1, 6, 5, 4]),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn chroma_is_shared_by_the_pairs_of_the_whole_frame_also_in_a_region() {
+    fn regions_share_the_chroma_pairs_of_the_whole_frame() {
         let luma = Tensor::from_slice([2, 5], &[100_u8; 10]).unwrap();
         let u = Tensor::from_slice([1, 3], &[128_u8; 3]).unwrap();
         let v = Tensor::from_slice([1, 3], &[128_u8, 138, 148]).unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_is_refused() {
+    fn tensor_that_is_not_an_image_is_an_error() {
         for (element, shape) in [
             (ElementType::I32, &[1, 3, 2, 2][..]),
             (ElementType::U8, &[3, 2, 2]),

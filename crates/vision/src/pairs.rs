@@ -1,5 +1,5 @@
-//! Rows of bytes that are colors as they are, mixed to the width of the input in whole numbers: the two pixels of each column are found,
-//! weighed and added without a stop in memory. Owns where in a row they lie, and their weights. Knows no other formats.
+//! Fast horizontal interpolation of packed RGB bytes, in integers: the two source pixels of each column are loaded, weighted and added in
+//! registers. Computes byte positions and weights. Handles no other formats.
 
 use super::aligned::Aligned;
 use super::image::{Image, Rows};
@@ -7,26 +7,26 @@ use super::resize::{Columns, FINE_STEPS, blocks};
 use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{Simd, SimdBackend};
 
-/// See the module.
+/// Interpolation plan for packed RGB bytes; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// The one whose byte is the first of a pixel.
+    /// The component that is the first byte of a pixel.
     first_component: usize,
-    /// Of the columns the first bytes of their two pixels, counted from the first byte of the row. They never decrease.
+    /// Byte offsets of the two source pixels of each column, from the start of the row. Ascending.
     positions: Vec<[usize; 2]>,
-    /// How much of the first pixel and of the second one, in whole steps of [`FINE_STEPS`].
+    /// Weights of the two pixels, in [`FINE_STEPS`].
     weights: Aligned<[i16; 2]>,
-    /// Whether `windows` were planned, or else `pixels`.
+    /// Whether `windows` is used; otherwise `pixels`.
     is_by_windows: bool,
     windows: PairWindows,
     pixels: PixelPairs,
-    /// A row that ends before the last byte that is loaded, and bytes that do not count.
+    /// Copy of a row with padding, if loads would exceed the end of the row.
     padded: Vec<u8>,
 }
 
 impl Pairs {
-    /// Plans for these columns, whose weights are whole steps. False if the image does not lie so, or the processor has no instructions
-    /// for it.
+    /// Prepares for these columns, whose weights are multiples of 1/[`FINE_STEPS`]. Returns false if the image or the SIMD backend is not
+    /// supported.
     pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
         if simd.backend() == SimdBackend::Portable {
             return false;
@@ -50,7 +50,7 @@ impl Pairs {
         true
     }
 
-    /// Mixes row `y` to one for each color, in steps.
+    /// Interpolates row `y` into one row per color, in [`FINE_STEPS`].
     #[inline(never)]
     pub(super) fn mix(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };
@@ -64,23 +64,23 @@ impl Pairs {
     }
 }
 
-/// The pixels of each block of [`LANES`] columns lie in one window of bytes, from which instructions that permute bytes take them.
+/// Byte windows for permute instructions: one window contains all pixels of a block of [`LANES`] columns.
 #[derive(Debug, Default)]
 pub(super) struct PairWindows {
-    /// How long a window is: 64 bytes or 128.
+    /// Length of a window: 64 or 128 bytes.
     window_bytes: usize,
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
     offsets: [usize; 3],
-    /// Of each block the first byte of its window, and for each of its columns at which bytes of the window its two pixels begin, each in
-    /// the lower byte of two.
+    /// For each block, the offset of its window. `controls` has the offsets of both pixels of each column in the window, each in the lower of
+    /// two bytes.
     begins: Vec<usize>,
     controls: Aligned<u8>,
-    /// The end of the last window.
+    /// End of the last window.
     reach_bytes: usize,
 }
 
 impl PairWindows {
-    /// False if no window is long enough.
+    /// Returns false if a block does not fit into the longest window.
     fn set(&mut self, positions: &[[usize; 2]], offsets: [usize; 3]) -> bool {
         let blocks = positions.as_chunks::<LANES>().0;
         let last_offset = offsets.into_iter().max().unwrap_or(0);
@@ -106,13 +106,13 @@ impl PairWindows {
         self.window_bytes
     }
 
-    /// Of each component, where in a pixel it lies.
+    /// Byte offset of each component in a pixel.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn offsets(&self) -> [usize; 3] {
         self.offsets
     }
 
-    /// Where the window of each block begins, and its control.
+    /// The offset of each block's window, with its permute control.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &[u8; 4 * LANES])> {
@@ -120,26 +120,26 @@ impl PairWindows {
     }
 }
 
-/// Both pixels of a column lie side by side within 8 bytes, which are loaded at once, for all components.
+/// Pixel loads of 8 bytes: each contains both adjacent pixels of a column.
 #[derive(Debug, Default)]
 pub(super) struct PixelPairs {
-    /// Of each column its first pixel.
+    /// Offset of the first pixel of each column.
     begins: Vec<u32>,
-    /// For the 8 bytes of two columns, one behind the other: which of them the pairs of each component are.
+    /// Shuffle control that selects the pairs of each component from the 16 bytes of two columns.
     control: [u8; 16],
-    /// No column's 8 bytes end behind it.
+    /// End of the last load.
     reach_bytes: usize,
 }
 
 impl PixelPairs {
-    /// So many are loaded for a column.
+    /// Number of bytes that are loaded for a column.
     pub(super) const N_BYTES: usize = 8;
-    /// What a control has for a byte that is to be zero.
+    /// Shuffle control for a zero byte.
     const NOTHING: u8 = 0x80;
 
-    /// False if pixels do not lie so.
+    /// Returns false if the two pixels of a column are not adjacent.
     fn set(&mut self, positions: &[[usize; 2]], offsets: [usize; 3]) -> bool {
-        // Where the second pixel is the first one, at an edge, it does not count.
+        // At an edge both pixels are the same, and the second has no effect.
         let steps = || positions.iter().map(|[first, second]| second - first).filter(|step| *step > 0);
         let step = steps().next().unwrap_or(0);
         let last = step + offsets.into_iter().max().unwrap_or(0);
@@ -162,7 +162,7 @@ impl PixelPairs {
         &self.control
     }
 
-    /// The first pixels of each block of columns.
+    /// Offsets of the first pixels of each block of columns.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn begins(&self) -> &[[u32; LANES]] {
         self.begins.as_chunks().0
@@ -184,7 +184,7 @@ mod tests {
         columns
     }
 
-    /// The colors of a column, by the definition.
+    /// Reference implementation for one column.
     fn mixed(row: &[u8], pixel_bytes: usize, offsets: [usize; 3], columns: &Columns, column: usize) -> [f32; 3] {
         let [first, second] = columns.pairs[column].map(|pixel| pixel as usize * pixel_bytes);
         offsets.map(|offset| {
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_what_is_mixed_one_by_one() {
+    fn pairs_match_the_reference() {
         let mut n_rows_compared = 0;
         for format in [PixelFormat::Rgb, PixelFormat::Bgr, PixelFormat::Bgrx] {
             let bytes: Vec<u8> = (0..WIDTH * 2 * 4).map(|idx| (idx * 7919 % 251) as u8).collect();
             let pixel_bytes = if format == PixelFormat::Bgrx { 4 } else { 3 };
             let frame = Frame::from_packed(format, Size::new(WIDTH, 2), &bytes[..2 * WIDTH as usize * pixel_bytes]).unwrap();
             let (image, offsets) = (Image::of_frame(&frame).unwrap(), if format == PixelFormat::Rgb { [0, 1, 2] } else { [2, 1, 0] });
-            // From six columns of a pixel to nearly three pixels of a column.
+            // Scales from six columns per pixel to nearly three pixels per column.
             for columns in [1200, 223, 149, 97, 70].map(columns) {
                 let mut pairs = Pairs::default();
                 for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// What registers of the processors that have them take, so that it runs on any.
+    /// Tests the plan alone, so that it runs without AVX-512.
     #[test]
     fn windows_have_both_pixels_of_each_column() {
         let mut n_planned = 0;

@@ -1,6 +1,7 @@
-//! Preprocesses an image into a model's input: crop, color conversion, resize, normalization, layout and element type in one pass over the
-//! pixels. This file defines the result; the other files are its steps, in the order of `lib.rs`. Neither the image nor the crop is copied.
-//! Nothing is allocated once the scratch buffers have grown.
+//! Preprocesses an image into a model's input tensor: crop, color conversion, resize, normalization, layout and element type, in one pass.
+//!
+//! This file defines the result. The other files implement its steps. Neither the image nor the crop is copied. Nothing is allocated once the
+//! scratch buffers have grown.
 
 use std::fmt;
 
@@ -15,18 +16,20 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Ten
 
 /// Options of preprocessing.
 ///
-/// The result is defined exactly. Each source pixel is converted to RGB in 0..=255: subsampled formats use the chroma sample that covers
-/// the pixel; matrix and range are those of the frame; the result is clamped and not rounded; gray has three equal components. An input
-/// pixel is the bilinear interpolation at `(x + 0.5) * s - 0.5`, where `s` is the extent of the image divided by its scaled extent. The
-/// edges of the image (or region) are replicated. The written value is `(pixel - mean) / scale`.
+/// The result is defined as follows:
 ///
-/// With [`Rounding::Exact`], two formats are approximated. For 8-bit RGB and an input of three channels, column weights are multiples of
-/// 1/16384: the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, conversion factors are multiples of 1/16384: the error
-/// is below 0.01 of 255.
+/// 1. Each source pixel is converted to RGB in 0..=255, with the matrix and range of the frame. Subsampled formats use the chroma sample that
+///    covers the pixel. The result is clamped, not rounded. Gray has three equal components.
+/// 2. An input pixel is the bilinear interpolation at `(x + 0.5) * s - 0.5`, where `s` is the source extent divided by the scaled extent. The
+///    edges of the image or region are replicated.
+/// 3. The written value is `(pixel - mean) / scale`.
 ///
-/// With [`Preprocess::antialias`], an input pixel is, along each axis, the weighted mean of the source pixels around its center `c = (x +
-/// 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Pixels beyond the edges have no weight, and the weights are
-/// normalized to 1. When upscaling, this is bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` do the same.
+/// With [`Rounding::Exact`], weights and factors of two formats are rounded to multiples of 1/16384. The error is at most 1/128 of a pixel
+/// value for 8-bit RGB and inputs of three channels, and below 0.01 of 255 for 8-bit luma and chroma.
+///
+/// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center `c = (x + 0.5) * s`, along each
+/// axis. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without pixels beyond the
+/// edges. For upscaling this equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use the same filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// Colors of the input's channels. Default: [`ChannelOrder::Rgb`].
@@ -37,16 +40,15 @@ pub struct Preprocess {
     pub rotation: Rotation,
     /// How the image is resized to the input. Default: [`Resize::Stretch`].
     pub resize: Resize,
-    /// The pixel value of letterbox borders, 0..=255, before normalization. Default: 114.
+    /// Pixel value of letterbox borders before normalization, 0..=255. Default: 114.
     pub pad: f32,
-    /// Subtracted from pixel values (0..=255), for each channel in the input's order; gray uses the first. Default: 0.
+    /// Mean of each channel in pixel values (0..=255), in the order of the input's channels. Gray uses the first. Default: 0.
     pub mean: [f32; 3],
-    /// Divides the difference, likewise. Default: 1.
+    /// Divisor of each channel, after the mean is subtracted; not 0. Default: 1.
     pub scale: [f32; 3],
     /// Rounding of intermediate values. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
-    /// Whether downscaling uses all pixels instead of the two nearest along each axis. For models that were trained on such images.
-    /// Default: false.
+    /// Whether downscaling uses all source pixels instead of the two nearest per axis. For models trained on such images. Default: false.
     pub antialias: bool,
 }
 
@@ -84,23 +86,23 @@ pub enum Resize {
     /// Scales both axes independently.
     #[default]
     Stretch,
-    /// Scales by `r = min(W / w, H / h)`, and fills the borders with [`Preprocess::pad`].
+    /// Scales by `r = min(W / w, H / h)` and fills the borders with [`Preprocess::pad`].
     Letterbox { anchor: Anchor },
-    /// Scales by `r = max(W / w, H / h)`, and crops equally on both sides.
+    /// Scales by `r = max(W / w, H / h)` and crops both sides equally.
     Crop,
 }
 
 /// Position of a letterboxed image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Anchor {
-    /// Top left; the size is truncated to whole pixels, as in YOLOX.
+    /// Top left. The scaled size is truncated to whole pixels, as in YOLOX.
     TopLeft,
-    /// Center, with odd borders smaller at the left and top; the size is rounded, ties to even, as in Ultralytics models.
+    /// Center. The scaled size is rounded, ties to even, as in Ultralytics models. Odd borders are smaller at the left and top.
     #[default]
     Center,
 }
 
-/// Rotation of an image.
+/// Rotation of an image before resizing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rotation {
     #[default]
@@ -125,15 +127,16 @@ impl Rotation {
     }
 }
 
-/// Rounding between the steps.
+/// Rounding of intermediate values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounding {
     /// None.
     #[default]
     Exact,
-    /// Like a chain of 8-bit images: integers, rounded half up, after the conversion to RGB and to gray. Resizing is bit-exact with
-    /// OpenCV's `INTER_LINEAR`, or with [`Preprocess::antialias`] with Pillow's `BILINEAR` (up to version 12) on 8-bit images. For
-    /// comparisons with programs that preprocess this way. Slightly darker than the exact result.
+    /// Colors are rounded to integers, half up, after the conversion to RGB and to gray.
+    ///
+    /// Resizing is bit-exact with OpenCV's `INTER_LINEAR` on 8-bit images, or with Pillow's `BILINEAR` (up to version 12) if
+    /// [`Preprocess::antialias`] is set. Use it to reproduce the results of such programs. Values are slightly smaller than the exact result.
     U8,
 }
 
@@ -153,7 +156,7 @@ impl Default for Preprocess {
     }
 }
 
-/// Prints the keys and values of a description, without those at their default.
+/// Formats the options as keys of a model description, without default values.
 impl fmt::Display for Preprocess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { color, layout, rotation, resize, pad, mean, scale, rounding, antialias } = self;
@@ -193,11 +196,11 @@ impl fmt::Display for Preprocess {
 }
 
 impl Preprocess {
-    /// The size in pixels of an input of this shape, `[N, C, H, W]` or `[N, H, W, C]`.
+    /// Width and height of an input of this shape, `[N, C, H, W]` or `[N, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless there are four axes, the channels of [`Preprocess::color`], and at least one pixel;
-    /// [`ErrorKind::Unsupported`] if `mean`, `scale` or `pad` cannot be computed with.
+    /// [`ErrorKind::Shape`] unless the shape has four axes, the channels of [`Preprocess::color`], and at least one pixel.
+    /// [`ErrorKind::Unsupported`] if `pad`, `mean` or `scale` is not finite, or `scale` is 0.
     pub fn input_size(&self, shape: &[usize]) -> Result<Size> {
         let n_channels = self.color.n_channels();
         let (axes, found) = match (self.layout, shape) {
@@ -232,36 +235,36 @@ impl Preprocess {
         Ok(Size::new(width, height))
     }
 
-    /// Checks that an input has a supported element type: f32, f16, bf16, u8 or i8.
+    /// Checks that the element type of an input is supported: f32, f16, bf16, u8 or i8.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if not.
+    /// [`ErrorKind::ElementType`] for other types.
     pub fn check_element(&self, element: ElementType) -> Result<()> {
         InputElement::new(element).map(drop)
     }
 
-    /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`: input pixels to pixels of the frame (or region), both
-    /// measured from the top left corner.
+    /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`.
     ///
-    /// `input` has the shape that [`Preprocess::input_size`] describes, any batch size and any strides. Floating-point types are written as
-    /// computed; `u8` and `i8` are rounded half up and saturated. Other batch items are not changed.
+    /// `frame_from_input` maps input pixels to pixels of the frame or region, both measured from the top left corner. `input` has the shape
+    /// that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded half up and saturated.
+    /// Other batch items are not changed.
     ///
     /// # Errors
-    /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]; [`ErrorKind::Shape`] if there is no such batch item;
-    /// [`ErrorKind::Busy`] while the frame is written.
+    /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]. [`ErrorKind::Shape`] if the batch item does not exist.
+    /// [`ErrorKind::Busy`] while the frame is leased for writing.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         self.fill_from(&Image::of_frame(frame)?, input, row, scratch)
     }
 
     /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
-    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says, one to four channels, any strides, and elements of type
-    /// `f32` or `u8`. The values are taken as RGB pixels in any range: `mean` and `scale` apply to them. One or two channels are gray (the
-    /// first); a fourth is ignored.
+    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]` (see `layout`), one to four channels, any strides, and `f32` or `u8` elements.
+    /// The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray (the first channel).
+    /// A fourth channel is ignored.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`]; [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form;
-    /// [`ErrorKind::Unsupported`] with [`Rounding::U8`] unless its elements are `u8`.
+    /// As [`Preprocess::fill`]. [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form. [`ErrorKind::Unsupported`] with
+    /// [`Rounding::U8`] if its elements are not `u8`.
     pub fn fill_values(
         &self,
         image: &Tensor,
@@ -271,18 +274,19 @@ impl Preprocess {
         scratch: &mut Scratch,
     ) -> Result<Transform> {
         if self.rounding == Rounding::U8 && image.element() != ElementType::U8 {
-            let message = format!("rounding to 8 bits: expected a u8 image, got {}; use exact rounding", image.element());
+            let message = format!("rounding to 8 bits: expected a u8 image, got {}. Use exact rounding", image.element());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.fill_from(&Image::of_tensor(image, layout)?, input, row, scratch)
     }
 
-    /// Writes `frame` into batch item `row` of `input`, aligned by `frame_from_input`. Input pixel `(x, y)` is the bilinear interpolation
-    /// at the mapped point; integers are centers of pixels in both, as in OpenCV's `warpAffine` with `INTER_LINEAR`. Outside the frame all
-    /// pixels are [`Preprocess::pad`].
+    /// Writes `frame` into batch item `row` of `input`, aligned by `frame_from_input`.
     ///
-    /// Colors, layout, `mean`, `scale` and element types are as for [`Preprocess::fill`]; `resize`, `rotation` and `antialias` have no
-    /// effect. With [`Rounding::U8`], colors are rounded to integers before the interpolation, and half up after it.
+    /// An input pixel is the bilinear interpolation at its mapped position. Integer coordinates are pixel centers in both spaces, as in
+    /// OpenCV's `warpAffine` with `INTER_LINEAR`. Pixels outside the frame have the value [`Preprocess::pad`].
+    ///
+    /// `resize`, `rotation` and `antialias` have no effect; all other options work as for [`Preprocess::fill`]. With [`Rounding::U8`], colors
+    /// are rounded to integers before the interpolation, and half up after it.
     ///
     /// # Errors
     /// As [`Preprocess::fill`].
@@ -306,19 +310,22 @@ impl Preprocess {
         Ok(())
     }
 
-    /// The size of the input. Checks the batch item and the element type.
+    /// The size of the input. Checks batch item and element type.
     pub(super) fn check_row(&self, layout: &Layout, row: usize) -> Result<Size> {
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
         if row >= layout.shape()[0] {
-            return Err(Error::new(ErrorKind::Shape, format!("image input of shape {}: there is no row {row}", layout.shape())));
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("image input of shape {}: expected an existing batch item, got {row}", layout.shape()),
+            ));
         }
         Ok(input_size)
     }
 
     fn fill_from(&self, image: &Image, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let input_size = self.check_row(input.layout(), row)?;
-        // Lines of the unrotated image become lines or columns of the input, so only their positions depend on the rotation.
+        // Lines of the unrotated image are lines or columns of the input. Only their positions depend on the rotation.
         let placement = Placement::of_turned(self.resize, self.rotation, image.size(), input_size);
         let is_filtered = self.is_filtered(image.size(), placement.scaled);
         let fill = Fill { preprocess: self, image, placement, input_size: self.rotation.turned(input_size), is_filtered };
@@ -328,13 +335,13 @@ impl Preprocess {
         Ok(placement.frame_from_input)
     }
 
-    /// Whether antialiasing differs from bilinear interpolation here. OpenCV and Pillow round differently.
+    /// Whether the antialiasing filter is used. When upscaling it is not needed, except for rounding like Pillow.
     fn is_filtered(&self, image: Size, scaled: Size) -> bool {
         let shrinks = image.width > scaled.width || image.height > scaled.height;
         self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
-    /// For each channel of the input; gray has only the first.
+    /// Normalization of each channel; gray uses only the first.
     pub(super) fn normalizers(&self) -> [Normalizer; 3] {
         std::array::from_fn(|channel| Normalizer { mean: self.mean[channel], factor: 1.0 / self.scale[channel] })
     }
@@ -349,8 +356,7 @@ impl Preprocess {
     }
 }
 
-/// Reusable buffers of [`Preprocess::fill`], and its SIMD backend. Holds sampling positions, the samples of one source row, the latest rows
-/// scaled to the input's width, and one line of the input, for each thread. Grows to the largest size needed. Use one per calling thread.
+/// Reusable buffers of [`Preprocess::fill`], with a SIMD backend. Use one value per calling thread. Buffers grow to the largest size needed.
 #[derive(Debug)]
 pub struct Scratch {
     simd: Simd,
@@ -362,19 +368,19 @@ pub struct Scratch {
 }
 
 impl Default for Scratch {
-    /// For the fastest SIMD backend of this processor.
+    /// Uses the fastest SIMD backend of this processor.
     fn default() -> Self {
         Self::on(Simd::fastest())
     }
 }
 
 impl Scratch {
-    /// For this SIMD backend, if the processor supports it. All backends give the same results: for tests and benchmarks.
-    pub fn with_simd_backend(set: SimdBackend) -> Option<Self> {
-        Simd::of(set).map(Self::on)
+    /// Uses this SIMD backend; `None` if the processor does not support it. All backends give the same results. For tests and benchmarks.
+    pub fn with_simd_backend(backend: SimdBackend) -> Option<Self> {
+        Simd::of(backend).map(Self::on)
     }
 
-    /// Sets the number of threads for large images, including the calling thread. Useful if other cores are idle. The results are the same.
+    /// Sets the number of threads for large images, including the calling thread. Useful if other cores are idle. Does not change results.
     /// Default: 1.
     pub fn set_threads(&mut self, n_threads: usize) {
         self.n_threads = n_threads.max(1);

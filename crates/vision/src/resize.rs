@@ -1,5 +1,5 @@
-//! Bilinear interpolation: which samples an output pixel mixes, and the mixing of a source row to the width of the input. Owns the
-//! sampling positions. Knows no formats and no tensors.
+//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Knows no formats and no
+//! tensors.
 
 use std::ops::Range;
 
@@ -9,20 +9,20 @@ use super::preprocess::Rounding;
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel};
 
-/// Two samples and how much of the second one: `first + (second - first) * weight`.
+/// Two samples and the weight of the second: `first + (second - first) * weight`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tap {
     pub(super) first: u32,
     pub(super) second: u32,
-    /// `0..=1`; what is certain not to count is not fetched: there, `second` is `first`.
+    /// In `0..=1`. If the weight is certainly 0, `second` equals `first`, so that it is not fetched.
     pub(super) weight: f32,
 }
 
-/// One axis of an image and of its scaled self.
+/// One axis of an image, before and after scaling.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
     extent: u32,
-    /// Samples of the image for one of the scaled one.
+    /// Source samples per output pixel.
     step: f64,
     rounding: Rounding,
 }
@@ -32,18 +32,18 @@ impl Axis {
         Self { extent, step: f64::from(extent) / f64::from(scaled_extent), rounding }
     }
 
-    /// Whether neighbors of the scaled image take neighbors of the image, none of which is passed by.
+    /// Whether adjacent output pixels use adjacent samples without skipping any.
     pub(super) fn takes_all(&self) -> bool {
         self.step < 2.0
     }
 
-    /// The samples at `(scaled_idx + 0.5) * step - 0.5`, edges replicated.
+    /// The samples at `(scaled_idx + 0.5) * step - 0.5`, with replicated edges.
     ///
-    /// With [`Rounding::U8`] the weight is a whole number of steps, taken from the position in single precision as OpenCV does. There
-    /// it counts at an edge although both samples are one, because each of the two terms is cut.
+    /// With [`Rounding::U8`], the weight is a multiple of 1/[`WEIGHT_STEPS`], computed from the position in single precision as in OpenCV. At
+    /// an edge this weight matters although both samples are equal, because each of the two products is truncated.
     pub(super) fn tap(&self, scaled_idx: u64) -> Tap {
         let unbounded = (scaled_idx as f64 + 0.5) * self.step - 0.5;
-        // Left of the first sample's center is the first sample; from here on, truncation is `floor`.
+        // Left of the first center, the result is the first sample. Otherwise the position is positive and truncation equals `floor`.
         let position = unbounded.max(0.0);
         let first = (position as u32).min(self.extent - 1);
         let weight = (position - f64::from(first)) as f32;
@@ -64,28 +64,28 @@ impl Axis {
     }
 }
 
-/// So many steps of weight are one where bytes are mixed and nothing is rounded. A byte times a number of them, and the sum of two such,
-/// are numbers that single precision has, so that mixing in whole numbers gives the same bits. A weight is off by at most 1/32768.
+/// Weight steps for bytes without rounding: a weight of 1 is this many steps. The product of a byte and a weight, and the sum of two products,
+/// are exact in single precision. Integer and floating-point code therefore give the same bits. The error of a weight is at most 1/32768.
 pub(super) const FINE_STEPS: u16 = 1 << 14;
 
-/// The columns of an image that a row of the input is made of.
+/// Source columns of an input row.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
-    /// How many there are. The lists are filled up to whole groups with more of the last one.
+    /// Number of columns. The buffers are padded to whole groups with copies of the last column.
     pub(super) n_visible: usize,
-    /// The two samples of each.
+    /// The two samples of each column.
     pub(super) pairs: Vec<[u32; 2]>,
-    /// How much of the second one.
+    /// Weights of the second samples.
     pub(super) weights: Aligned<f32>,
-    /// The same in whole steps of [`WEIGHT_STEPS`].
+    /// The weights in [`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
-    /// Whether any of them mixes; where an image is scaled down to a third, none does.
+    /// Whether any column interpolates. Not the case when scaling to exactly a third.
     pub(super) is_mixed: bool,
 }
 
 impl Columns {
-    /// Plans the columns `visible` of an input in which column `offset` shows the left edge of the scaled image; their weights are rounded
-    /// to whole steps of [`FINE_STEPS`], if so wanted.
+    /// Prepares the columns `visible` of an input. Column `offset` is the left edge of the scaled image. With `in_fine_steps`, weights are
+    /// rounded to multiples of 1/[`FINE_STEPS`].
     pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, in_fine_steps: bool) {
         self.n_visible = visible.len();
         let n_filled = self.n_visible.next_multiple_of(GROUP);
@@ -110,13 +110,13 @@ impl Columns {
     }
 }
 
-/// Mixes samples of one source row to `C` rows, one per color and as long as the lists.
+/// Interpolates one source row horizontally into `C` rows, one per color.
 pub(super) struct MixExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
-    /// Of the columns; none if the second samples do not count.
+    /// Weights of the columns; `None` if no column interpolates.
     pub(super) weights: Option<&'a [f32]>,
-    /// The rows, one after the other.
+    /// The rows, concatenated.
     pub(super) rows: &'a mut [f32],
 }
 
@@ -155,7 +155,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
     }
 }
 
-/// As [`MixExact`], of two source rows that differ in their first component alone: what the others make of a color is computed once.
+/// As [`MixExact`], for two source rows that differ in the first component only. The contribution of the shared components is computed once.
 pub(super) struct MixTwo<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: [Picked<'a, S>; 2],
@@ -174,7 +174,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
             let (next_firsts, next_seconds) = (next.block(0, block_idx), next.block(1, block_idx));
             let weights = &weights[block_idx];
             let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
-            // Each row has a loop of its own, because that is how they become vectors; what both compute is found to be the same after that.
+            // Separate loops, because only these are vectorized. The compiler removes the common computations afterwards.
             for lane in 0..LANES {
                 let first = colors.exact(arithmetic, firsts.map(|samples| samples[lane]));
                 let second = colors.exact(arithmetic, seconds.map(|samples| samples[lane]));
@@ -195,7 +195,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
     }
 }
 
-/// As [`MixExact`] in whole numbers: sums with seven bits after the point.
+/// As [`MixExact`] with integers; sums have seven fraction bits.
 pub(super) struct MixWhole<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
@@ -225,15 +225,15 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
     }
 }
 
-// The kernels compute block by block, each into an array of its own: so the compiler knows how many columns there are, and that what is
-// written is nothing that is read.
+// The kernels compute each block into a local array. The compiler then knows the number of columns, and that source and destination do not
+// overlap.
 
 #[inline(always)]
 pub(super) fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
     list.as_chunks().0
 }
 
-/// Rows that lie one after the other.
+/// Splits concatenated rows.
 #[inline(always)]
 pub(super) fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
     let mut rows = rows.chunks_exact_mut(rows.len() / C);
@@ -252,14 +252,13 @@ pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], 
     }
 }
 
-// Eight-bit images are mixed in whole numbers as OpenCV does it (`HResizeLinear` and `VResizeLinear` for 8 bits in its
-// `resize.cpp`): weights are whole steps, the sums of a row keep seven of their eleven bits after the point, the terms of two rows
-// are cut to quarters, and their sum is rounded half up.
+// 8-bit images are interpolated with integers as in OpenCV (`HResizeLinear` and `VResizeLinear` in `resize.cpp`). Weights are multiples of
+// 1/2048. The sums of a row keep 7 of 11 fraction bits. The products of two rows are truncated to quarters, and their sum is rounded half up.
 
-/// So many steps of weight are one.
+/// Weight steps for 8-bit images: a weight of 1 is this many steps.
 const WEIGHT_STEPS: u16 = 2048;
 
-/// The steps of a weight that is a whole number of them.
+/// A weight in [`WEIGHT_STEPS`]. It must be a multiple of one step.
 pub(super) fn steps(weight: f32) -> u16 {
     (weight * f32::from(WEIGHT_STEPS)) as u16
 }
@@ -270,7 +269,7 @@ fn whole_sum(first: u8, second: u8, steps: u16) -> u16 {
     ((u32::from(first) * u32::from(WEIGHT_STEPS - steps) + u32::from(second) * u32::from(steps)) >> 4) as u16
 }
 
-/// The pixel of two such sums, `steps` of the second one.
+/// Combines the sums of two rows into a pixel; `steps` is the weight of the second row.
 #[inline(always)]
 pub(super) fn whole_pixel(first: u16, second: u16, steps: u16) -> u16 {
     let quarters = |sum: u16, steps: u16| ((u32::from(sum) * u32::from(steps)) >> 16) as u16;
@@ -284,7 +283,7 @@ mod tests {
     use crate::simd::Separate;
 
     #[test]
-    fn taps_sit_at_pixel_centers_and_stop_at_the_edges() {
+    fn taps_are_at_pixel_centers_and_clamped_at_edges() {
         #[derive(Debug)]
         struct Case(u64, u32, u32, (u32, u32, f32));
         let cases = [
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_bit_mixes_cut_their_terms_to_quarters() {
+    fn eight_bit_products_are_truncated_to_quarters() {
         #[derive(Debug)]
         struct Case([u8; 2], [u8; 2], u16, u16, u16);
         let cases = [
@@ -315,7 +314,7 @@ mod tests {
             Case([255, 255], [255, 255], 5, 777, 255),
             Case([7, 7], [9, 9], 0, 1024, 8),
             Case([7, 7], [8, 8], 0, 1024, 8),
-            // 7.1875 and 7.8125: 7.5 is rounded up, but here both terms lose a part of a quarter.
+            // 7.1875 and 7.8125 have the mean 7.5, which would round up. Here both products are truncated.
             Case([7, 8], [8, 7], 384, 1024, 7),
             Case([10, 10], [20, 20], 3, 2048, 20),
             Case([10, 20], [30, 40], 2048, 0, 20),
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_weights_count_beyond_the_edges() {
+    fn eight_bit_weights_matter_beyond_the_edges() {
         let at = |scaled_idx| Axis::new(2, 4, Rounding::U8).tap(scaled_idx);
         assert_eq!(
             [0, 1, 2, 3].map(|idx| (at(idx).first, at(idx).second, at(idx).weight)),
@@ -337,18 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn columns_show_what_is_visible_and_are_filled_up_to_groups() {
+    fn columns_are_limited_to_the_visible_and_padded_to_groups() {
         let mut columns = Columns::default();
         columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0, true);
         assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
-        // The middle of a cropped image: its left and right are not sampled, and nothing is mixed.
+        // The center of a cropped image, without interpolation.
         columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
         assert_eq!((&columns.pairs[..2], columns.is_mixed), (&[[3, 3], [4, 4]][..], false));
     }
 
     #[test]
-    fn rows_are_mixed_by_weight_and_split_by_color() {
+    fn rows_are_interpolated_and_split_by_color() {
         let of_first_two = |samples: [u8; 2]| std::array::from_fn::<[u8; 1], LANES, _>(|idx| [if idx < 2 { samples[idx] } else { 0 }]);
         let pieces = [[0, 8], [8, 8], [10, 30], [30, 30], [20, 20], [20, 20]].map(of_first_two);
         let mut weights = [0.0; LANES];

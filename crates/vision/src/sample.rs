@@ -1,37 +1,37 @@
-//! Picking the samples of a row: for each column of the input the two that it mixes, side by side with those of its neighbors, as
-//! they are. Owns where in a row they lie, how they are found fast, and in which order they are kept. Knows no colors and no weights.
+//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. Knows no
+//! colors and no weights.
 
 use super::aligned::Aligned;
 use super::image::Group;
 use super::simd::{Simd, SimdBackend};
 
-/// Columns are sampled in groups of this many, the last one filled up: whole registers, and no remainder to care about.
+/// Columns are sampled in groups of this size. The last group is padded, so that there is no remainder.
 pub(super) const GROUP: usize = 32;
 
-/// Columns of a block: as many as the widest register has numbers.
+/// Number of columns of a block, which is the number of `f32` lanes of the widest register.
 pub(super) const LANES: usize = 16;
 
-/// A sample as it lies in memory.
+/// A sample as stored in memory.
 pub(super) trait Sample: Copy {
     /// Whether it is a byte.
     const IS_BYTE: bool;
 
-    /// How much its number is above another one, which is a whole number.
+    /// The difference to `zero`.
     fn above(self, zero: i32) -> f32;
 }
 
-/// A byte.
+/// 8-bit sample.
 impl Sample for [u8; 1] {
     const IS_BYTE: bool = true;
 
     #[inline(always)]
     fn above(self, zero: i32) -> f32 {
-        // Whole numbers are subtracted faster than others, with the same result.
+        // Integer subtraction is faster and gives the same result.
         (i32::from(self[0]) - zero) as f32
     }
 }
 
-/// Two bytes, the lower one first.
+/// 16-bit sample, little-endian.
 impl Sample for [u8; 2] {
     const IS_BYTE: bool = false;
 
@@ -41,7 +41,7 @@ impl Sample for [u8; 2] {
     }
 }
 
-/// A number in single precision.
+/// Single-precision sample.
 impl Sample for [u8; 4] {
     const IS_BYTE: bool = false;
 
@@ -51,25 +51,24 @@ impl Sample for [u8; 4] {
     }
 }
 
-/// Where the columns of an input find the samples of components that lie side by side.
+/// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// They are kept block by block, each of [`LANES`] columns: the first samples of a component, its second ones, then those of the next
-/// component. So those that lie together are picked together, and written as they are.
+/// Picked samples are stored block by block, each of [`LANES`] columns: the first samples of a component, its second samples, then those of
+/// the next component. Interleaved components are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
-    /// For each column the first bytes of its two samples, counted from the first sample of the row. They never decrease from one column
-    /// to the next.
+    /// Byte offsets of the two samples of each column, from the first sample of the row. Ascending.
     positions: Vec<[usize; 2]>,
     group: Group,
     windows: Windows,
-    /// Whether the windows are in use: not where samples are too far apart.
+    /// Whether `windows` is used. Not if samples are too far apart.
     is_windowed: bool,
-    /// A row that ends before its last window does, and bytes that nobody picks.
+    /// Copy of a row with padding, if loads would exceed the end of the row.
     padded: Vec<u8>,
 }
 
 impl Grid {
-    /// Plans for samples of `sample_bytes` at these positions, as many as whole groups of columns.
+    /// Prepares for samples of `sample_bytes` at these positions. Their number is a multiple of [`GROUP`].
     pub(super) fn set(&mut self, group: Group, positions: impl Iterator<Item = [usize; 2]>, sample_bytes: usize, simd: Simd) {
         self.group = group;
         self.positions.clear();
@@ -83,12 +82,12 @@ impl Grid {
         };
     }
 
-    /// How many blocks it fills, of [`LANES`] samples each.
+    /// Number of pieces ([`LANES`] samples each) that are filled.
     pub(super) fn n_pieces(&self) -> usize {
         self.positions.len() / LANES * self.group.n_pieces()
     }
 
-    /// Picks from a row that begins with the first sample of the group and ends with its last, or later.
+    /// Picks the samples of a row. `row` starts at the first sample of the group.
     pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], simd: Simd) {
         let group = &self.group;
         if !self.is_windowed {
@@ -109,7 +108,7 @@ impl Grid {
     }
 }
 
-/// A row that has so many bytes: itself, or a copy with more behind it that nobody picks.
+/// Returns the row, or a padded copy if it has fewer than `reach_bytes` bytes.
 pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Vec<u8>) -> &'a [u8] {
     if row.len() >= reach_bytes {
         return row;
@@ -119,25 +118,25 @@ pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Ve
     padded
 }
 
-/// How long windows of so many bytes must be where instructions permute the bytes of one register or two; `None` where that is not enough.
+/// Window length for spans of `span_bytes`: one or two 64-byte registers. `None` if the span is longer.
 pub(super) fn window_bytes(span_bytes: usize) -> Option<usize> {
     [64, 128].into_iter().find(|window_bytes| span_bytes <= *window_bytes)
 }
 
-/// Samples that were picked, as [`Grid`] keeps them, of each component.
+/// Picked samples of all components, in the order of [`Grid`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picked<'a, S> {
     pub(super) pieces: &'a [[S; LANES]],
-    /// The first samples of the first block, of each component.
+    /// Index of the first block of each component.
     pub(super) begins: [usize; 3],
-    /// From one block to the next.
+    /// Distance of adjacent blocks.
     pub(super) steps: [usize; 3],
-    /// From one pair of samples to the next, where a column has more than one.
+    /// Distance of adjacent sample pairs, if a column has several.
     pub(super) pair_steps: [usize; 3],
 }
 
 impl<'a, S> Picked<'a, S> {
-    /// The samples of a block, which are the first of a pair, the second, the first of the next pair and so on.
+    /// The samples of a block. Even tap indexes are the first samples of a pair, odd ones the second.
     #[inline(always)]
     pub(super) fn block(&self, tap_idx: usize, block_idx: usize) -> [&'a [S; LANES]; 3] {
         std::array::from_fn(|component| {
@@ -147,29 +146,28 @@ impl<'a, S> Picked<'a, S> {
     }
 }
 
-/// Picking with instructions that permute the bytes of registers: what fills a register looks into one or more windows of bytes, one after
-/// the other in the row, and takes from each what lies in it.
+/// Sampling with permute instructions: each output register is assembled from the bytes of one or more windows of the row.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     n_per_register: usize,
-    /// How long a window is.
+    /// Length of a window in bytes.
     window_bytes: usize,
-    /// Of each register the first byte of its first window.
+    /// Offset of the first window of each register.
     begins: Vec<usize>,
-    /// For each window, and each byte of the register, which byte of the window it is, or [`Windows::ELSEWHERE`].
+    /// For each window and register byte: the index of the byte in the window, or [`Windows::ELSEWHERE`].
     controls: Aligned<u8>,
-    /// The end of the last window.
+    /// End of the last window.
     reach_bytes: usize,
 }
 
 impl Windows {
-    /// The byte lies in another window.
+    /// The byte is taken from another window.
     const ELSEWHERE: u8 = 0x80;
-    /// With more windows for a register, it is faster to pick its bytes one by one.
+    /// Above this number of windows per register, sampling byte by byte is faster.
     const PER_REGISTER_MAX: usize = 8;
 
-    /// Plans registers and windows of 16 bytes, for one component at a time: the first samples of some columns, then the second ones.
-    /// False if it is better to have none.
+    /// Prepares registers and windows of 16 bytes for each component: the first samples of several columns, then the second samples. Returns
+    /// false if scalar sampling is faster.
     fn set_for_columns(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 16;
         let n_columns = N / 2 / sample_bytes;
@@ -199,12 +197,12 @@ impl Windows {
         true
     }
 
-    /// Plans registers of 64 bytes, for the samples in the order in which they are kept, and windows as long if one is enough for each,
-    /// or else twice as long. False if it is better to have none.
+    /// Prepares registers of 64 bytes in the order of [`Grid`]. Windows have 64 bytes if one window per register suffices, otherwise 128.
+    /// Returns false if scalar sampling is faster.
     fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 64;
         let piece_bytes = LANES * sample_bytes;
-        // A register is within a block, or has pieces of the next one. There may be pieces, and registers, of nothing.
+        // A register holds part of a block or several pieces. Pieces and registers for padding are empty.
         let (block_shift, slot_mask) = (group.n_pieces().trailing_zeros(), group.n_pieces() - 1);
         let n_pieces = positions.len() / LANES * group.n_pieces();
         let per_register = N / piece_bytes;
@@ -242,7 +240,7 @@ impl Windows {
             for idx in 0..per_register {
                 let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
                 if self.n_per_register == 1 && sample_bytes == 1 {
-                    // Most are like this.
+                    // The common case.
                     let controls = controls[idx * LANES..].first_chunk_mut::<LANES>().expect("a register has all of its pieces");
                     *controls = columns.map(|pair| (pair[half] + offset - begin) as u8);
                     continue;
@@ -259,7 +257,7 @@ impl Windows {
         true
     }
 
-    /// Where the window of each register begins, and its control; `None` if registers have more, or windows are not so long.
+    /// The window offset and permute control of each register. `None` if registers have several windows or another window length.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn single<const N: usize>(&self, window_bytes: usize) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
@@ -267,20 +265,20 @@ impl Windows {
             .then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
-    /// How many windows a register has.
+    /// Number of windows per register.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn n_per_register(&self) -> usize {
         self.n_per_register
     }
 
-    /// Where each register's windows begin, and the control of each.
+    /// The offset of the first window, and the controls of all windows, for each register.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_register))
     }
 
-    /// As [`Windows::registers`], where each has `W` windows.
+    /// As [`Windows::registers`], with `W` windows per register.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers_of<const N: usize, const W: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]; W])> {
@@ -298,13 +296,13 @@ mod tests {
 
     const WIDTH: u32 = 200;
 
-    /// The columns that an input takes of an image `step` times as wide, from `begin` on.
+    /// Source columns of an image that is downscaled by `step`, starting at `begin`.
     fn pairs(begin: u32, step: f32) -> Vec<[u32; 2]> {
         let first = |idx: usize| (begin + (idx as f32 * step) as u32).min(WIDTH - 1);
         (0..2 * GROUP).map(|idx| [first(idx), (first(idx) + 1).min(WIDTH - 1)]).collect()
     }
 
-    /// What registers of `n_bytes` pick.
+    /// Executes the plan for registers of `n_bytes`.
     fn picked_by_windows(windows: &Windows, n_bytes: usize, row: &[u8]) -> Vec<u8> {
         let mut row = row.to_vec();
         row.resize(row.len().max(windows.reach_bytes), 0);
@@ -324,9 +322,9 @@ mod tests {
             .collect()
     }
 
-    /// Registers of 64 bytes by their plan alone, so that a processor without them tests it too.
+    /// 64-byte registers are tested by their plan alone, so that the test runs without AVX-512.
     #[test]
-    fn windows_pick_what_is_picked_one_by_one() {
+    fn windows_pick_the_same_as_scalar_sampling() {
         let mut n_compared = 0;
         for format in [PixelFormat::Rgb, PixelFormat::Bgrx, PixelFormat::Nv12, PixelFormat::P010] {
             let size = Size::new(WIDTH, 2);

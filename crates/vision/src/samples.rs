@@ -1,29 +1,28 @@
-//! The samples of one source row that the columns of an input need, of all components; what the row before has in common with it stays.
-//! Owns their buffer. Knows no colors and no weights.
+//! Samples of one source row for all components. Samples shared with the previous row are kept. Knows no colors and no weights.
 
 use super::aligned::Aligned;
 use super::image::{Group, Image, Rows};
 use super::sample::{Grid, LANES, Picked};
 use super::simd::Simd;
 
-/// See the module.
+/// Buffer of the samples of one row.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// Of the groups of components, for each pair of samples that a column has.
+    /// Positions, for each sample pair of a column and each component group.
     grids: Vec<[Grid; 3]>,
     groups: [Group; 3],
     n_groups: usize,
-    /// Which grid is each group's: those that lie alike have one.
+    /// Index of the grid of each group. Groups with the same layout share a grid.
     grid_of_group: [usize; 3],
-    /// Which row of its plane the samples of each group are of.
+    /// Plane row that the buffered samples of each group belong to.
     rows: [Option<usize>; 3],
     n_pairs: usize,
-    /// Blocks of samples, those of a group together.
+    /// Sample blocks, grouped by component group.
     bytes: Aligned<u8>,
     group_begins: [usize; 3],
-    /// Of each group, and pair.
+    /// Number of pieces of each group, per pair.
     n_pieces: [usize; 3],
-    /// Where those of the first component are picked of a next row, see [`Samples::pick_two`].
+    /// Position of the first component's samples of the next row, see [`Samples::pick_two`].
     next_begin: usize,
     /// See [`Picked`].
     begins: [usize; 3],
@@ -32,8 +31,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Plans for columns of which each has `n_pairs` pairs of samples, and forgets the row. `columns` gives the columns of the image for
-    /// a pair, as many as whole groups.
+    /// Prepares for columns with `n_pairs` sample pairs each, and discards the buffered row. `columns` returns the source columns of a pair;
+    /// their number is a multiple of the group size.
     pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(&mut self, image: &Image, n_pairs: usize, columns: impl Fn(usize) -> I, simd: Simd) {
         let sample_bytes = image.sample().n_bytes();
         self.n_pairs = n_pairs;
@@ -66,7 +65,7 @@ impl Samples {
             end += n_pairs * n_pieces;
             self.n_groups += 1;
         }
-        // Where there is only one component, the others are it.
+        // A single component stands for all three.
         for missing_idx in component_idx..3 {
             self.begins[missing_idx] = self.begins[0];
             (self.steps[missing_idx], self.pair_steps[missing_idx]) = (self.steps[0], self.pair_steps[0]);
@@ -75,13 +74,13 @@ impl Samples {
         self.bytes.resize((end + self.n_pieces[0]) * LANES * sample_bytes);
     }
 
-    /// Those of row `y`, of `N` bytes each as the image's are.
+    /// The samples of row `y`; `N` is the number of bytes per sample.
     pub(super) fn pick<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> Picked<'_, [u8; N]> {
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
         for group_idx in 0..self.n_groups {
             let component_idx = self.groups[group_idx].first_component;
             let row_idx = Some(source.row_idx(component_idx, y));
-            // Rows share those of a subsampled plane.
+            // Two rows share the samples of a subsampled plane.
             if self.rows[group_idx] == row_idx {
                 continue;
             }
@@ -96,7 +95,7 @@ impl Samples {
         self.picked()
     }
 
-    /// Those of row `y` and of the next one, which differ in the first component alone. For columns of one pair.
+    /// The samples of rows `y` and `y + 1`, which differ in the first component only. Requires one pair per column.
     pub(super) fn pick_two<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> [Picked<'_, [u8; N]>; 2] {
         self.pick::<N>(source, y, simd);
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;

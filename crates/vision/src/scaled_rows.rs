@@ -1,5 +1,5 @@
-//! Source rows as wide as the input: sampled, converted, mixed horizontally, and kept as long as the next line may need them.
-//! Owns the buffers of that, and which rows a line is mixed of. Knows no tensors.
+//! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later line
+//! may use them. Knows no tensors.
 
 use std::ops::Range;
 
@@ -16,47 +16,47 @@ use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 use super::yuv::YuvBytes;
 
-/// Rows are kept for the two of a line, and one that was made together with one of them. With one slot more, where a row is kept follows from
-/// its number, and no two of these are kept in the same.
+/// Number of buffered rows. A line needs two rows, and one more may have been computed together with one of them. With four slots the slot
+/// index is the row number modulo 4.
 const N_SLOTS: usize = 4;
 
-/// Rows of a large image lie in a page of memory each, or more, and the processor foresees none beyond the end of a page: so those of
-/// the line after the next one are asked for before they are needed.
+/// Prefetch distance in lines. A row of a large image exceeds a memory page, and hardware prefetchers stop at page boundaries. So rows are
+/// prefetched explicitly.
 const LINES_AHEAD: usize = 2;
 
-/// The source rows that were made last.
+/// Buffered source rows.
 #[derive(Debug, Default)]
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
-    /// Instead of `samples`, for images whose bytes are colors.
+    /// Used instead of `samples` for packed RGB bytes.
     pairs: Pairs,
-    /// And for those whose bytes are luma and color differences.
+    /// Used instead of `samples` for 8-bit luma and chroma.
     yuv: YuvBytes,
     slots: [Slot; N_SLOTS],
-    /// Of each visible line.
+    /// Source rows and weights of each visible line.
     taps: Vec<Tap>,
-    /// Rows before this one are not asked for again.
+    /// Rows before this one have been prefetched.
     prefetch_begin: u32,
-    /// Of each group of components, the one that comes first in memory.
+    /// First component of each component group.
     first_components: Vec<usize>,
-    /// Of the channels.
+    /// Normalization of each channel.
     normalizers: [Normalizer; 3],
-    /// Which of red, green and blue each is; 0 for gray.
+    /// Color index of each channel; 0 for gray.
     color_of_channel: [usize; 3],
     n_channels: usize,
     is_whole: bool,
-    /// Whether rows that share a row of a plane are made together.
+    /// Whether two rows that share chroma samples are computed together.
     is_by_two: bool,
     source: MixSource,
 }
 
-/// What rows are mixed of.
+/// The implementation that computes rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum MixSource {
     #[default]
     Samples,
-    /// In whole numbers; then rows are in [`FINE_STEPS`].
+    /// With integers; values are in [`FINE_STEPS`].
     Pairs,
     Yuv,
 }
@@ -64,13 +64,13 @@ enum MixSource {
 #[derive(Debug, Default)]
 struct Slot {
     source_row: Option<u32>,
-    /// One row per channel, one after the other; in one of the two ways.
+    /// One row per channel, concatenated. One of the two is used.
     exact: Aligned<f32>,
     whole: Aligned<u16>,
 }
 
 impl ScaledRows {
-    /// Plans for the columns and lines of the input that are visible, and forgets the rows.
+    /// Prepares for the visible columns and lines of the input, and discards buffered rows.
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
@@ -83,7 +83,7 @@ impl ScaledRows {
         self.n_channels = preprocess.color.n_channels();
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(image.size().width, placement.scaled.width, preprocess.rounding);
-        // Such bytes need no conversion before they are mixed.
+        // These bytes need no conversion before the interpolation.
         let are_colors = (image.meaning(), image.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
         let in_fine_steps = are_colors && !self.is_whole;
         self.columns.set(&axis, columns, placement.offset.0, in_fine_steps);
@@ -122,7 +122,7 @@ impl ScaledRows {
         }
     }
 
-    /// The line with this number, counted from the first visible one. Lines are asked for in their order.
+    /// The line `line_idx`, counted from the first visible line. Lines must be requested in order.
     pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         if let Some(tap) = self.taps.get(line_idx + LINES_AHEAD) {
             self.prefetch(*tap, source, simd);
@@ -130,7 +130,7 @@ impl ScaledRows {
         let tap = self.taps[line_idx];
         for row in tap.first..=tap.second {
             if self.slots[slot_of(row)].source_row != Some(row) {
-                self.hold(row, source, simd);
+                self.compute_row(row, source, simd);
             }
         }
         let (first, second) = (&self.slots[slot_of(tap.first)], &self.slots[slot_of(tap.second)]);
@@ -142,7 +142,7 @@ impl ScaledRows {
         Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
     }
 
-    /// Has the rows of a tap brought near, unless they were before. Taps come in their order.
+    /// Prefetches the rows of a tap, unless that was done before. Must be called in the order of lines.
     fn prefetch(&mut self, tap: Tap, source: Rows<'_>, simd: Simd) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {
@@ -153,8 +153,8 @@ impl ScaledRows {
         self.prefetch_begin = tap.second + 1;
     }
 
-    /// Makes a row, and the next one where that costs less than to make it later.
-    fn hold(&mut self, row: u32, source: Rows<'_>, simd: Simd) {
+    /// Computes a row, and also the next row if they share samples.
+    fn compute_row(&mut self, row: u32, source: Rows<'_>, simd: Simd) {
         let with_next = self.is_by_two && source.shares_with_next(row);
         self.slots[slot_of(row)].source_row = Some(row);
         if with_next {
@@ -173,13 +173,13 @@ impl ScaledRows {
                 let slot = &mut self.slots[slot_of(row)];
                 self.yuv.mix(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], simd);
             }
-            (MixSource::Samples, SampleType::U8) => self.make::<1>(row, with_next, source, simd),
-            (MixSource::Samples, SampleType::U16) => self.make::<2>(row, with_next, source, simd),
-            (MixSource::Samples, SampleType::F32) => self.make::<4>(row, with_next, source, simd),
+            (MixSource::Samples, SampleType::U8) => self.compute_with::<1>(row, with_next, source, simd),
+            (MixSource::Samples, SampleType::U16) => self.compute_with::<2>(row, with_next, source, simd),
+            (MixSource::Samples, SampleType::F32) => self.compute_with::<4>(row, with_next, source, simd),
         }
     }
 
-    fn make<const N: usize>(&mut self, row: u32, with_next: bool, source: Rows<'_>, simd: Simd)
+    fn compute_with<const N: usize>(&mut self, row: u32, with_next: bool, source: Rows<'_>, simd: Simd)
     where
         [u8; N]: Sample,
     {
@@ -196,12 +196,12 @@ impl ScaledRows {
     }
 }
 
-/// Where a row is kept.
+/// Index of the slot of a row.
 fn slot_of(row: u32) -> usize {
     row as usize % N_SLOTS
 }
 
-/// The mixing of a row whose samples were picked.
+/// Horizontal interpolation of a sampled row.
 struct Mix<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Columns,
@@ -223,7 +223,7 @@ impl<S: Sample> WithColors for Mix<'_, S> {
     }
 }
 
-/// The mixing of two rows that share samples.
+/// Horizontal interpolation of two rows that share samples.
 struct MixPair<'a, S> {
     picked: [Picked<'a, S>; 2],
     columns: &'a Columns,

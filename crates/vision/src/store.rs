@@ -1,5 +1,5 @@
-//! Lines of the input: two rows of the image are mixed, normalized, and become bytes of the input's element type, whatever the distance
-//! between them. Owns where the values lie, and the rounding of each type. Knows no formats and no colors.
+//! Writes lines of the input tensor: interpolates two rows vertically, normalizes, and encodes values as the element type of the input, for
+//! any strides. Knows no pixel formats and no colors.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::resize::whole_pixel;
 use super::simd::{Arithmetic, Kernel, Simd};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
-/// The element types that an input can have.
+/// Element types of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputElement {
     F32,
@@ -20,7 +20,7 @@ pub(super) enum InputElement {
 
 impl InputElement {
     /// # Errors
-    /// [`ErrorKind::ElementType`] if images are not filled into this type.
+    /// [`ErrorKind::ElementType`] for other types.
     pub(super) fn new(element: ElementType) -> Result<Self> {
         Ok(match element {
             ElementType::F32 => Self::F32,
@@ -38,17 +38,17 @@ impl InputElement {
     }
 }
 
-/// Subtracts and divides: pixel values to those that a model wants.
+/// Normalization of pixel values: `(pixel - mean) / scale`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Normalizer {
     pub(super) mean: f32,
-    /// One over the scale.
+    /// `1 / scale`.
     pub(super) factor: f32,
 }
 
 impl Normalizer {
-    /// For pixels in steps, of which `n_steps`, a power of two, are one: the values are the same bits. `None` where the numbers would leave
-    /// the range of their type, or lose bits at its end.
+    /// The normalization of pixels in units of `1 / n_steps`; `n_steps` is a power of two. The results have the same bits. `None` if values
+    /// would overflow or lose precision.
     pub(super) fn of_steps(self, n_steps: f32) -> Option<Self> {
         let of_steps = Self { mean: self.mean * n_steps, factor: self.factor / n_steps };
         (of_steps.mean / n_steps == self.mean && of_steps.factor * n_steps == self.factor).then_some(of_steps)
@@ -60,54 +60,54 @@ impl Normalizer {
     }
 }
 
-/// What a line of the input is made of.
+/// Source of a line of the input.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     pub(super) blend: Blend<'a>,
-    /// From the row of one color to that of the next.
+    /// Distance of the rows of adjacent colors.
     pub(super) n_columns: usize,
-    /// Which color each channel is.
+    /// Color index of each channel.
     pub(super) color_of_channel: [usize; 3],
-    /// Of each channel.
+    /// Normalization of each channel.
     pub(super) normalizers: [Normalizer; 3],
 }
 
-/// The two rows of each color that are mixed, and how much of the second one.
+/// The two rows to interpolate, for each color, and the weight of the second.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
-    /// Pixel values, or steps of them as the normalizers take.
+    /// Pixel values, or values in steps if the normalizers are made for steps.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
-    /// Sums that [`whole_pixel`] makes a pixel of.
+    /// Fixed-point sums, which [`whole_pixel`] combines into a pixel.
     Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
 }
 
-/// One image of an input, to be written line by line; of an image that is turned, lines run in another direction than the input's.
+/// Writes one batch item of an input line by line. If the image is rotated, its lines can be columns of the input.
 pub(super) struct InputRow<'a> {
-    /// Of each channel the bytes from its first line on, or of all together.
+    /// Bytes of each channel from its first line, or of all channels together.
     planes: [&'a mut [u8]; 3],
-    /// The first line that is there.
+    /// The first line in `planes`.
     first_line: usize,
     element: InputElement,
     n_channels: usize,
-    /// Where the first value of the first channel lies.
+    /// Offset of the first value of the first channel.
     offset_bytes: usize,
-    /// Within a plane that has all channels.
+    /// Distance of channels in a plane that contains all of them.
     channel_stride_bytes: usize,
     has_plane_per_channel: bool,
     line_stride_bytes: isize,
     column_stride_bytes: isize,
-    /// Whether each line lies behind the one before.
+    /// Whether lines are in ascending order in memory.
     is_divisible: bool,
     simd: Simd,
-    /// A line of each channel, where they do not lie in the input as they are made.
+    /// Buffer for a line of each channel, if the input is interleaved.
     lines: &'a mut Vec<u8>,
 }
 
 impl<'a> InputRow<'a> {
-    /// Row `row` of `input`, whose axes are `axes`. Lines and columns are those before the image is turned.
+    /// Batch item `row` of `input` with the axes `axes`. Lines and columns are those of the unrotated image.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if images are not filled into its type.
+    /// [`ErrorKind::ElementType`] for unsupported element types.
     pub(super) fn new(
         input: &'a mut BytesMut,
         axes: InputLayout,
@@ -123,7 +123,7 @@ impl<'a> InputRow<'a> {
             InputLayout::Nchw => (1, 2, 3),
             InputLayout::Nhwc => (3, 1, 2),
         };
-        // An axis of one element may have any stride, 0 included.
+        // An axis of length 1 may have any stride, including 0.
         let stride = |axis: usize| (if layout.shape()[axis] > 1 { strides[axis] } else { layout.element().size() }) as isize;
         let last_bytes = |axis: usize| (layout.shape()[axis] - 1) * strides[axis];
         let (begin_bytes, line_stride_bytes, column_stride_bytes) = match rotation {
@@ -161,12 +161,12 @@ impl<'a> InputRow<'a> {
         })
     }
 
-    /// Whether lines can be split off.
+    /// Whether [`InputRow::split_off`] can be used.
     pub(super) fn is_divisible(&self) -> bool {
         self.is_divisible
     }
 
-    /// Splits off the lines from `line` on. Only for what is divisible.
+    /// Splits off the lines from `line` on. Requires [`InputRow::is_divisible`].
     pub(super) fn split_off(&mut self, line: usize, lines: &'a mut Vec<u8>) -> Self {
         let at = (line - self.first_line) * self.line_stride_bytes.unsigned_abs();
         let planes = self.planes.each_mut().map(|plane| {
@@ -178,7 +178,7 @@ impl<'a> InputRow<'a> {
         Self { planes, first_line: line, lines, ..*self }
     }
 
-    /// Writes `n` times the same pixel into line `y`, from column `x` on.
+    /// Writes `pixel` to `n` pixels of line `y`, from column `x` on.
     pub(super) fn fill(&mut self, y: usize, x: usize, n: usize, pixel: [f32; 3]) {
         if n == 0 {
             return;
@@ -252,7 +252,7 @@ impl<'a> InputRow<'a> {
         }
     }
 
-    /// Whether pixels lie without gaps, three channels each, of `n_bytes` per value.
+    /// Whether pixels are contiguous, with three channels and `n_bytes` per value.
     fn is_interleaved(&self, n_bytes: usize) -> bool {
         self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes as isize
     }
@@ -261,7 +261,7 @@ impl<'a> InputRow<'a> {
         if self.has_plane_per_channel { channel } else { 0 }
     }
 
-    /// Within the plane of the channel.
+    /// Offset of a value in the plane of its channel.
     fn offset_bytes(&self, channel: usize, y: usize, x: usize) -> usize {
         let within = if self.has_plane_per_channel { 0 } else { channel * self.channel_stride_bytes };
         let moved = (y - self.first_line) as isize * self.line_stride_bytes + x as isize * self.column_stride_bytes;
@@ -274,21 +274,21 @@ impl<'a> InputRow<'a> {
     }
 }
 
-/// Writes cells so far from each other, the first one at `offset_bytes`.
+/// Writes cells at a distance of `stride_bytes`, starting at `offset_bytes`.
 fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_bytes: isize, cells: impl Iterator<Item = &'a [u8; N]>) {
     let mut at = offset_bytes;
     for cell in cells {
         bytes[at..at + N].copy_from_slice(cell);
-        // Behind the last one it may be before the begin; nobody looks there.
+        // After the last cell the offset may be negative. It is not used.
         at = at.wrapping_add_signed(stride_bytes);
     }
 }
 
-/// Mixes the rows of channels and encodes the values, as many as fit.
+/// Interpolates rows vertically and encodes the values.
 struct EncodeLine<'a, F, const N: usize, const C: usize> {
     line: &'a Line<'a>,
     channels: Range<usize>,
-    /// Of each of them.
+    /// Output cells of each channel.
     targets: [&'a mut [[u8; N]]; C],
     encode: F,
 }
@@ -322,7 +322,7 @@ impl<F: Fn(f32) -> [u8; N], const N: usize, const C: usize> Kernel for EncodeLin
     }
 }
 
-// A plain function of slices, because the compiler knows of those that the target is nobody else's.
+// A separate function of slices, so that the compiler knows that the target does not overlap the sources.
 #[inline(always)]
 fn encode_each<T: Copy, const N: usize>(first: &[T], second: &[T], target: &mut [[u8; N]], encode: impl Fn(T, T) -> [u8; N]) {
     for ((cell, first), second) in target.iter_mut().zip(first).zip(second) {
@@ -330,7 +330,7 @@ fn encode_each<T: Copy, const N: usize>(first: &[T], second: &[T], target: &mut 
     }
 }
 
-/// Writes the same cell everywhere.
+/// Fills cells with one value.
 struct Repeat<'a, const N: usize> {
     cell: [u8; N],
     target: &'a mut [[u8; N]],
@@ -343,7 +343,7 @@ impl<const N: usize> Kernel for Repeat<'_, N> {
     }
 }
 
-/// Makes pixels of three channels.
+/// Interleaves three channels.
 struct Interleave<'a, const N: usize> {
     channels: [&'a [[u8; N]]; 3],
     target: &'a mut [[[u8; N]; 3]],
@@ -364,7 +364,7 @@ fn interleave<const N: usize>(first: &[[u8; N]], second: &[[u8; N]], third: &[[u
     }
 }
 
-// Floating-point types round to nearest even; `u8` and `i8` round half up and saturate (NaN gives 0).
+// Floating-point types round to nearest even. `u8` and `i8` round half up and saturate; NaN gives 0.
 
 #[inline(always)]
 fn f16_cell(value: f32) -> [u8; 2] {
@@ -378,7 +378,7 @@ fn bf16_cell(value: f32) -> [u8; 2] {
 
 #[inline(always)]
 fn u8_cell(value: f32) -> [u8; 1] {
-    // Below -0.5 the cast saturates, above it truncation is `floor`.
+    // Below -0.5 the cast saturates. Above, truncation equals `floor`.
     [(value + 0.5) as u8]
 }
 
@@ -387,7 +387,7 @@ fn i8_cell(value: f32) -> [u8; 1] {
     ((value + 0.5).floor() as i8).to_ne_bytes()
 }
 
-/// The bits of the nearest bfloat16, ties to even. NaN stays NaN.
+/// Converts to bfloat16 bits, rounding to nearest even. NaN stays NaN.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -397,18 +397,18 @@ fn bf16_bits(value: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// The bits of the nearest IEEE half, ties to even; too large gives infinity, NaN stays NaN.
+/// Converts to IEEE half precision bits, rounding to nearest even. Overflow gives infinity; NaN stays NaN.
 ///
-/// Selects instead of branches, so that a row of them can be vectorized.
+/// Uses selects instead of branches, so that loops are vectorized.
 #[inline(always)]
 fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
-    // 2^-14 is the smallest normal half: below it, adding 0.5 lets the addition do shift and rounding, the unit of the sum's
-    // last place being 2^-24, the smallest subnormal half.
+    // 2^-14 is the smallest normal half. Below it, adding 0.5 shifts and rounds: the last bit of the sum has the value 2^-24, which is the
+    // smallest subnormal half.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-    // The exponent's bias changes from 127 to 15; a carry of the rounding runs into the exponent as it should.
+    // Changes the exponent bias from 127 to 15. A carry of the rounding increments the exponent, as required.
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + ((magnitude >> 13) & 1)) >> 13;
     let special = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
     let half = if magnitude < 113 << 23 {
@@ -426,7 +426,7 @@ mod tests {
     use super::*;
     use crate::tensor::Tensor;
 
-    /// The value of a half, from its definition.
+    /// The value of a half, by its definition.
     fn f16_value(bits: u16) -> f64 {
         let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
         let magnitude = match exponent {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_comes_back_and_midpoints_go_to_even() {
+    fn halves_round_trip_and_midpoints_round_to_even() {
         for bits in 0..=u16::MAX {
             let value = f16_value(bits);
             if value.is_nan() {
@@ -456,7 +456,7 @@ mod tests {
                 assert_eq!((f16_bits(below as f32), f16_bits(above as f32)), (bits, next), "about {middle}");
             }
         }
-        // 65520 is half way to what would be the next value.
+        // 65520 is the midpoint between the largest half and the next power of two.
         assert_eq!([65504.0, 65519.0, 65520.0, 1e9, -1e9].map(f16_bits), [0x7bff, 0x7bff, 0x7c00, 0x7c00, 0xfc00]);
     }
 
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn normalizers_take_steps_as_long_as_their_numbers_have_room() {
+    fn step_normalizers_exist_only_without_overflow() {
         let of_steps = |mean, factor| Normalizer { mean, factor }.of_steps(16384.0).map(|of_steps| of_steps.value(100.0 * 16384.0));
         for (mean, factor) in [(103.53, 1.0 / 57.375), (0.0, 1.0), (-1e-45, 1.0), (1e34, 1e-33)] {
             assert_eq!(of_steps(mean, factor), Some(Normalizer { mean, factor }.value(100.0)), "{mean}, {factor}");
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn values_lie_where_the_strides_say_and_gaps_stay() {
+    fn values_follow_the_strides_and_gaps_are_unchanged() {
         #[derive(Debug)]
         struct Case(InputLayout, [usize; 4], [usize; 4], [usize; 4], &'static [u8]);
         let cases = [

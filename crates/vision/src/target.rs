@@ -1,4 +1,4 @@
-//! Where an image is written to: an input in memory of the host, or in that of a device, which fills it itself.
+//! Destination of preprocessing: an input in host memory, or in device memory that the device fills itself.
 
 use std::fmt;
 
@@ -7,30 +7,32 @@ use crate::letterbox::Placement;
 use crate::preprocess::{Preprocess, Scratch};
 use crate::tensor::{BytesMut, Error, ErrorKind, Result, Tensor};
 
-/// An input of a model, to be filled with an image.
+/// Destination of a preprocessed image.
 pub enum Target<'a> {
-    /// In memory of the host: [`Preprocess::fill`] writes it.
+    /// Host memory, written by [`Preprocess::fill`].
     Host(&'a mut BytesMut),
-    /// In the memory of a device ([`Tensor::is_remote`]), and what fills it there, if there is anything.
+    /// Device memory ([`Tensor::is_remote`]), with the function that fills it, if there is one.
     Device(&'a Tensor, Option<&'a dyn DeviceFill>),
 }
 
-/// Fills inputs in the memory of a device, from frames in memory of the host or of the device ([`Frame::memory_kind`]).
+/// Preprocesses frames into device memory. Frames are in host or device memory ([`Frame::memory_kind`]).
 pub trait DeviceFill: Send + Sync {
-    /// Fills row `row` of `input` as [`Preprocess`] defines it; other rows are not touched. The caller has checked shape, element type and
-    /// row. `frame_from_input` maps pixels of the input to those of the frame; where that is outside of the frame is the border.
+    /// Writes batch item `row` of `input` as [`Preprocess`] defines it. Other batch items are not changed.
+    ///
+    /// The caller has checked shape, element type and `row`. `frame_from_input` maps input pixels to frame pixels; input pixels outside the
+    /// frame are border.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for an image format or an option that the device can't do; what the device says if it fails.
+    /// [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support; other kinds for device errors.
     fn fill(&self, preprocess: &Preprocess, frame: &Frame, frame_from_input: &Transform, input: &Tensor, row: usize) -> Result<()>;
 }
 
 impl Preprocess {
-    /// As [`Preprocess::fill`], into an input that lies anywhere.
+    /// As [`Preprocess::fill`], for host or device memory.
     ///
     /// # Errors
-    /// As there; [`ErrorKind::Unsupported`] if the input lies in the memory of a device and nothing fills it there; those of
-    /// [`DeviceFill::fill`].
+    /// As [`Preprocess::fill`] and [`DeviceFill::fill`]. [`ErrorKind::Unsupported`] if the input is in device memory without a function that
+    /// fills it.
     pub fn fill_into(&self, frame: &Frame, target: Target<'_>, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let (input, device) = match target {
             Target::Host(input) => return self.fill(frame, input, row, scratch),
@@ -38,10 +40,9 @@ impl Preprocess {
         };
         let input_size = self.check_row(&input.layout(), row)?;
         let Some(device) = device else {
-            let place = input.remote_place().unwrap_or_else(|| "memory of the host".to_owned());
-            let message = format!(
-                "image input in {place}: expected a device that fills it, got none; fill an input in memory of the host, and copy it there"
-            );
+            let place = input.remote_place().unwrap_or_else(|| "host memory".to_owned());
+            let message =
+                format!("image input in {place}: expected a device that can fill it, got none. Fill an input in host memory and copy it");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let frame_from_input = Placement::of_turned(self.resize, self.rotation, frame.size(), input_size).frame_from_input;
@@ -70,7 +71,7 @@ mod tests {
     use crate::preprocess::{Anchor, Resize};
     use crate::tensor::{ElementType, Layout, RemoteMemory, Shape};
 
-    /// Memory that pretends to be out of the host's reach.
+    /// Memory that the host cannot access.
     #[derive(Debug)]
     struct Far(Mutex<Vec<u8>>);
 
@@ -101,7 +102,7 @@ mod tests {
         Tensor::remote_whole(Box::new(Far(Mutex::new(vec![0; layout.dense_bytes()]))), layout).unwrap()
     }
 
-    /// A device that fills, by way of the host. It notes what it was told.
+    /// A device that fills through host memory and records its calls.
     #[derive(Default)]
     struct Fills(Mutex<Vec<(Transform, usize, MemoryKind)>>);
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_fills_the_input_that_lies_in_its_memory() {
+    fn device_fills_inputs_in_its_memory() {
         let preprocess = Preprocess { resize: Resize::Letterbox { anchor: Anchor::Center }, ..Preprocess::default() };
         let (on_host, on_device) = (Tensor::new(ElementType::F32, [2, 3, 6, 6]).unwrap(), far(ElementType::F32, [2, 3, 6, 6]));
         let (device, mut scratch) = (Fills::default(), Scratch::default());
@@ -137,19 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn an_input_that_nothing_fills_on_its_device_is_an_error_that_says_what_to_do() {
+    fn device_memory_without_a_fill_function_is_an_error() {
         let input = far(ElementType::F32, [1, 3, 6, 6]);
         let error = Preprocess::default().fill_into(&frame(), Target::Device(&input, None), 0, &mut Scratch::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert_eq!(
             error.to_string(),
-            "image input in the memory of FAR: expected a device that fills it, got none; fill an input in memory of the host, and copy it there"
+            "image input in the memory of FAR: expected a device that can fill it, got none. Fill an input in host memory and copy it"
         );
     }
 
-    /// A device is asked for what it can do only: shape, type and row are checked before.
+    /// Shape, type and batch item are checked before the device is called.
     #[test]
-    fn a_device_is_not_asked_for_inputs_that_take_no_picture() {
+    fn device_is_not_called_for_invalid_inputs() {
         let (device, mut scratch) = (Fills::default(), Scratch::default());
         let cases = [
             (far(ElementType::F32, [1, 4, 6, 6]), 0, ErrorKind::Shape),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_tells_what_memory_it_lies_in_and_the_host_reads_no_device_memory() {
+    fn frame_reports_its_memory_and_host_cannot_read_device_memory() {
         let size = Size::new(12, 8);
         let on_device = Frame::from_planes(PixelFormat::Rgb, size, &[far(ElementType::U8, [8, 12, 3])], Colorimetry::default()).unwrap();
         assert_eq!((frame().memory_kind(), on_device.memory_kind()), (MemoryKind::Host, MemoryKind::Device));

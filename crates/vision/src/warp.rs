@@ -1,5 +1,5 @@
-//! Lines of an input whose pixels lie along a turned and scaled grid of the image: the four samples around each place, converted, mixed,
-//! and mixed with the border where the image ends. Owns the buffers of that. Knows no keypoints and no tensors.
+//! Lines of an input that is aligned by a similarity transform: bilinear interpolation of the four samples around each source position, and
+//! blending with the border color at image edges. Knows no keypoints and no tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
@@ -11,16 +11,16 @@ use super::simd::{Arithmetic, Kernel, Simd};
 use super::store::{Blend, Line, Normalizer};
 use crate::frame::Similarity;
 
-/// What a line is made of.
+/// Buffers of a line.
 #[derive(Debug, Default)]
 pub(super) struct WarpedLine {
-    /// Of each column the places of its samples, left and right, above and below.
+    /// Sample positions of each column: left and right, top and bottom.
     taps: Vec<Corners>,
-    /// How much of the right ones, of the lower ones, and of the image at all.
+    /// Weights of the right samples, of the bottom samples, and of the image relative to the border.
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
-    /// For each component the blocks of samples above, left and right in turn, then those below.
+    /// For each component, sample blocks of the top row, left and right alternating, then of the bottom row.
     samples: Aligned<u8>,
     above: Aligned<f32>,
     lower: Aligned<f32>,
@@ -39,7 +39,7 @@ struct Corners {
 }
 
 impl WarpedLine {
-    /// Plans for lines of so many pixels.
+    /// Prepares for lines of `width` pixels.
     pub(super) fn begin(&mut self, preprocess: &Preprocess, width: usize, sample: SampleType) {
         self.is_whole = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
@@ -59,7 +59,7 @@ impl WarpedLine {
         }
     }
 
-    /// Line `y` of an input `width` pixels wide.
+    /// Line `y` of an input of `width` pixels.
     pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Simd) -> Line<'_> {
         let size = source.image.size();
         for x in 0..width {
@@ -118,8 +118,8 @@ impl WarpedLine {
     }
 }
 
-/// The two samples around a place, a whole number being the center of one; how much of the second one, and which part of their weights the
-/// image has. Of a place beside the image that is 0.
+/// The two samples around a position, the weight of the second, and the fraction of the total weight that is inside the image. Integer
+/// positions are sample centers. The fraction is 0 for positions outside the image.
 fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     let last = f64::from(extent - 1);
     let place = if place.is_nan() { -1.0 } else { place.clamp(-1.0, last + 1.0) };
@@ -131,7 +131,7 @@ fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     ([sample(first), sample(first + 1.0)], second_weight, inside)
 }
 
-/// The mixing of left and right.
+/// Horizontal interpolation.
 struct Mix<'a, S> {
     picked: Picked<'a, S>,
     weights: &'a [f32],
@@ -152,7 +152,7 @@ impl<S: Sample> WithColors for Mix<'_, S> {
     }
 }
 
-/// Colors as whole numbers.
+/// Rounds colors to integers.
 #[derive(Clone, Copy)]
 struct Rounded<T>(T);
 
@@ -168,7 +168,7 @@ impl<T: Colors<C>, const C: usize> Colors<C> for Rounded<T> {
     }
 }
 
-/// The mixing of above and below, and of the border. Rows of each color lie one after the other.
+/// Vertical interpolation and blending with the border. Rows of the colors are concatenated.
 struct Join<'a> {
     above: &'a [f32],
     lower: &'a [f32],
@@ -194,7 +194,7 @@ impl Kernel for Join<'_> {
                 for lane in 0..LANES {
                     let mixed = above[lane] + (lower[lane] - above[lane]) * below[lane];
                     let mixed = pad + (mixed - pad) * inside[lane];
-                    // Pixels and the border are 0 to 255, so truncation is `floor`.
+                    // Pixels and border are 0 to 255, so truncation equals `floor`.
                     block[lane] = if is_whole { (mixed + 0.5) as i32 as f32 } else { mixed };
                 }
                 line[block_idx] = block;
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_the_picture_does_not_count() {
+    fn positions_outside_the_image_have_no_weight() {
         #[derive(Debug)]
         struct Case(f64, ([u32; 2], f32, f32));
         let cases = [

@@ -1,5 +1,5 @@
-//! Rows of bytes that are luma and color differences, converted and mixed to the width of the input: the samples of each column are picked in
-//! the registers that convert them, without a stop in memory. Owns where in a row they lie. Knows no other formats.
+//! Fast conversion and horizontal interpolation of 8-bit luma and chroma: samples are loaded into registers, converted and interpolated there.
+//! Handles no other formats.
 
 use super::aligned::Aligned;
 use super::color::{Meaning, YuvFactors};
@@ -8,20 +8,20 @@ use super::resize::{Columns, blocks};
 use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{Simd, SimdBackend};
 
-/// See the module.
+/// Interpolation plan for 8-bit luma and chroma; see the module.
 #[derive(Debug, Default)]
 pub(super) struct YuvBytes {
     factors: YuvFactors,
     windows: YuvWindows,
-    /// Of the columns the first bytes of their two samples, of one component.
+    /// Byte offsets of the two samples of each column, for one component.
     positions: Vec<[usize; 2]>,
-    /// Rows that end before the last byte that is loaded, and bytes that do not count.
+    /// Copies of rows with padding, if loads would exceed the end of a row.
     padded: [Vec<u8>; 4],
 }
 
-/// Rows of an image that share those of the differences.
+/// `R` luma rows that share a row of chroma.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
 pub(super) struct YuvSource<'a, const R: usize> {
     pub(super) lumas: [&'a [u8]; R],
     pub(super) u: &'a [u8],
@@ -29,17 +29,16 @@ pub(super) struct YuvSource<'a, const R: usize> {
 }
 
 impl YuvBytes {
-    /// Plans for these columns. False if the image is another one, its samples are too far apart, or the processor has no instructions for
-    /// it.
+    /// Prepares for these columns. Returns false if the image or the SIMD backend is not supported, or if samples are too far apart.
     pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
         let (Meaning::Yuv(yuv), SampleType::U8, SimdBackend::Avx512) = (image.meaning(), image.sample(), simd.backend()) else {
             return false;
         };
         self.factors = yuv.of_bytes();
         debug_assert_eq!(image.spacing(1), image.spacing(2));
-        let YuvWindows { luma, differences, .. } = &mut self.windows;
+        let YuvWindows { luma, chroma, .. } = &mut self.windows;
         let mut span_max = 0;
-        for (component_idx, windows) in [(0, luma), (1, differences)] {
+        for (component_idx, windows) in [(0, luma), (1, chroma)] {
             let spacing = image.spacing(component_idx);
             self.positions.clear();
             self.positions.extend(columns.pairs.iter().map(|pair| pair.map(|column| spacing.position(column))));
@@ -50,7 +49,7 @@ impl YuvBytes {
         window_bytes.is_some()
     }
 
-    /// Mixes row `y`, and as many more as wanted, which have the same differences, to one for each color.
+    /// Converts and interpolates `R` rows from row `y` on, which share chroma samples, into one row per color.
     pub(super) fn mix<const R: usize>(
         &mut self,
         source: Rows<'_>,
@@ -62,39 +61,39 @@ impl YuvBytes {
         let [of_u, of_v, of_lumas @ ..] = &mut self.padded;
         let window_bytes = self.windows.window_bytes;
         let reach_bytes = |windows: &SampleWindows| windows.begins.last().map_or(0, |begin| begin + window_bytes);
-        let (of_luma, of_difference) = (reach_bytes(&self.windows.luma), reach_bytes(&self.windows.differences));
+        let (of_luma, of_chroma) = (reach_bytes(&self.windows.luma), reach_bytes(&self.windows.chroma));
         let mut lumas = [&[][..]; R];
         for ((luma, padded), row) in lumas.iter_mut().zip(of_lumas).zip(y..) {
             *luma = reaching(source.row(0, row), of_luma, padded);
         }
-        let u = reaching(source.row(1, y), of_difference, of_u);
-        let v = reaching(source.row(2, y), of_difference, of_v);
+        let u = reaching(source.row(1, y), of_chroma, of_u);
+        let v = reaching(source.row(2, y), of_chroma, of_v);
         simd.mix_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
     }
 }
 
-/// The samples of each block of [`LANES`] columns lie in one window of bytes, from which instructions that permute bytes take them.
+/// Byte windows for permute instructions: one window contains all samples of a block of [`LANES`] columns.
 #[derive(Debug, Default)]
 pub(super) struct YuvWindows {
-    /// How long a window is: 64 bytes or 128.
+    /// Length of a window: 64 or 128 bytes.
     pub(super) window_bytes: usize,
     pub(super) luma: SampleWindows,
-    /// Of either.
-    pub(super) differences: SampleWindows,
+    /// For U and V.
+    pub(super) chroma: SampleWindows,
 }
 
-/// Those of one component.
+/// Windows of one component.
 #[derive(Debug, Default)]
 pub(super) struct SampleWindows {
-    /// Of each block the first byte of its window.
+    /// Offset of each block's window.
     begins: Vec<usize>,
-    /// Of each block at which bytes of the window the samples of its columns are, each in the lowest byte of four: the first ones, then the
-    /// second ones.
+    /// For each block, the window offsets of the first samples of its columns, then of the second samples. Each is in the lowest of four
+    /// bytes.
     controls: Aligned<u8>,
 }
 
 impl SampleWindows {
-    /// Plans for samples at these places. How long a window must be at least.
+    /// Prepares for these positions and returns the minimum window length.
     fn set(&mut self, positions: &[[usize; 2]]) -> usize {
         const N_BYTES: usize = 4 * LANES;
         self.begins.clear();
@@ -113,9 +112,9 @@ impl SampleWindows {
         span_max
     }
 
-    /// Where the window of each block begins, and the controls of both samples.
+    /// The window offset of each block, with the permute controls of first and second samples.
     #[inline(always)]
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other processor has instructions for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &[[u8; 4 * LANES]; 2])> {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.as_chunks().0)
     }
@@ -139,7 +138,7 @@ mod tests {
         columns
     }
 
-    /// A region that begins and ends within pairs of columns.
+    /// A region that starts and ends inside a chroma pair.
     fn region(format: PixelFormat) -> Frame {
         let size = Size::new(WIDTH, 6);
         let plane = |plane_idx: usize| {
@@ -154,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_what_is_converted_and_mixed_one_by_one() {
+    fn rows_match_the_reference() {
         let mut n_compared = 0;
         for format in [PixelFormat::Nv12, PixelFormat::I420] {
             let frame = region(format);
             let image = Image::of_frame(&frame).unwrap();
-            let (Meaning::Yuv(yuv), rows) = (image.meaning(), image.rows()) else { panic!("{format} is luma and differences") };
-            // From six columns of a pixel to more than seven pixels of a column.
+            let (Meaning::Yuv(yuv), rows) = (image.meaning(), image.rows()) else { panic!("expected a YUV format, got {format}") };
+            // Scales from six columns per pixel to more than seven pixels per column.
             for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH - 2)) {
                 let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
                 for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_too_far_apart_for_a_window_are_left_to_others() {
+    fn samples_too_far_apart_are_not_supported() {
         let frame = region(PixelFormat::Nv12);
         let image = Image::of_frame(&frame).unwrap();
         let can_be_set = |n_columns| {
@@ -214,7 +213,7 @@ mod tests {
         assert!(!YuvBytes::default().set(&image, &columns(27, WIDTH - 2), Simd::of(SimdBackend::Portable).unwrap()));
     }
 
-    /// What registers of the processors that have them take, so that it runs on any.
+    /// Tests the plan alone, so that it runs without AVX-512.
     #[test]
     fn windows_have_both_samples_of_each_column() {
         for step in [1, 2] {

@@ -15,7 +15,7 @@ use super::draft::{Draft, Value};
 use super::output;
 use crate::frame::Size;
 use crate::runtime::{Dim, ModelInfo, Port, Result};
-use crate::vision::decode::{DecoderRegistry, Gives};
+use crate::vision::decode::{DecoderRegistry, Subject};
 
 /// What was found out.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
-    if DecoderRegistry::built_in().gives(decoder) == Some(Gives::Attributes) {
+    if DecoderRegistry::built_in().subject(decoder) == Some(Subject::Attributes) {
         found.draft.top.set("task", "classification");
     }
     with_characters(found, info)

@@ -13,7 +13,7 @@ use crate::frame::Size;
 use crate::labels::Labels;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::tensor;
-use crate::vision::decode::{Decoder, DecoderRegistry, Gives, Output, Reads, Results, Section};
+use crate::vision::decode::{Decoder, DecoderRegistry, Output, Reads, Results, Section, Subject};
 use crate::{did_you_mean, hint_of_unknown, thresholds};
 
 /// A decoder put to work on outputs of a model.
@@ -209,17 +209,17 @@ impl Context<'_> {
     /// The name of a decoder, if there is one that gives what the task wants.
     fn known(&self, decoder: String) -> Result<String> {
         let registry = &self.options.engine.decoders();
-        if registry.gives(&decoder).is_some_and(|gives| [self.task.gives(), Gives::Anything].contains(&gives)) {
+        if registry.subject(&decoder).is_some_and(|subject| [self.task.subject(), Subject::Anything].contains(&subject)) {
             return Ok(decoder);
         }
-        let message = unknown_decoder(&decoder, &format!(" for {}", self.task), registry.names_of(self.task.gives()).collect());
+        let message = unknown_decoder(&decoder, &format!(" for {}", self.task), registry.names_of(self.task.subject()).collect());
         Err(config(format!("[output] {message}")))
     }
 
     /// The name of the only decoder that reads the model's outputs.
     fn deduced(&self, tensors: &BTreeMap<String, String>, assumed: &mut Vec<String>) -> Result<&'static str> {
         if self.task == Task::Classification {
-            let names = self.options.engine.decoders().names_of(Gives::Attributes).collect::<Vec<_>>().join(", ");
+            let names = self.options.engine.decoders().names_of(Subject::Attributes).collect::<Vec<_>>().join(", ");
             return Err(config(format!("[output] `decoder` is not given for classification: expected one of {names}")));
         }
         let registry = DecoderRegistry::built_in();
@@ -229,7 +229,7 @@ impl Context<'_> {
             let decoder = registry.make_from_text(name, "").ok();
             evidence::reads_all(name, &shapes) && decoder.is_some_and(|decoder| decoder.check(&outputs, self.input_size).is_ok())
         };
-        let names = || registry.names().filter(|name| registry.gives(name) == Some(Gives::Objects));
+        let names = || registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
         let fitting: Vec<&str> = names().filter(fits).collect();
         let ports = self.info.outputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
         let message = match *fitting {
@@ -360,7 +360,7 @@ fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
 /// `Config` with all names and the nearest one, if there is no decoder of this name.
 pub(super) fn check_decoder_name(name: &str) -> Result<()> {
     let known = DecoderRegistry::built_in();
-    match known.gives(name) {
+    match known.subject(name) {
         Some(_) => Ok(()),
         None => Err(config(unknown_decoder(name, "", known.names().collect()))),
     }

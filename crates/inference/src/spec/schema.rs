@@ -10,7 +10,7 @@ use super::output::{HeadKeys, LabelKeys, NameKeys};
 use super::{Description, ModelSpec, Source, StageOptions, Written};
 use crate::runtime::{ModelInfo, Port};
 use crate::tensor::{ElementType, Shape};
-use crate::vision::decode::{DecoderRegistry, Gives};
+use crate::vision::decode::{DecoderRegistry, Subject};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-description.schema.json");
 
@@ -30,16 +30,16 @@ fn schema() -> Value {
 
 /// The schema of `[output]`: the keys of every decoder, and for each of these which it has. Of a decoder that is not built in nothing is known.
 pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
-    let heads = json!({"description": "Of classifiers: several heads, instead of all these keys.", "items": section(&[Gives::Attributes, Gives::Anything], &keys::<NameKeys>()), "type": "array"});
-    let mut schema = section(&[Gives::Objects, Gives::Attributes, Gives::Anything], &BTreeMap::new());
+    let heads = json!({"description": "Of classifiers: several heads, instead of all these keys.", "items": section(&[Subject::Attributes, Subject::Anything], &keys::<NameKeys>()), "type": "array"});
+    let mut schema = section(&[Subject::Objects, Subject::Attributes, Subject::Anything], &BTreeMap::new());
     schema["properties"]["heads"] = heads;
     schema.try_into().unwrap()
 }
 
 /// The schema of a section that names one of these decoders, with more keys.
-fn section(gives: &[Gives], more: &BTreeMap<String, Value>) -> Value {
+fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     let registry = DecoderRegistry::built_in();
-    let names: Vec<&str> = registry.names().filter(|name| gives.contains(&registry.gives(name).unwrap())).collect();
+    let names: Vec<&str> = registry.names().filter(|name| subjects.contains(&registry.subject(name).unwrap())).collect();
     let mut common = keys::<HeadKeys>();
     common.extend(keys::<LabelKeys>());
     common.extend(more.clone());

@@ -1,26 +1,26 @@
-//! The activation that an export has left out: scores in the outputs of a detector become probabilities before its decoder reads them.
+//! Activation of scores for exports without the last activation: detector scores become probabilities before decoding.
 
 use std::borrow::Cow;
 
 use super::{Activation, Output};
 
-/// Where scores are in the outputs of a detector.
+/// Position of the scores in an output of a detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScorePlace {
+pub struct ScoreRange {
     /// Index of the output.
     pub output_idx: usize,
-    /// The axis along which the scores of one box lie.
+    /// Axis of the scores of one box.
     pub axis: usize,
-    /// The first of them.
+    /// Index of the first score on this axis.
     pub begin: usize,
-    /// Behind the last of them.
+    /// Index after the last score.
     pub end: usize,
 }
 
-/// The outputs with the activation applied to the scores; those that it changes are copied into `changed`.
+/// Applies the activation to the scores. Returns the outputs; changed ones are copied to `changed`.
 pub(super) fn activated<'a>(
     outputs: &'a [Output<'a>],
-    places: &[ScorePlace],
+    places: &[ScoreRange],
     activation: Activation,
     changed: &'a mut Vec<(usize, Vec<f32>)>,
 ) -> Cow<'a, [Output<'a>]> {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_become_probabilities_whichever_way_they_lie() {
+    fn scores_become_probabilities_in_any_layout() {
         let input = Size::new(64, 32);
         let found = |name: &str, activation: &str, outputs: &[Output<'_>]| {
             let decoder = decoder(name, &format!("threshold = 0.5\nactivation = \"{activation}\""));
@@ -76,11 +76,11 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let rect = Rect { x: 8.0, y: 4.0, width: 16.0, height: 8.0 };
-        // Center and size, objectness, two classes.
+        // Center, size, objectness, two classes.
         let row = [16.0, 8.0, 16.0, 8.0, logit(0.9), logit(0.2), logit(0.8)];
         let yolov5 = Output { name: "y", shape: &[1, 1, 7], data: &row };
         assert_eq!(found("yolov5", "sigmoid", &[yolov5]), [(rect, 72.0, 1)]);
-        // The same in columns, beside a column without an object.
+        // The same in columns, next to a column without an object.
         let columns = [16.0, 1.0, 8.0, 1.0, 16.0, 1.0, 8.0, 1.0, logit(0.2), -9.0, logit(0.8), -9.0];
         let yolov8 = Output { name: "y", shape: &[1, 6, 2], data: &columns };
         // A model has more columns than rows.

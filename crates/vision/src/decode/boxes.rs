@@ -1,29 +1,29 @@
-//! The boxes of a detector: what every scheme of writing them has in common.
+//! Box decoding: the common part of all detectors.
 //!
-//! A scheme turns rows of outputs into candidates; here they are suppressed, counted and checked, so that whatever a model writes,
-//! boxes have finite numbers, touch the input, and have scores from 0 to 1. Knows no layouts of outputs.
+//! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts them. Whatever a model writes, resulting
+//! boxes are finite, touch the input, and have scores from 0 to 1. Knows no output layouts.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-use super::{Activation, Decoder, Output, RawDetection, Results, ScorePlace, Section, activate};
+use super::{Activation, Decoder, Output, RawDetection, Results, ScoreRange, Section, activate};
 use crate::frame::{Rect, Size};
 use crate::nms::{self, NmsMethod, NmsOptions};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// Which boxes are reported.
+/// Which boxes a detector reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoxThresholds {
-    /// Boxes with a score larger than this.
+    /// A box needs a score greater than this, 0 to 1.
     pub score: f32,
-    /// Boxes whose intersection over union with a better one is at most this.
+    /// A box is suppressed if its intersection over union (IoU) with a better box exceeds this, 0 to 1.
     pub iou: f32,
-    /// At most so many.
+    /// Maximum number of boxes.
     pub max_boxes: usize,
-    /// What becomes of those that overlap more.
+    /// Suppression method.
     pub method: NmsMethod,
-    /// Whether boxes suppress each other whatever their classes.
+    /// Whether boxes suppress each other across classes.
     pub class_agnostic: bool,
 }
 
@@ -33,18 +33,18 @@ impl Default for BoxThresholds {
     }
 }
 
-/// In which unit a model writes boxes.
+/// Unit of the boxes in a model's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Coordinates {
     /// Pixels of the model's input.
     Pixels,
-    /// Parts of the width and height of the model's input, 0..=1.
+    /// Fractions of the input's width and height, 0..=1.
     Normalized,
 }
 
-/// A way in which detectors write rows of boxes into their outputs; [`BoxDecoder`] makes a [`Decoder`] of it.
+/// An output format of detectors with one box per row. [`BoxDecoder`] implements [`Decoder`] for it.
 pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// As [`Decoder::check`].
     ///
@@ -52,39 +52,40 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// As there.
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
-    /// Appends a box for each row, and for each of its classes if it can have several, whose score is larger than `score_min`, to
-    /// [`Results::boxes`], and adds its keypoints if the model has some.
-    /// Boxes may have any numbers: those that are not finite and those without an extent are dropped later.
+    /// Appends the boxes whose score exceeds `score_min` to [`Results::boxes`], with their keypoints.
+    ///
+    /// If a row can have several classes, it gives one box per class. Boxes may contain any values: boxes that are not finite or have no area
+    /// are dropped later.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()>;
 
-    /// Whether candidates overlap and suppress each other; else the model has seen to that. Default: they do.
+    /// Whether candidates overlap, so that NMS is needed. False if the model includes NMS. Default: true.
     fn overlaps(&self) -> bool {
         true
     }
 
-    /// The unit of the boxes in the outputs, of which [`BoxScheme::candidates`] makes pixels. Default, `None`: they are computed from cells
-    /// or priors, so that there is no other.
+    /// Unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes computed from cells or
+    /// priors, which have a fixed unit.
     fn coordinates(&self) -> Option<Coordinates> {
         None
     }
 
-    /// The activation that exports may leave out; [`BoxScheme::score_places`] says where the scores are. Default: none can be said.
+    /// The activation that exports may omit; see [`BoxScheme::score_ranges`]. Default: none.
     fn missing_activation(&self) -> Option<Activation> {
         None
     }
 
-    /// Where the scores are in these outputs, for exports that leave the last activation out.
+    /// Positions of the scores in the outputs, for exports without the last activation. Default: none.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
-    fn score_places(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         Ok(Vec::new())
     }
 
-    /// The thresholds of the models' authors.
+    /// Default thresholds, from the models' authors.
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds::default()
     }
@@ -94,39 +95,38 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Whether outputs are tables that may lack the axis of the batch, `[n, columns]`, as those of models that take one picture may.
-    /// Default: no.
+    /// Whether outputs may lack the batch axis: `[n, columns]`. Default: false.
     fn takes_unbatched(&self) -> bool {
         false
     }
 }
 
-/// The most boxes that a detector can be asked for in one frame.
+/// Upper limit of `max-boxes`.
 const MAX_BOXES: usize = 100_000;
 
-/// The keys of every detector of boxes.
+/// Description keys of all box decoders.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 struct BoxKeys {
-    /// What is less sure is left out, 0 to 1.
+    /// Minimum score, 0 to 1.
     threshold: Option<f32>,
-    /// At most so many boxes, the best.
+    /// Maximum number of boxes; the best are kept.
     max_boxes: Option<usize>,
 }
 
-/// The keys of those whose candidates overlap.
+/// Description keys of decoders with NMS.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 struct OverlapKeys {
-    /// What overlaps a better box by more than this part of their union is suppressed, 0 to 1.
+    /// A box is suppressed if its intersection over union with a better box exceeds this, 0 to 1.
     iou_threshold: Option<f32>,
-    /// What becomes of boxes that overlap a better one.
+    /// NMS method.
     nms: Option<Nms>,
-    /// Of `nms = "gaussian"`: the larger, the milder.
+    /// Sigma of `nms = "gaussian"`; larger values suppress less.
     nms_sigma: Option<f32>,
-    /// Whether boxes suppress each other whatever their classes.
+    /// Whether boxes suppress each other across classes.
     class_agnostic: Option<bool>,
 }
 
@@ -139,40 +139,40 @@ enum Nms {
     Gaussian,
 }
 
-/// The key of those that write boxes as they are.
+/// Description key of decoders with a configurable box unit.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct UnitKeys {
-    /// Whether boxes are in pixels of the input, or in parts of its width and height.
+    /// Unit of the boxes: pixels of the input, or fractions of its width and height.
     coordinates: Option<Coordinates>,
 }
 
-/// The key of those whose exports may leave the last activation out.
+/// Description key of decoders whose exports may lack the last activation.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct ActivationKeys {
-    /// What makes the scores probabilities.
+    /// The activation that turns scores into probabilities.
     activation: Option<Activation>,
 }
 
-/// How the outputs of a detector become boxes.
+/// Decodes boxes of a [`BoxScheme`].
 #[derive(Debug, Clone)]
 pub struct BoxDecoder<S> {
     scheme: S,
     thresholds: BoxThresholds,
-    /// The thresholds of single classes, by class, instead of that of all.
+    /// Thresholds by class index, which replace the common threshold.
     class_scores: Vec<f32>,
-    /// Instead of the scheme's.
+    /// Overrides the unit of the scheme.
     coordinates: Option<Coordinates>,
-    /// Applied to scores first.
+    /// Applied to scores before decoding.
     activation: Activation,
 }
 
 impl<S: BoxScheme> BoxDecoder<S> {
-    /// A decoder that reads outputs in this way, with the keys of a section.
+    /// Creates a decoder of this scheme with the keys of a section.
     ///
     /// # Errors
-    /// `Unsupported` if a value is not one that its key can have.
+    /// `Unsupported` if the value of a key is invalid.
     pub fn new(scheme: S, section: &mut Section<'_>) -> Result<Self> {
         let mut thresholds = scheme.default_thresholds();
         let BoxKeys { threshold, max_boxes } = section.keys()?;
@@ -202,7 +202,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
     }
 
-    /// As [`BoxDecoder::new`], as a registry has it.
+    /// As [`BoxDecoder::new`], boxed for the registry.
     pub(super) fn boxed(scheme: S, section: &mut Section<'_>) -> Result<Box<dyn Decoder>>
     where
         S: 'static,
@@ -210,18 +210,18 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(Box::new(Self::new(scheme, section)?))
     }
 
-    /// Checks that outputs are complete, and tells where their scores are if an activation is to be applied.
-    fn score_places(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScorePlace>> {
+    /// Checks that outputs are complete. Returns the positions of scores if an activation is configured.
+    fn score_ranges(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScoreRange>> {
         let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
         outputs.iter().try_for_each(check)?;
         if self.activation == Activation::None {
             return Ok(Vec::new());
         }
         let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
-        self.scheme.score_places(&ports, input)
+        self.scheme.score_ranges(&ports, input)
     }
 
-    /// Appends the boxes of all rows with a larger score, in pixels.
+    /// Appends the boxes with a score above `score_min`, in input pixels.
     fn find_candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         self.scheme.candidates(outputs, input, score_min, results)?;
         let (width, height) = (input.width as f32, input.height as f32);
@@ -237,11 +237,11 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(())
     }
 
-    /// Drops what is no box or not wanted, and suppresses what overlaps.
+    /// Drops invalid boxes and boxes below class thresholds, then applies NMS.
     fn take_candidates(&self, input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) {
         let BoxThresholds { score, iou, max_boxes, method, class_agnostic } = self.thresholds;
         let is_wanted = |found: &RawDetection| found.score > self.class_scores.get(found.class_id as usize).copied().unwrap_or(score);
-        // Before they suppress each other, and before they are counted.
+        // Before NMS and before boxes are counted.
         boxes.retain_mut(|found| {
             let is_good = is_wanted(found) && found.rect.is_proper() && touches(&found.rect, input);
             found.score = found.score.min(1.0);
@@ -254,21 +254,21 @@ impl<S: BoxScheme> BoxDecoder<S> {
         };
         boxes.truncate(n_kept);
         if method != NmsMethod::Hard && !self.class_scores.is_empty() {
-            // Their scores have changed.
+            // Soft-NMS has changed scores.
             boxes.retain(is_wanted);
         }
     }
 }
 
-/// Every box has finite numbers and a positive extent and touches the input; every score is at most 1. Others are dropped, and larger scores
-/// taken for 1. Boxes are in the order of [`nms::better_first`].
+/// Boxes are finite, have an area and touch the input. Invalid boxes are dropped; scores above 1 are set to 1. Boxes are in the order of
+/// [`nms::better_first`].
 impl<S: BoxScheme> Decoder for BoxDecoder<S> {
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
         self.scheme.check(outputs, input)
     }
 
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
-        let (mut changed, places) = (Vec::new(), self.score_places(outputs, input)?);
+        let (mut changed, places) = (Vec::new(), self.score_ranges(outputs, input)?);
         let outputs = activate::activated(outputs, &places, self.activation, &mut changed);
         let score_min = self.class_scores.iter().copied().fold(self.thresholds.score, f32::min);
         self.find_candidates(&outputs, input, score_min, results)?;
@@ -328,17 +328,17 @@ impl OverlapKeys {
     }
 }
 
-/// A number of a description that must be from 0 to 1.
+/// Checks that a number in a description is from 0 to 1.
 pub(super) fn fraction(key: &str, value: f32) -> Result<f32> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad(format!("`{key}`: expected 0 to 1, got {value}"))) }
 }
 
-/// The error of a key with a wrong value.
+/// The error of an invalid key value.
 pub(super) fn bad(message: String) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Whether any of it lies in the input.
+/// Whether a part of the box is inside the input.
 fn touches(rect: &Rect, input: Size) -> bool {
     rect.x < input.width as f32 && rect.y < input.height as f32 && rect.x_max() > 0.0 && rect.y_max() > 0.0
 }
@@ -348,14 +348,14 @@ mod tests {
     use super::*;
     use crate::decode::tests::{boxes, decoder};
 
-    /// 8 x 4, 4 x 2, 2 x 1 and 1 x 1 cells of strides 8, 16, 32 and 64.
+    /// Grids of 8x4, 4x2, 2x1 and 1x1 cells for strides 8, 16, 32 and 64.
     const INPUT: Size = Size::new(64, 32);
     const ANY: usize = usize::MAX;
 
     type Ports<'a> = &'a [(&'a str, &'a [usize])];
 
     #[test]
-    fn models_of_each_decoder_are_known_by_their_outputs() {
+    fn decoders_accept_their_models_outputs() {
         #[derive(Debug)]
         struct Case(&'static str, Ports<'static>, u32);
         let gfl: Ports =
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn other_outputs_are_refused_with_both_sides() {
+    fn other_outputs_are_errors_with_expected_and_actual_shapes() {
         #[derive(Debug)]
         struct Case(&'static str, Ports<'static>, [&'static str; 2]);
         for case in [
@@ -424,9 +424,9 @@ mod tests {
         }
     }
 
-    /// Where two maps have the same shape, the order of the outputs tells them apart, unless their names do.
+    /// Outputs of equal shape are identified by their names, otherwise by their order.
     #[test]
-    fn names_go_before_the_order_of_outputs() {
+    fn names_take_precedence_over_output_order() {
         let (score, keypoints) = ([0.9, 0.0, 0.0, 0.0], [0.0; 40]);
         let (sizes, offsets) = ([2_f32.ln(), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0.0; 8]);
         let found = |one: &str, other: &str| {
@@ -444,9 +444,9 @@ mod tests {
     }
 
     #[test]
-    fn soft_suppression_lowers_scores_and_drops_what_falls_below_the_threshold() {
+    fn soft_nms_lowers_scores_and_drops_low_ones() {
         let rows = [[0.0, 0.0, 8.0, 8.0, 0.9, 0.0], [0.0, 0.0, 8.0, 4.0, 0.8, 0.0], [32.0, 0.0, 40.0, 8.0, 0.7, 1.0]];
-        // As yolov5 has them: center, size, objectness, two classes.
+        // Rows of yolov5: center, size, objectness, two classes.
         let rows: Vec<f32> = rows
             .iter()
             .flat_map(|&[x, y, x_max, y_max, score, class]| {

@@ -1,11 +1,11 @@
-//! Lists of final boxes in two outputs: corners in input pixels with the score beside them, and a class for each. So write the
-//! detectors of OpenVINO's Training Extensions and Geti, and some of the Open Model Zoo. Nothing is suppressed here.
+//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti and
+//! some Open Model Zoo models. The model includes NMS.
 
-use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// `[N, 5]` and `[N]`, or with an axis for the batch before. Without the second one there is one class.
+/// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. Without the second output there is one class.
 #[derive(Debug)]
 pub(super) struct BoxesLabels;
 
@@ -31,9 +31,9 @@ impl BoxScheme for BoxesLabels {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         let (output_idx, _) = find(outputs)?;
-        Ok(vec![ScorePlace { output_idx, axis: outputs[output_idx].1.len() - 1, begin: 4, end: 5 }])
+        Ok(vec![ScoreRange { output_idx, axis: outputs[output_idx].1.len() - 1, begin: 4, end: 5 }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -49,7 +49,7 @@ impl BoxScheme for BoxesLabels {
     }
 }
 
-/// The outputs with the boxes, and with their classes. Others, that explain the answer, are passed over.
+/// Indexes of the outputs with boxes and with classes. Other outputs, such as saliency maps, are ignored.
 fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
     let is_boxes = |shape: &[usize]| matches!(shape, [.., _, 5]) && shape.len() <= 3;
     let find = || {
@@ -71,7 +71,7 @@ mod tests {
     const ROWS: [f32; 15] = [1.0, 2.0, 11.0, 22.0, 0.9, 5.0, 5.0, 9.0, 6.0, 0.6, 0.0, 0.0, 8.0, 8.0, 0.4];
 
     #[test]
-    fn rows_are_corners_and_score_with_the_class_beside() {
+    fn rows_are_corners_and_score_with_separate_classes() {
         let list = |shape| Output { name: "boxes", shape, data: &ROWS };
         let labels = |shape| Output { name: "labels", shape, data: &[1.0, 7.0, 0.0] };
         let map = Output { name: "saliency_map", shape: &[1, 1, 2, 2], data: &[0.0; 4] };

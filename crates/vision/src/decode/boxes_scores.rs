@@ -1,18 +1,17 @@
-//! SSD and others that leave the suppression to the caller: corners in 0..=1 per prior, priors already applied, and a score per
-//! class. A prior can be a box of several classes. Knows no priors.
+//! SSD detectors without NMS: per prior, decoded corners in 0..=1 and a score per class. A prior can give boxes of several classes.
 
 use serde::Deserialize;
 
 use super::boxes::bad;
-use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, differs, named, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, differs, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Two outputs, `[1, N, 4]` and `[1, N, classes]`.
+/// Outputs `[1, N, 4]` and `[1, N, classes]`.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(super) struct BoxesScores {
-    /// The class that stands for nothing.
+    /// Index of the background class.
     background: Option<u32>,
 }
 
@@ -48,9 +47,9 @@ impl BoxScheme for BoxesScores {
         Some(Activation::Softmax)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         let (_, output_idx) = find(outputs)?;
-        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 0, end: outputs[output_idx].1[2] }])
+        Ok(vec![ScoreRange { output_idx, axis: 2, begin: 0, end: outputs[output_idx].1[2] }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -62,7 +61,7 @@ impl BoxScheme for BoxesScores {
     }
 }
 
-/// The outputs with the boxes and with the scores. Where both have four columns, their names tell them apart.
+/// Indexes of the outputs with boxes and with scores. If both have four columns, names identify them.
 fn find<P: Port>(outputs: &[P]) -> Result<(usize, usize)> {
     let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0;
     let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);

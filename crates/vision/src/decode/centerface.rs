@@ -1,20 +1,20 @@
-//! CenterFace: maps with a value per four by four pixels of the input, whose score (sigmoid already) says how likely a face's center
-//! lies there, and beside it the size, the place inside the cell, and five keypoints in parts of the box.
+//! CenterFace (Xu et al., 2019): maps with stride 4. Each cell has a score (after sigmoid), a size, a center offset, and five keypoints
+//! relative to the box.
 
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, differs, named, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
-/// Pixels per cell.
+/// Stride of the maps in pixels.
 const STRIDE: u32 = 4;
 const N_KEYPOINTS: usize = 5;
 
-/// `[1, 1, h, w]`, `[1, 2, h, w]` with logarithms of height and width in cells, `[1, 2, h, w]` with offsets down and right in cells,
-/// and `[1, 10, h, w]`. The two of the same shape come in this order if their names do not say `scale` or `offset`.
+/// Outputs: score `[1, 1, h, w]`; log of height and width `[1, 2, h, w]`; offset down and right in cells `[1, 2, h, w]`; keypoints
+/// `[1, 10, h, w]`. The two outputs of equal shape are in this order unless their names contain `scale` and `offset`.
 #[derive(Debug)]
 pub(super) struct CenterFace;
 
-/// Where each is, as indexes into the outputs.
+/// Indexes of the outputs.
 struct Found {
     scores: usize,
     sizes: usize,
@@ -34,7 +34,7 @@ impl BoxScheme for CenterFace {
                 let (rect, keypoints) = (place(outputs, &found, cell_idx), &outputs[found.keypoints]);
                 results.boxes.push(RawDetection { rect, score, class_id: 0, row: cell_idx as u32 });
                 let value = |channel: usize| keypoints.data[channel * n_cells(keypoints) + cell_idx];
-                // y first, as in the other maps.
+                // y before x, as in the other maps.
                 let point = |point_idx: usize| Point {
                     x: rect.x + value(2 * point_idx + 1) * rect.width,
                     y: rect.y + value(2 * point_idx) * rect.height,
@@ -64,7 +64,7 @@ fn place(outputs: &[Output<'_>], found: &Found, cell_idx: usize) -> Rect {
     Rect::from_center(x, y, log_width.exp() * pixels, log_height.exp() * pixels)
 }
 
-/// Of one channel.
+/// Number of cells, from the size of one channel.
 fn n_cells(map: &Output<'_>) -> usize {
     map.shape[2] * map.shape[3]
 }

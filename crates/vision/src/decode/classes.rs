@@ -1,4 +1,4 @@
-//! A row of class scores: activation, the best class, each class for itself, the best k. Knows no labels.
+//! Class scores: activation, best class, multi-label, and top-k. Knows no labels.
 
 use std::fmt;
 
@@ -10,20 +10,20 @@ use super::{Decoder, Output, Reads, Results, Section, one, one_port, shape_text}
 use crate::frame::{Outcome, ScoredLabel, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// What makes probabilities of a model's output.
+/// Function that turns an output into probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Activation {
-    /// Nothing: they are probabilities already.
+    /// Identity: values are probabilities.
     #[default]
     None,
     /// `exp(x[i]) / sum(exp(x))`.
     Softmax,
-    /// `1 / (1 + exp(-x[i]))`, each for itself.
+    /// `1 / (1 + exp(-x[i]))`, for each class independently.
     Sigmoid,
-    /// `x / 256`: of quantized models, whose bytes stand for 0 to 1.
+    /// `x / 256`, for quantized models whose bytes represent 0 to 1.
     Bytes,
 }
 
@@ -38,13 +38,13 @@ impl fmt::Display for Activation {
     }
 }
 
-/// The `k` best classes of an output of one row, `(class, value after the activation)`, best first, into `best`.
+/// Writes the `k` best classes of one batch item to `best`, best first, as `(class, value after activation)`.
 ///
-/// Of equal classes the first one is better; values that are not numbers are passed over, so that fewer than `k` may come.
-/// Allocates only to grow `best`.
+/// Of equal classes, the one with the smaller index is better. NaN values are ignored, so the result can have fewer than `k` classes. Allocates
+/// only to grow `best`.
 ///
 /// # Errors
-/// `Shape` if classes do not lie along one axis, or there are not as many values as the shape says; `Unsupported` if none is finite.
+/// `Shape` if classes are not on a single axis or the number of values is wrong. `Unsupported` if no value is finite.
 pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut Vec<(u32, f32)>) -> Result<()> {
     best.clear();
     output.check()?;
@@ -56,7 +56,7 @@ pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut V
             best.insert(place, (class_idx as u32, value));
         }
     }
-    // The activation keeps the order, so that it is due only for those that are left.
+    // The activation is monotonic, so it is applied to the selected classes only.
     let normalizer = Normalizer::new(output, activation)?;
     best.iter_mut().for_each(|(_, value)| *value = normalizer.probability(*value));
     Ok(())
@@ -65,13 +65,13 @@ pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut V
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct ClassKeys {
-    /// What is less sure is left out, 0 to 1.
+    /// Minimum probability, 0 to 1.
     threshold: Option<f32>,
-    /// What makes the scores probabilities.
+    /// The activation that turns scores into probabilities.
     activation: Option<Activation>,
 }
 
-/// The best of several classes, or each of them for itself.
+/// Decodes class scores: the best class, or all classes above the threshold.
 #[derive(Debug)]
 pub(super) struct Classes {
     is_multi: bool,
@@ -80,14 +80,14 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The best class; of equal ones the first.
+    /// Reports the best class; of equal ones, the first.
     pub(super) fn best(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or(0.0);
         Ok(Self { is_multi: false, activation: activation.unwrap_or_default(), threshold: fraction("threshold", threshold)? })
     }
 
-    /// Every class whose probability is large enough, best first, equal ones in order.
+    /// Reports all classes above the threshold, best first; equal ones in index order.
     pub(super) fn multi(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
@@ -99,7 +99,7 @@ impl Classes {
     }
 }
 
-/// Values that are not numbers are passed over.
+/// NaN values are ignored.
 impl Decoder for Classes {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
@@ -150,7 +150,7 @@ impl Decoder for Classes {
     }
 }
 
-/// Whether all classes lie along one axis after the first one; their number, 0 if it is not known.
+/// Checks that all classes are on one axis after the batch axis. Returns their number; 0 if it is dynamic.
 pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     let classes = shape.get(1..).unwrap_or_default();
     let n_long = classes.iter().filter(|&&extent| extent != 1).count();
@@ -164,10 +164,10 @@ pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
 }
 
-/// The activation with what it needs to know of the whole row.
+/// The activation, with statistics of the row.
 enum Normalizer {
     None,
-    /// The largest value, and the sum of the powers relative to it, so that nothing overflows.
+    /// The maximum, and the sum of exponentials relative to it, which avoids overflow.
     Softmax {
         max: f32,
         sum: f32,
@@ -200,7 +200,7 @@ impl Normalizer {
         match self {
             Self::None => value,
             Self::Softmax { max, sum } => (value - max).exp() / sum,
-            // Of large negative values the power is infinite, and the result 0.
+            // For large negative values the exponential is infinite and the result 0.
             Self::Sigmoid => 1.0 / (1.0 + (-value).exp()),
             Self::Bytes => value / 256.0,
         }
@@ -216,7 +216,7 @@ mod tests {
         Output { name: "color", shape, data }
     }
 
-    /// The best class and its score.
+    /// The best class and its probability.
     fn best(activation: Activation, data: &[f32]) -> Result<(u32, f32)> {
         match said(&*decoder("classes", &format!("activation = \"{activation}\"")), data)? {
             Some(Outcome::Label { label_id, label: None, confidence }) => Ok((label_id, confidence)),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_class_wins_and_the_first_of_equals() {
+    fn best_class_is_the_first_of_equal_ones() {
         #[derive(Debug)]
         struct Case(Activation, &'static [f32], (u32, f32));
         let cases = [
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_below_the_threshold_is_left_out() {
+    fn class_below_the_threshold_is_not_reported() {
         let said = |data: &[f32]| said(&*decoder("classes", "threshold = 0.5"), data).unwrap();
         assert_eq!((said(&[0.25, 0.49]), said(&[-3.0, -2.0])), (None, None));
         assert!(matches!(said(&[0.25, 0.5]), Some(Outcome::Label { label_id: 1, confidence: 0.5, .. })));
     }
 
     #[test]
-    fn of_several_labels_each_is_told_that_is_sure_enough() {
+    fn multi_label_reports_all_classes_above_the_threshold() {
         let labels = |data: &[f32], activation: &str, threshold: f32| -> Result<Vec<(u32, f32)>> {
             let decoder = decoder("multi-label", &format!("activation = \"{activation}\"\nthreshold = {threshold}"));
             match said(&*decoder, data)? {
@@ -268,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn softmax_gives_what_it_should() {
+    fn softmax_matches_known_values() {
         let (class_id, score) = best(Activation::Softmax, &[1.0, 2.0, 3.0]).unwrap();
         assert!(class_id == 2 && (score - 0.665_240_9).abs() < 1e-6, "{score}");
     }
 
     #[test]
-    fn the_best_k_come_in_order() {
+    fn top_k_is_in_descending_order() {
         let mut best = vec![(9, 9.0)];
         let data = [0.1, 0.4, f32::NAN, 0.4, 0.05];
         top_k(&output(&[1, 5], &data), Activation::None, 3, &mut best).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_without_an_answer_are_refused() {
+    fn outputs_without_finite_scores_are_errors() {
         assert_eq!(best(Activation::None, &[f32::NAN, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(best(Activation::Softmax, &[f32::INFINITY, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);
         let check = |shape: &[usize]| decoder("classes", "").check(&[("color", shape)], Size::default());

@@ -1,4 +1,4 @@
-//! A distribution over numbers (an age in years, say) to its mean. Knows no units.
+//! Expected value of a discrete distribution, for example an age in years.
 
 use serde::Deserialize;
 
@@ -8,17 +8,17 @@ use super::{Decoder, Output, Reads, Results, Section, classes, one, one_port, sh
 use crate::frame::{Outcome, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// The largest numbers of a description.
+/// Maximum magnitude of numbers in a description.
 pub(super) const MAX_NUMBER: f32 = 1e9;
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct ExpectationKeys {
-    /// The number that each bin stands for.
+    /// The value of each bin.
     weights: Option<Vec<f32>>,
 }
 
-/// The mean of a number whose distribution the output is: `sum(p[i] * weights[i])`.
+/// The expected value of an output that is a distribution: `sum(p[i] * weights[i])`.
 #[derive(Debug)]
 pub(super) struct Expectation {
     weights: Vec<f32>,
@@ -59,7 +59,7 @@ impl Decoder for Expectation {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Probabilities);
-        // In f64: a hundred terms of different size otherwise cost digits that people read.
+        // In f64: the sum of a hundred terms of different magnitude would lose significant digits in f32.
         let sum: f64 = output.data.iter().zip(&self.weights).map(|(&p, &weight)| f64::from(p) * f64::from(weight)).sum();
         let mean = sum as f32;
         if !mean.is_finite() {
@@ -84,7 +84,7 @@ mod tests {
     use crate::decode::tests::{decoder, said};
 
     #[test]
-    fn the_mean_weighs_every_class() {
+    fn mean_weights_every_class() {
         let decoder = decoder("expectation", "weights = [0.25, 1.0, 2.0, 3.0]");
         assert_eq!(said(&*decoder, &[0.0, 0.5, 0.0, 0.5]), Ok(Some(Outcome::Value(2.0))));
         assert_eq!(said(&*decoder, &[1.0, 0.0, 0.0, 0.0]), Ok(Some(Outcome::Value(0.25))));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_weight_per_class() {
+    fn number_of_weights_must_match_the_classes() {
         let decoder = Expectation { weights: vec![1.0; 81] };
         let check = |shape: &[usize]| decoder.check(&[("age", shape)], Size::default());
         assert_eq!((check(&[1, 81]), check(&[1, usize::MAX])), (Ok(81), Ok(0)));

@@ -1,10 +1,9 @@
-//! Grids of cells over the input, with one or more rows of an output per cell, as detectors without a list of boxes have them.
-//! Knows no scores and no boxes.
+//! Grids of cells over the input, for detectors with output rows per cell. Knows no scores and no boxes.
 
 use super::Port;
 use crate::frame::{Point, Size};
 
-/// A grid: cells of `stride` pixels, row by row from the top left. Cells that reach beyond the input count.
+/// A grid of cells of `stride` pixels, in row-major order. Cells at the right and bottom edges may extend beyond the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grid {
     pub(super) stride: u32,
@@ -26,19 +25,19 @@ impl Grid {
         ((cell_idx % self.n_columns) as f32, (cell_idx / self.n_columns) as f32)
     }
 
-    /// Points of a cell, in pixels: x and y of each from its corner, in cells.
+    /// Points in input pixels, from pairs of x and y relative to the cell's corner, in cells.
     pub(super) fn points<'a>(&self, cell_idx: usize, values: &'a [f32]) -> impl Iterator<Item = Point> + 'a {
         let ((column, line), pixels) = (self.place(cell_idx), self.stride as f32);
         values.as_chunks().0.iter().map(move |[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels })
     }
 }
 
-/// The cells of all grids, in the order of these strides.
+/// Total number of cells of the grids with these strides.
 pub(super) fn n_cells(input: Size, strides: &[u32]) -> usize {
     strides.iter().map(|&stride| Grid::new(input, stride).n_cells()).sum()
 }
 
-/// The grid in which a cell lies, and its index there, where the grids of all strides are listed one after the other.
+/// The grid of a cell and the index in that grid. `cell_idx` counts the cells of all grids in the order of `strides`.
 pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option<(Grid, usize)> {
     let mut before = 0;
     strides.iter().map(|&stride| Grid::new(input, stride)).find_map(|grid| {
@@ -48,13 +47,13 @@ pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option
     })
 }
 
-/// The outputs with so many rows and columns, `[1, n, columns]` or `[n, columns]`, as indexes.
+/// Indexes of the outputs with this number of rows and columns: `[1, n, columns]` or `[n, columns]`.
 pub(super) fn tables<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> impl Iterator<Item = usize> {
     let is_table = move |port: &P| matches!(*port.shape(), [_, rows, columns] | [rows, columns] if (rows, columns) == (n_rows, n_columns));
     (0..outputs.len()).filter(move |&port_idx| is_table(&outputs[port_idx]))
 }
 
-/// The only one of them.
+/// Index of the only such output; `None` if there are none or several.
 pub(super) fn only_table<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> Option<usize> {
     let mut tables = tables(outputs, n_rows, n_columns);
     tables.next().filter(|_| tables.next().is_none())
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_found_in_the_grids_one_after_the_other() {
+    fn cell_indexes_continue_over_the_grids() {
         let (input, strides) = (Size::new(40, 24), [8, 16]);
         assert_eq!(n_cells(input, &strides), 5 * 3 + 3 * 2);
         let place = |cell_idx| find_cell(input, &strides, cell_idx).map(|(grid, cell_idx)| (grid.stride, grid.place(cell_idx)));

@@ -1,27 +1,26 @@
-//! NanoDet, NanoDet-Plus and PicoDet: per cell class scores (sigmoid already) and the distances from its point to the four sides of
-//! the box, each a distribution over bins (Li et al., "Generalized focal loss", 2020). Owns where the points lie, which is what the
-//! three differ in.
+//! NanoDet, NanoDet-Plus and PicoDet: class scores per cell (after sigmoid), and distances from the cell's point to the four box sides. Each
+//! distance is a distribution over bins (Li et al., "Generalized Focal Loss", 2020). The three models differ in the position of the point.
 
 use super::grid::{self, Grid};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Left, top, right, bottom.
+/// Sides: left, top, right, bottom.
 const N_SIDES: usize = 4;
-/// The bins of a side stand for 0 to 7 cells; all models published have so many.
+/// Number of bins per side, which represent 0 to 7 cells. All published models have this number.
 const N_BINS: usize = 8;
 const N_DISTANCES: usize = N_SIDES * N_BINS;
-/// Pixels per cell, in the order in which an output with all grids lists them.
+/// Strides in pixels, in the order of the grids in an output.
 const STRIDES: [u32; 4] = [8, 16, 32, 64];
 
-/// One output `[1, N, classes + 32]` with the grids one after the other, or for each grid two, `[1, n, classes]` and `[1, n, 32]`.
+/// One output `[1, N, classes + 32]` with all grids, or two outputs per grid, `[1, n, classes]` and `[1, n, 32]`.
 #[derive(Debug)]
 pub(super) struct Gfl {
     name: &'static str,
-    /// How many of the strides it has, the first ones.
+    /// Number of strides in use, from the first.
     n_grids: usize,
-    /// Where the point of a cell lies in it, in cells from its corner.
+    /// Position of a cell's point relative to its corner, in cells.
     point: f32,
     iou: f32,
 }
@@ -30,11 +29,11 @@ pub(super) const NANODET: Gfl = Gfl { name: "nanodet", n_grids: 3, point: 0.5, i
 pub(super) const NANODET_PLUS: Gfl = Gfl { name: "nanodet-plus", n_grids: 4, point: 0.0, iou: 0.6 };
 pub(super) const PICODET: Gfl = Gfl { name: "picodet", n_grids: 4, point: 0.5, iou: 0.5 };
 
-/// Where the rows are.
+/// Location of the rows.
 enum Found {
-    /// All in one output.
+    /// All grids in one output.
     Together { port: usize },
-    /// By grid; the unused places repeat others.
+    /// Outputs per grid; unused entries repeat others.
     Apart { scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
 }
 
@@ -79,7 +78,7 @@ impl BoxScheme for Gfl {
 }
 
 impl Gfl {
-    /// Appends the boxes of a grid, from its rows: class scores and distances.
+    /// Appends the boxes of one grid, from rows of class scores and distances.
     fn take_grid<'a>(
         &self,
         grid: Grid,
@@ -97,7 +96,7 @@ impl Gfl {
             let (x, y) = ((column + self.point) * pixels, (line + self.point) * pixels);
             let [left, top, right, bottom] = [0, 1, 2, 3].map(|side| mean_bin(&distances[side * N_BINS..][..N_BINS]) * pixels);
             let rect = Rect::from_corners(x - left, y - top, x + right, y + bottom);
-            // A cell can be a box of several classes.
+            // A cell can give boxes of several classes.
             for (class_id, &score) in (0..).zip(scores).filter(|(_, score)| **score > score_min) {
                 boxes.push(RawDetection { rect, score, class_id, row: (n_before + cell_idx) as u32 });
             }
@@ -145,7 +144,7 @@ fn apart<P: Port>(outputs: &[P], input: Size, strides: &[u32]) -> Option<Found> 
     Some(Found::Apart { scores, distances })
 }
 
-/// The mean of the bins' numbers, weighted by the softmax of their values.
+/// The expected bin number: softmax of the values, then the mean.
 fn mean_bin(values: &[f32]) -> f32 {
     let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let (mut sum, mut weighted) = (0.0, 0.0);

@@ -4,46 +4,46 @@ use super::survey::Expected;
 use super::{Output, Survey};
 use crate::frame::{Outcome, Point, Rect};
 
-/// A box of a model.
+/// A detected box.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawDetection {
-    /// The box in input pixels; may reach outside.
+    /// The box in input pixels; may extend beyond the input.
     pub rect: Rect,
     /// Score in 0..=1.
     pub score: f32,
     /// Index of the class.
     pub class_id: u32,
-    /// Row of the outputs (anchor, cell, list entry). Decides ties of equal scores, and identifies the keypoints in [`Results::keypoints`].
+    /// Row of the outputs (anchor, cell or list entry). Orders boxes of equal score, and identifies keypoints in [`Results::keypoints`].
     pub row: u32,
 }
 
 /// An attribute of a detection or of the whole image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawAttribute {
-    /// Index of the detection in [`Results::boxes`]; `None`: the whole image.
+    /// Index of the detection in [`Results::boxes`]; `None` for the whole image.
     pub of: Option<usize>,
-    /// Name in the results; `None`: the name in the description.
+    /// Name in the results; `None` for the name from the description.
     pub name: Option<std::sync::Arc<str>>,
-    /// The value; coordinates in input pixels, classes without names.
+    /// The value: coordinates in input pixels, classes without labels.
     pub outcome: Outcome,
 }
 
-/// Results for one image, in input space. Reused for the next image, so that lists keep their memory.
+/// Results for one image, in input space. Reused for the next image, to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// Objects, by descending score; while a [`BoxScheme`](super::BoxScheme) reads rows, its candidates.
+    /// Boxes by descending score. While a [`BoxScheme`](super::BoxScheme) runs: the candidates.
     pub boxes: Vec<RawDetection>,
     /// Attributes.
     pub attributes: Vec<RawAttribute>,
     points: Vec<Point>,
-    /// Row with the range of its keypoints, sorted by row.
+    /// Row, and range of its keypoints; sorted by row.
     points_of_rows: Vec<(u32, u32, u32)>,
-    /// Collects statistics of the outputs, if the caller wants them.
+    /// Statistics of the outputs, if enabled.
     pub survey: Option<Survey>,
 }
 
 impl Results {
-    /// Removes all results, and keeps the survey.
+    /// Removes all results; keeps the survey.
     pub fn clear(&mut self) {
         self.boxes.clear();
         self.attributes.clear();
@@ -51,26 +51,26 @@ impl Results {
         self.points_of_rows.clear();
     }
 
-    /// Adds an attribute of the whole image, under the name in the description.
+    /// Adds an attribute of the whole image with the name from the description.
     pub fn say(&mut self, outcome: Outcome) {
         self.attributes.push(RawAttribute { of: None, name: None, outcome });
     }
 
-    /// Adds statistics of an output to the survey, if there is one.
+    /// Adds an output to the survey, if enabled.
     pub(super) fn look_at(&mut self, output: &Output<'_>, expected: Expected) {
         if let Some(survey) = &mut self.survey {
             survey.add_values(output, expected);
         }
     }
 
-    /// Adds the keypoints of a row's box, in input pixels and the model's order. They may be outside the input.
+    /// Adds the keypoints of a row's box, in input pixels and in the order of the model. They may be outside the input.
     pub fn add_keypoints(&mut self, row: u32, points: impl IntoIterator<Item = Point>) {
         let begin = self.points.len() as u32;
         self.points.extend(points);
         self.points_of_rows.push((row, begin, self.points.len() as u32));
     }
 
-    /// Keypoints of a box; empty if there are none, or one is not finite.
+    /// Keypoints of a box; empty if there are none or one of them is not finite.
     pub fn keypoints(&self, found: &RawDetection) -> &[Point] {
         let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return &[] };
         let (_, begin, end) = self.points_of_rows[place];
@@ -78,7 +78,7 @@ impl Results {
         if points.iter().all(|point| point.x.is_finite() && point.y.is_finite()) { points } else { &[] }
     }
 
-    /// Sorts keypoints by row, the order in which decoders usually add them.
+    /// Sorts keypoints by row. Usually they are sorted already.
     pub(super) fn sort_keypoints(&mut self) {
         self.points_of_rows.sort_unstable();
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keypoints_are_found_by_the_row_of_their_box() {
+    fn keypoints_are_found_by_row() {
         let mut results = Results::default();
         let point = |x: f32| Point { x, y: 1.0 };
         for (row, x) in [(7, 70.0), (3, 30.0), (5, f32::NAN)] {

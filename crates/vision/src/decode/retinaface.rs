@@ -1,32 +1,32 @@
-//! RetinaFace as its PyTorch version (biubug6) exports it: per prior a face's score (softmax already), the offsets of its box and of
-//! five keypoints. Owns the priors: two squares around the center of each cell.
+//! RetinaFace (Deng et al., 2019), as exported from the PyTorch implementation of biubug6: per prior a face score (after softmax), box offsets
+//! and offsets of five keypoints. The priors are two squares per cell.
 
 use super::grid;
-use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScorePlace, differs, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, differs, only, unexpected};
 use crate::frame::{Point, Rect, Size};
 use crate::tensor::Result;
 
 const STRIDES: [u32; 3] = [8, 16, 32];
-/// Sides of the priors in pixels, by stride.
+/// Side lengths of the priors in pixels, by stride.
 const SIDES: [[f32; 2]; 3] = [[16.0, 32.0], [64.0, 128.0], [256.0, 512.0]];
 const N_PRIORS: usize = 2;
-/// What offsets of centers and points, and logarithms of sizes, were divided by in training.
+/// Variances: training divides offsets of centers and points by the first, and logarithms of sizes by the second.
 const VARIANCE: [f32; 2] = [0.1, 0.2];
-/// x and y of five points.
+/// Number of values of five points, x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
-/// Three outputs, `[1, N, 4]`, `[1, N, 2]` and `[1, N, 10]`; the last one may be missing.
+/// Outputs `[1, N, 4]`, `[1, N, 2]` and optionally `[1, N, 10]`.
 #[derive(Debug)]
 pub(super) struct RetinaFace;
 
-/// Where each is, as indexes into the outputs.
+/// Indexes of the outputs.
 struct Found {
     boxes: usize,
     scores: usize,
     keypoints: Option<usize>,
 }
 
-/// A square: center and side in pixels.
+/// A square prior: center and side length in pixels.
 struct Prior {
     x: f32,
     y: f32,
@@ -62,8 +62,8 @@ impl BoxScheme for RetinaFace {
         Some(Activation::Softmax)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
-        Ok(vec![ScorePlace { output_idx: find(outputs, input)?.scores, axis: 2, begin: 0, end: 2 }])
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScoreRange>> {
+        Ok(vec![ScoreRange { output_idx: find(outputs, input)?.scores, axis: 2, begin: 0, end: 2 }])
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
@@ -72,13 +72,13 @@ impl BoxScheme for RetinaFace {
 }
 
 impl Prior {
-    /// The point of these offsets.
+    /// The point with these offsets.
     fn point(&self, dx: f32, dy: f32) -> Point {
         Point { x: self.x + dx * VARIANCE[0] * self.side, y: self.y + dy * VARIANCE[0] * self.side }
     }
 }
 
-/// The prior of a row of the outputs.
+/// The prior of an output row.
 fn prior(input: Size, row_idx: usize) -> Option<Prior> {
     let (grid, cell_idx) = grid::find_cell(input, &STRIDES, row_idx / N_PRIORS)?;
     let sides = SIDES[STRIDES.iter().position(|&stride| stride == grid.stride)?];

@@ -1,19 +1,19 @@
-//! SCRFD, the face detectors of InsightFace: per anchor a score, the distances from the corner of its cell to the four sides of the
-//! box, and five keypoints if the model has them. Two anchors per cell of grids of 8, 16 and 32 pixels, or one of five grids.
+//! SCRFD (Guo et al., 2021), the face detectors of InsightFace: per anchor a score, distances from the cell's corner to the four box sides,
+//! and optionally five keypoints. There are two anchors per cell for strides 8, 16 and 32, or one per cell for five strides.
 
 use super::grid::{Grid, only_table};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, Result};
 
-/// x and y of five points.
+/// Number of values of five points, x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
-/// For each grid `[1, n, 1]`, `[1, n, 4]` and perhaps `[1, n, 10]`, or the same without the first axis.
+/// Outputs per grid: `[1, n, 1]`, `[1, n, 4]` and optionally `[1, n, 10]`, or the same without the batch axis.
 #[derive(Debug)]
 pub(super) struct Scrfd;
 
-/// What a model's number of outputs tells.
+/// Properties of a model, from its number of outputs.
 #[derive(Clone, Copy)]
 struct Kind {
     strides: &'static [u32],
@@ -21,7 +21,7 @@ struct Kind {
     has_keypoints: bool,
 }
 
-/// The outputs of one grid, as indexes.
+/// Indexes of the outputs of one grid.
 struct Found {
     scores: usize,
     boxes: usize,

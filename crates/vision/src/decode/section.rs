@@ -1,4 +1,4 @@
-//! A section of a model description: keys are read by serde, and errors have the line.
+//! Sections of a model description. Keys are read with serde; errors have line numbers.
 
 use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use toml::Spanned;
@@ -6,26 +6,26 @@ use toml::de::{DeTable, DeValue};
 
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// A table of a model description, such as `[output]`. Several structs may read different keys of the same table; a key that no struct
-/// reads is an error.
+/// A table of a model description, such as `[output]`. Several structs can read different keys of one table. A key that no struct reads is an
+/// error.
 #[derive(Debug)]
 pub struct Section<'a> {
     /// The whole text, for line numbers.
     text: &'a str,
     table: Spanned<DeTable<'a>>,
-    /// Keys of the structs that were read.
+    /// Keys of the structs read so far.
     known: Vec<&'static str>,
-    /// Overrides the key `threshold`, for the caller of the reader.
+    /// Overrides the key `threshold`.
     pub threshold: Option<f32>,
     /// Overrides the key `iou-threshold`.
     pub iou_threshold: Option<f32>,
-    /// Assumptions for missing keys, one sentence each.
+    /// Defaults used for missing keys, one sentence each.
     pub assumed: Vec<String>,
     #[cfg(feature = "schema")]
     pub(crate) schemas: Vec<schemars::Schema>,
 }
 
-/// Keys of a built-in decoder, from which tests make a schema.
+/// Keys of a built-in decoder, for the JSON schema.
 #[cfg(feature = "schema")]
 pub(crate) trait Keys: DeserializeOwned + schemars::JsonSchema {}
 #[cfg(feature = "schema")]
@@ -36,10 +36,10 @@ pub(crate) trait Keys: DeserializeOwned {}
 impl<T: DeserializeOwned> Keys for T {}
 
 impl<'a> Section<'a> {
-    /// Parses a whole text as one table.
+    /// Parses text as one table.
     ///
     /// # Errors
-    /// `Unsupported` if it is not TOML.
+    /// `Unsupported` if the text is not valid TOML.
     pub fn parse(text: &'a str) -> Result<Self> {
         Ok(Self::new(text, DeTable::parse(text).map_err(unreadable)?))
     }
@@ -57,7 +57,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes a nested table out of this one; empty if there is none.
+    /// Removes a nested table and returns it; empty if it does not exist.
     pub fn take_table(&mut self, key: &str) -> Self {
         let value = self.table.get_mut().remove(key).unwrap_or_else(|| Spanned::new(0..0, DeValue::Table(DeTable::new())));
         let span = value.span();
@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
         Self::new(self.text, Spanned::new(span, table))
     }
 
-    /// Takes a list of nested tables out of this one; empty if there is none.
+    /// Removes an array of tables and returns it; empty if it does not exist.
     ///
     /// # Errors
     /// `Unsupported` if the key has another type.
@@ -83,16 +83,18 @@ impl<'a> Section<'a> {
         values.into_iter().map(section).collect()
     }
 
-    /// The first key of the table, if it has any.
+    /// The first key of the table, if there is one.
     pub fn first_key(&self) -> Option<&str> {
         self.table.get_ref().keys().next().map(|key| &**key.get_ref())
     }
 
-    /// Reads the keys of a struct that derives `Deserialize`, and leaves other keys to other structs. The struct must not have
-    /// `deny_unknown_fields` or `flatten`: [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys) finds unknown keys.
+    /// Reads the keys of a struct that derives `Deserialize`. Other keys remain for other structs.
+    ///
+    /// The struct must not use `deny_unknown_fields` or `flatten`. [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys) reports
+    /// unknown keys.
     ///
     /// # Errors
-    /// `Unsupported` with the line, if a value has the wrong type.
+    /// `Unsupported` with the line if a value has the wrong type.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
         let deserializer = Noting { of: toml::de::Deserializer::from(self.table.clone()), fields: &mut self.known };
         T::deserialize(deserializer).map_err(|error| self.located(error))
@@ -110,15 +112,15 @@ impl<'a> Section<'a> {
         self.read()
     }
 
-    /// Keys of the structs that were read.
+    /// Keys of the structs read so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
 
-    /// Checks that each key of the table was read; `message` makes the error for the first unknown one.
+    /// Checks that each key of the table was read. `message` creates the error text for the first unknown key.
     ///
     /// # Errors
-    /// `Unsupported` with the line and the message.
+    /// `Unsupported` with the line and this text.
     pub fn check_keys(&self, message: impl Fn(&str) -> String) -> Result<()> {
         let Some(key) = self.table.get_ref().keys().find(|key| !self.known.contains(&&**key.get_ref())) else { return Ok(()) };
         let line = 1 + self.text[..key.span().start].matches('\n').count();
@@ -135,7 +137,7 @@ fn unreadable(error: toml::de::Error) -> Error {
     Error::new(ErrorKind::Unsupported, error.to_string().trim_end())
 }
 
-/// Records the fields of a struct.
+/// A deserializer that records the fields of a struct.
 struct Noting<'a, D> {
     of: D,
     fields: &'a mut Vec<&'static str>,
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn several_structs_read_the_keys_of_one_table() {
+    fn several_structs_read_one_table() {
         let mut document = Section::parse("[output]\nfirst-key = 2.5\nsecond = \"x\"\n").unwrap();
         let mut section = document.take_table("output");
         assert_eq!((section.read::<One>().unwrap().first_key, section.read::<Other>().unwrap().second.as_deref()), (Some(2.5), Some("x")));
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_and_a_wrong_type_are_reported_with_their_line() {
+    fn unknown_key_and_wrong_type_are_reported_with_their_line() {
         let mut document = Section::parse("[output]\nsecond = \"x\"\nfirst-key = \"y\"\n").unwrap();
         let mut section = document.take_table("output");
         let error = section.read::<One>().unwrap_err().to_string();

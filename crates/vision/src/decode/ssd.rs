@@ -1,13 +1,13 @@
-//! DetectionOutput lists: final boxes, best first per class, already suppressed by the model. Knows no anchors or priors.
+//! The list format of the `DetectionOutput` operation: final boxes after NMS. Knows no priors.
 
-use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Image index, label, confidence, corners in 0..=1.
+/// Columns: image index, label, confidence, corners in 0..=1.
 const N_COLUMNS: usize = 7;
 
-/// One output `[1, 1, N, 7]`, as the operation of OpenVINO and Caffe writes it.
+/// Output `[1, 1, N, 7]`, as `DetectionOutput` of OpenVINO and Caffe.
 #[derive(Debug)]
 pub(super) struct Ssd;
 
@@ -35,8 +35,8 @@ impl BoxScheme for Ssd {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
-        Ok(vec![ScorePlace { output_idx: find(outputs)?, axis: 3, begin: 2, end: 3 }])
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
+        Ok(vec![ScoreRange { output_idx: find(outputs)?, axis: 3, begin: 2, end: 3 }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -72,7 +72,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_list_is_read_to_its_end_mark_and_sorted() {
+    fn list_ends_at_its_end_mark_and_is_sorted() {
         let output = Output { name: "detection_out", shape: &[1, 1, 8, 7], data: ROWS.as_flattened() };
         let input = Size::new(320, 240);
         let near = Rect::from_corners(40.0, 60.0, 80.0, 120.0);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn models_with_other_outputs_are_refused() {
+    fn other_outputs_are_errors() {
         let check = |shape: &[usize]| decoder("ssd", "").check(&[("detection_out", shape)], Size::new(300, 300));
         assert_eq!(check(&[1, 1, 200, 7]), Ok(0));
         assert_eq!(check(&[1, 1, usize::MAX, 7]), Ok(0));

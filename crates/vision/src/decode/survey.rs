@@ -1,46 +1,46 @@
-//! What the first outputs of a model look like: whether they can be what its decoder takes them for.
+//! Plausibility statistics: whether the first outputs of a model match its decoder.
 //!
-//! A model that is read in the wrong way mostly finds nothing, and no error says why. Its numbers do: boxes of less than a pixel are parts
-//! of the input, corners in the wrong order are offsets from priors, scores beyond 0 to 1 are logits. A survey counts such boxes and
-//! scores over several frames and tells what they have in common. It knows no descriptions: the caller says what to do about it.
+//! A model with a wrong description usually finds nothing and reports no error. Its numbers show the reason. Boxes smaller than a pixel are
+//! fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts such values
+//! over several frames. It knows no descriptions; the caller suggests corrections.
 
 use super::{Output, RawDetection};
 use crate::frame::{Rect, Size};
 
-/// Scores of quantized models may leave 0..=1 by so much.
+/// Tolerance of scores around 0..=1, for quantized models.
 const SCORE_TOLERANCE: f32 = 0.02;
-/// Coordinates up to this are parts of an input that is at least [`MIN_INPUT`] pixels wide and high.
+/// Coordinates up to this value are fractions of the input, if it has at least [`MIN_INPUT`] pixels per axis.
 const MAX_PART: f32 = 4.0;
 const MIN_INPUT: u32 = 16;
-/// A box larger than this many inputs is none.
+/// A box larger than this multiple of the input is implausible.
 const MAX_INPUTS: f32 = 4.0;
-/// Fewer rows of a table say nothing about all of its rows.
+/// Minimum number of rows of a table for statistics over all rows.
 const MIN_ROWS: usize = 20;
-/// So many rows above the threshold in a table of at least [`MANY_ROWS`] are no objects.
+/// This fraction of rows above the threshold is implausible in a table of at least [`MANY_ROWS`] rows.
 const CROWDED: f32 = 0.5;
 const MANY_ROWS: usize = 1000;
 
-/// What is wrong with the outputs of a model.
+/// A contradiction between outputs and description.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// Boxes or scores are not finite numbers.
+    /// Boxes or scores that are not finite.
     NotFinite,
-    /// Scores that are no probabilities: the smallest and the largest.
+    /// Scores that are not probabilities: minimum and maximum.
     Scores { min: f32, max: f32 },
-    /// Values that are probabilities already get a softmax.
+    /// Softmax applied to values that are probabilities already.
     SoftmaxTwice,
-    /// Boxes of less than a pixel: the largest coordinate.
+    /// Boxes smaller than a pixel: the largest coordinate.
     Parts { max: f32 },
-    /// Corners in the wrong order, or negative sizes: so many of so many boxes.
+    /// Corners in the wrong order or negative sizes: number of such boxes, and of all boxes.
     Inverted { n: usize, of: usize },
-    /// Boxes outside the input, or many times as large: the largest coordinate.
+    /// Boxes outside the input or much larger than it: the largest coordinate.
     Beyond { max: f32 },
     /// More than half of all rows are above the threshold.
     Crowded { n: usize, of: usize },
 }
 
-/// Counts boxes by what is wrong with them.
+/// Counters of boxes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     n_boxes: usize,
@@ -48,7 +48,7 @@ struct Tally {
     n_parts: usize,
     n_inverted: usize,
     n_beyond: usize,
-    /// The largest magnitude of a coordinate.
+    /// The largest absolute coordinate.
     max: f32,
 }
 
@@ -77,23 +77,23 @@ impl Tally {
     }
 }
 
-/// Of the outputs that one decoder reads; see the module.
+/// The statistics of one decoder; see the module.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
-    /// Whether every row of the next outputs is looked at, which takes several times as long, and not only boxes above the threshold.
+    /// Whether all rows of the next outputs are counted instead of boxes above the threshold only. Takes several times as long.
     pub in_whole: bool,
     /// Boxes above the threshold.
     candidates: Tally,
-    /// Outputs in a row that are probabilities already.
+    /// Number of consecutive outputs that are probabilities already.
     n_distributions: u32,
     found: Option<Finding>,
 }
 
 impl Survey {
-    /// So many outputs of two classes in a row add up to 1 only if they are probabilities; of more classes one is enough.
+    /// Number of consecutive outputs that must add up to 1, for two classes. With more classes, one output is sufficient.
     const N_DISTRIBUTIONS: u32 = 5;
 
-    /// Adds the boxes of one frame whose score is above the threshold.
+    /// Adds the boxes of one frame with scores above the threshold.
     pub(super) fn add_candidates(&mut self, boxes: &[RawDetection], input: Size) {
         boxes.iter().for_each(|found| self.candidates.add(found.rect, input));
         let Tally { n_boxes, n_not_finite, n_parts, n_inverted, n_beyond, max } = self.candidates;
@@ -114,8 +114,8 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// Adds all rows of the outputs of one frame, whatever their scores. `are_cells`: every row is a candidate of the model, as those of
-    /// grids and priors are; else rows may be empty, as those of lists are.
+    /// Adds all output rows of one frame. `are_cells`: every row is a candidate, as in grids and priors. Otherwise rows can be padding, as in
+    /// lists.
     pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
         let mut tally = Tally::default();
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);
@@ -167,25 +167,25 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// What is wrong, as soon as that is certain.
+    /// The contradiction, if there is enough evidence.
     pub fn finding(&self) -> Option<Finding> {
         self.found
     }
 
-    /// How many boxes were above the threshold so far.
+    /// Number of boxes above the threshold so far.
     pub fn n_candidates(&self) -> usize {
         self.candidates.n_boxes
     }
 }
 
-/// What the values of an output are to be.
+/// Required property of the values of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     /// Finite numbers.
     Numbers,
     /// Probabilities.
     Probabilities,
-    /// Numbers of which a softmax makes probabilities.
+    /// Values to which a softmax is applied.
     Logits,
 }
 
@@ -204,7 +204,7 @@ mod tests {
         results
     }
 
-    /// What a survey of these outputs says.
+    /// The contradiction that a survey of these outputs reports.
     fn survey(name: &str, outputs: &[Output<'_>]) -> Option<Finding> {
         surveyed(&*decoder(name, "threshold = 0.5"), outputs).survey.unwrap().finding()
     }
@@ -213,7 +213,7 @@ mod tests {
         [Output { name: "y", shape, data }]
     }
 
-    /// 126 rows of YOLOv5 with one class, of which one is sure.
+    /// 126 rows of YOLOv5 with one class; one row is above the threshold.
     fn yolov5(place: [f32; 4], scale: f32) -> Vec<f32> {
         let mut rows = Vec::new();
         for row_idx in 0..126 {
@@ -226,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn a_detector_that_is_read_as_it_writes_is_plausible() {
+    fn correctly_read_detector_is_plausible() {
         assert_eq!(survey("yolov5", &one(&[1, 126, 6], &yolov5([30.0, 16.0, 20.0, 10.0], 1.0))), None);
-        // A list is padded with nothing, and may be empty.
+        // A list is padded with zeros and may be empty.
         assert_eq!(survey("yolov10", &one(&[1, 300, 6], &[0.0; 1800])), None);
         let mut list = [0.0; 1800];
         list[..6].copy_from_slice(&[3.0, 4.0, 20.0, 30.0, 0.9, 2.0]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_in_parts_of_the_input_are_found_out_with_and_without_an_object() {
+    fn relative_boxes_are_detected_with_and_without_objects() {
         for place in [[0.5, 0.5, 0.3, 0.3], [0.1, 0.2, 0.01, 0.02]] {
             let rows = yolov5(place, 1.0 / 64.0);
             assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Parts { .. })), "{place:?}");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_in_pixels_where_parts_are_expected_lie_beyond_the_input() {
+    fn pixel_boxes_read_as_relative_are_outside_the_input() {
         let row = [0.0, 1.0, 0.9, 10.0, 5.0, 30.0, 20.0];
         assert_eq!(survey("ssd", &one(&[1, 1, 1, 7], &row)), Some(Finding::Beyond { max: 1920.0 }));
         let wide = [0.0, 1.0, 0.9, 0.0, 0.0, 30.0, 20.0];
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coordinates_that_are_said_are_those_that_count() {
+    fn configured_coordinates_are_used() {
         let rows = yolov5([0.5, 0.5, 0.25, 0.5], 1.0 / 64.0);
         let parts = decoder("yolov5", "threshold = 0.5\ncoordinates = \"normalized\"");
         let found = surveyed(&*parts, &one(&[1, 126, 6], &rows));
@@ -269,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn offsets_from_priors_are_no_corners() {
-        // Offsets are about zero, so half of them are in the wrong order.
+    fn prior_offsets_are_not_valid_corners() {
+        // Offsets are around zero, so half of the corners are in the wrong order.
         let rows: Vec<f32> = (0..200)
             .flat_map(|n: u32| {
                 let at = |k: u32| ((n * 37 + k * 101) % 41) as f32 / 10.0 - 2.0;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_that_are_no_probabilities_are_found_out() {
+    fn scores_that_are_not_probabilities_are_detected() {
         let mut rows = yolov5([30.0, 16.0, 20.0, 10.0], 1.0);
         rows.chunks_mut(6).for_each(|row| row[4] = -6.0);
         assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Scores { .. })));
@@ -289,13 +289,13 @@ mod tests {
         assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Scores { max, .. }) if max > 2.0));
         rows.fill(f32::NAN);
         assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::NotFinite));
-        // Class and score have changed places.
+        // Class and score swapped.
         let list: Vec<f32> = [3.0, 4.0, 20.0, 30.0, 17.0, 0.9].repeat(3);
         assert!(matches!(survey("yolov10", &one(&[1, 3, 6], &list)), Some(Finding::Scores { .. })));
     }
 
     #[test]
-    fn outputs_of_classifiers_are_what_their_activation_expects() {
+    fn classifier_outputs_match_their_activation() {
         let survey = |data: &[f32], expected, n: u32| {
             let mut survey = Survey::default();
             (0..n).for_each(|_| survey.add_values(&Output { name: "y", shape: &[1, data.len()], data }, expected));

@@ -1,15 +1,15 @@
-//! Lists of final boxes as TensorFlow's detection API and TensorFlow Lite write them: corners in 0..=1 with y first, classes,
-//! scores and how many there are, as four outputs. Nothing is suppressed here.
+//! Final boxes of TensorFlow's Object Detection API and TensorFlow Lite, in four outputs: corners in 0..=1 with y first, classes, scores, and
+//! the number of boxes. The model includes NMS.
 
 use super::{BoxScheme, Coordinates, Output, Port, RawDetection, Results, class_of, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// `[1, N, 4]`, `[1, N]`, `[1, N]` and `[1]`; the last one may be missing.
+/// Outputs `[1, N, 4]`, `[1, N]`, `[1, N]` and optionally `[1]`.
 #[derive(Debug)]
 pub(super) struct TfSsd;
 
-/// Where each is, as indexes into the outputs.
+/// Indexes of the outputs.
 struct Found {
     boxes: usize,
     classes: usize,
@@ -27,7 +27,7 @@ impl BoxScheme for TfSsd {
         let (width, height) = (input.width as f32, input.height as f32);
         let corners = outputs[found.boxes].data.chunks_exact(4);
         let rows = corners.zip(outputs[found.classes].data).zip(outputs[found.scores].data);
-        // Saturating: what is no number is 0, what is too large is all of them.
+        // The cast saturates: NaN gives 0, too large a number gives all rows.
         let count = found.count.and_then(|count| outputs[count].data.first()).map_or(usize::MAX, |&count| count as usize);
         for (row_idx, ((corners, &class), &score)) in rows.take(count).enumerate() {
             let &[y_min, x_min, y_max, x_max] = corners else { unreachable!("chunks are of this length") };
@@ -52,12 +52,12 @@ impl BoxScheme for TfSsd {
     }
 }
 
-/// Classes and scores have the same shape, so that only their names tell them apart.
+/// Classes and scores have the same shape and are identified by name.
 fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     let is_list = |shape: &[usize]| shape.len() == 2;
     let find = || {
         let boxes = only(outputs, |shape| shape.len() == 3 && shape[2] == 4)?;
-        // The converter of TensorFlow Lite numbers the outputs of its last operation.
+        // Names of the TensorFlow Lite converter: it numbers the outputs of the last operation.
         let lite = |end: &str| (0..outputs.len()).find(|&idx| outputs[idx].name().ends_with(end) && is_list(outputs[idx].shape()));
         let classes = named(outputs, "class", is_list).or_else(|| lite("PostProcess:1"))?;
         let scores = named(outputs, "score", is_list).or_else(|| lite("PostProcess:2"))?;

@@ -1,19 +1,19 @@
-//! The Ultra-Light-Fast face detectors (RFB and slim): scores and corners in 0..=1, softmax and priors already applied.
-//! Knows both exports: one output with all, or one for scores and one for boxes.
+//! Ultra-Light-Fast face detectors (RFB and slim): scores (after softmax) and decoded corners in 0..=1. Supports both exports: one output, or
+//! separate outputs for scores and boxes.
 
 use super::{
-    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, differs, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, differs, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Two scores and a box per prior, as one output `[1, N, 6]` (background, face, box) or two, `[1, N, 2]` and `[1, N, 4]` in any order.
+/// Output `[1, N, 6]` (background, face, box), or outputs `[1, N, 2]` and `[1, N, 4]` in any order. One row per prior.
 #[derive(Debug)]
 pub(super) struct UltraFace;
 
-/// Where scores and boxes are, as indexes into the outputs.
+/// Indexes of the outputs with scores and boxes.
 enum Found {
-    /// Background, face, and the corners of the box in each row.
+    /// Columns of background, face and box corners in each row.
     Together(usize),
     Apart {
         scores: usize,
@@ -52,12 +52,12 @@ impl BoxScheme for UltraFace {
         Some(Activation::Softmax)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         let output_idx = match find(outputs)? {
             Found::Together(output_idx) => output_idx,
             Found::Apart { scores, .. } => scores,
         };
-        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 0, end: 2 }])
+        Ok(vec![ScoreRange { output_idx, axis: 2, begin: 0, end: 2 }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -94,7 +94,7 @@ mod tests {
     const ROWS: [[f32; 6]; 6] = [
         [0.2, 0.8, 0.125, 0.25, 0.25, 0.5],
         [0.1, 0.9, 0.5, 0.5, 0.75, 0.625],
-        // Covered by the one above by 7/8.
+        // IoU with the previous box: 7/8.
         [0.15, 0.85, 0.5, 0.5, 0.71875, 0.625],
         [0.3, 0.7, 0.0, 0.0, 0.1, 0.1],
         [0.0, 1.0, 0.5, 0.5, 0.5, 0.9],
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_those_given() {
+    fn configured_thresholds_are_used() {
         let together = Output { name: "all", shape: &[1, 6, 6], data: ROWS.as_flattened() };
         let n_boxes = |score: f32, iou: f32, max_boxes: usize| {
             let keys = format!("threshold = {score:?}\niou-threshold = {iou:?}\nmax-boxes = {max_boxes}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn models_with_other_outputs_are_refused() {
+    fn other_outputs_are_errors() {
         #[derive(Debug)]
         struct Case(&'static [(&'static str, &'static [usize])], bool);
         let cases = [

@@ -1,4 +1,4 @@
-//! Outputs that are numbers rather than classes: one, a vector that is compared with others, or whatever the model gives. Knows no units.
+//! Numeric outputs: a number, an embedding vector, or raw values.
 
 use serde::Deserialize;
 
@@ -12,13 +12,13 @@ use crate::tensor::{Error, ErrorKind, Result};
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct RegressionKeys {
-    /// What the number is multiplied by.
+    /// Factor of the number.
     scale: Option<f32>,
-    /// What is added then.
+    /// Offset, added after the multiplication.
     offset: Option<f32>,
 }
 
-/// A number as it is, `value * scale + offset`.
+/// Decodes one number: `value * scale + offset`.
 #[derive(Debug)]
 pub(super) struct Regression {
     scale: f32,
@@ -40,7 +40,7 @@ impl Regression {
 }
 
 impl Decoder for Regression {
-    /// One number, with axes of extent 1 only after the first.
+    /// Checks that there is one number: all axes after the first have extent 1.
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
         let rest = shape.get(1..).unwrap_or_default();
@@ -73,11 +73,11 @@ impl Decoder for Regression {
     }
 }
 
-/// A vector to be compared with others.
+/// Decodes an embedding: a vector for comparisons.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(super) struct Embedding {
-    /// Whether the vector is divided by its length, so that the product of two is the cosine between them.
+    /// Whether the vector is normalized to length 1. The dot product of two such vectors is the cosine of their angle.
     #[serde(default = "yes")]
     normalize: bool,
 }
@@ -92,12 +92,12 @@ impl Decoder for Embedding {
         classes::check(name, shape).map(|_| 0)
     }
 
-    /// The vector, divided by its Euclidean length if that is asked for; one without a length stays as it is.
+    /// The vector, optionally divided by its Euclidean length. A zero vector stays unchanged.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Numbers);
-        // In f64, where no square of a finite number overflows.
+        // In f64, because squares of finite f32 values can overflow in f32.
         let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
         if !length.is_finite() {
             return Err(Error::new(ErrorKind::Unsupported, format!("output `{}`: expected a vector of finite numbers", output.name)));
@@ -117,7 +117,7 @@ impl Decoder for Embedding {
     }
 }
 
-/// The values as they are.
+/// Decodes raw values.
 #[derive(Debug)]
 pub(super) struct Raw;
 
@@ -147,7 +147,7 @@ mod tests {
     use crate::decode::tests::{decoder, said};
 
     #[test]
-    fn an_embedding_has_the_length_one_unless_it_is_left_alone_or_has_none() {
+    fn embedding_is_normalized_unless_disabled_or_zero() {
         let vector = |keys: &str, data: &[f32]| -> Result<Vec<f32>> {
             match said(&*decoder("embedding", keys), data)? {
                 Some(Outcome::Tensor { shape, data }) if shape == [1, data.len(), 1, 1] => Ok(data.to_vec()),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_scaled_and_moved() {
+    fn number_is_scaled_and_offset() {
         let decoder = decoder("regression", "scale = 100\noffset = -1");
         assert_eq!(said(&*decoder, &[0.25]), Ok(Some(Outcome::Value(24.0))));
         assert_eq!(said(&*decoder, &[f32::INFINITY]).unwrap_err().kind(), ErrorKind::Unsupported);

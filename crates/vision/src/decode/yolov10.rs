@@ -1,15 +1,15 @@
-//! YOLOv10, YOLO26 and others that end in a list of final boxes: corners in input pixels, score, class. Nothing is suppressed here.
+//! YOLOv10, YOLO26 and similar models with a list of final boxes: corners in input pixels, score, class. The model includes NMS.
 
 use super::{
-    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, class_of, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Corners, score, class.
+/// Columns: corners, score, class.
 const N_COLUMNS: usize = 6;
 
-/// One output `[1, N, 6]`.
+/// Output `[1, N, 6]`.
 #[derive(Debug)]
 pub(super) struct YoloV10;
 
@@ -33,8 +33,8 @@ impl BoxScheme for YoloV10 {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
-        Ok(vec![ScorePlace { output_idx: find(outputs)?, axis: 2, begin: 4, end: 5 }])
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
+        Ok(vec![ScoreRange { output_idx: find(outputs)?, axis: 2, begin: 4, end: 5 }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {

@@ -1,16 +1,16 @@
-//! YOLOv5 and YOLOv7, exported with their anchors in the graph: per anchor center, size, objectness and class scores (all sigmoid
-//! already), in input pixels. Knows no anchors: a raw head per grid is another format.
+//! YOLOv5 and YOLOv7 with decoded anchors: per anchor center, size, objectness and class scores (after sigmoid), in input pixels. Exports with
+//! raw heads per grid are not supported.
 
 use super::{
-    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, best_class, grid, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, best_class, grid, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Center, size, objectness.
+/// Columns: center, size, objectness.
 const N_LEADING: usize = 5;
 
-/// One output `[1, N, 5 + classes]`.
+/// Output `[1, N, 5 + classes]`.
 #[derive(Debug)]
 pub(super) struct YoloV5;
 
@@ -23,7 +23,7 @@ impl BoxScheme for YoloV5 {
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs, input)?];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
-            // No class score exceeds 1, so that most rows end here; the others are read to their end.
+            // Class scores are at most 1, so most rows are rejected here.
             let objectness = row[4];
             if objectness.is_nan() || objectness <= score_min {
                 continue;
@@ -42,9 +42,9 @@ impl BoxScheme for YoloV5 {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScoreRange>> {
         let output_idx = find(outputs, input)?;
-        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
+        Ok(vec![ScoreRange { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -59,7 +59,7 @@ impl BoxScheme for YoloV5 {
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
     let port = only(outputs, |shape| shape.len() == 3 && shape[2] > N_LEADING)
         .ok_or_else(|| unexpected("yolov5", "one output [1, N, 5 + classes]", outputs))?;
-    // The same columns in one row per cell are offsets that nobody has decoded yet.
+    // The same columns with one row per cell are undecoded offsets.
     if outputs[port].shape()[1] == grid::n_cells(input, &[8, 16, 32]) {
         return Err(unexpected("yolov5", "one output [1, N, 5 + classes] of three anchors per cell (one per cell is `yolox`)", outputs));
     }

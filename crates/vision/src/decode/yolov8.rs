@@ -1,16 +1,16 @@
-//! YOLOv8, v9, 11 and 12: without anchors and objectness, one column per cell, decoded in the graph to center and size in input
-//! pixels and class scores (sigmoid already). Knows no masks, poses or rotated boxes.
+//! YOLOv8, v9, 11 and 12: per cell a decoded center and size in input pixels and class scores (after sigmoid), in columns. No objectness; no
+//! masks, poses or rotated boxes.
 
-use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScorePlace, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Center and size.
+/// Rows: center and size.
 const N_LEADING: usize = 4;
-/// So many columns are looked at together: what is best in each is found with vector instructions, row by row of the output.
+/// Number of columns processed together. Their best classes are computed with vector instructions, one output row after another.
 const N_TOGETHER: usize = 64;
 
-/// One output `[1, 4 + classes, N]`.
+/// Output `[1, 4 + classes, N]`.
 #[derive(Debug)]
 pub(super) struct YoloV8;
 
@@ -46,9 +46,9 @@ impl BoxScheme for YoloV8 {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         let output_idx = find(outputs)?;
-        Ok(vec![ScorePlace { output_idx, axis: 1, begin: N_LEADING, end: outputs[output_idx].1[1] }])
+        Ok(vec![ScoreRange { output_idx, axis: 1, begin: N_LEADING, end: outputs[output_idx].1[1] }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {

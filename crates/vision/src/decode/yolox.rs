@@ -1,17 +1,16 @@
-//! YOLOX: per cell of three grids an offset, a logarithmic size, an objectness and class scores (both sigmoid already).
-//! Anchors, as older YOLO versions have them, are not known here.
+//! YOLOX (Ge et al., 2021): per cell of three grids an offset, a log size, objectness and class scores (after sigmoid). Anchor-free.
 
 use super::grid::{self, Grid};
-use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScorePlace, best_class, differs, only, unexpected};
+use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, best_class, differs, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// Pixels per cell, in the order in which the model lists the grids.
+/// Strides in pixels, in the order of the grids in the output.
 const STRIDES: [u32; 3] = [8, 16, 32];
-/// x, y, width, height, objectness.
+/// Columns: x, y, width, height, objectness.
 const N_LEADING: usize = 5;
 
-/// One output `[1, N, 5 + classes]`.
+/// Output `[1, N, 5 + classes]`.
 #[derive(Debug)]
 pub(super) struct Yolox;
 
@@ -28,7 +27,7 @@ impl BoxScheme for Yolox {
             for (cell_idx, (row_idx, row)) in rows.by_ref().take(grid.n_cells()).enumerate() {
                 let (leading, class_scores) = row.split_at(N_LEADING);
                 let objectness = leading[4];
-                // No class score exceeds 1, so that most cells end here.
+                // Class scores are at most 1, so most cells are rejected here.
                 if objectness.is_nan() || objectness <= score_min {
                     continue;
                 }
@@ -49,9 +48,9 @@ impl BoxScheme for Yolox {
         Some(Activation::Sigmoid)
     }
 
-    fn score_places(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScorePlace>> {
+    fn score_ranges(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<Vec<ScoreRange>> {
         let output_idx = find(outputs, input)?;
-        Ok(vec![ScorePlace { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
+        Ok(vec![ScoreRange { output_idx, axis: 2, begin: 4, end: outputs[output_idx].1[2] }])
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
@@ -83,7 +82,7 @@ mod tests {
     use crate::decode::{Output, RawDetection};
     use crate::frame::{Rect, Size};
 
-    /// 8 x 4, 4 x 2 and 2 x 1 cells.
+    /// Grids of 8x4, 4x2 and 2x1 cells.
     const INPUT: Size = Size::new(64, 32);
     const N_CELLS: usize = 42;
     const N_COLUMNS: usize = 7;
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_each_grid_lie_where_they_should() {
+    fn cells_of_each_grid_are_at_their_positions() {
         #[derive(Debug)]
         struct Case(usize, (f32, f32), f32);
         // Column 3, line 1 of 8 columns; column 2, line 1 of 4; column 1 of 2.
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_suppressed_within_a_class_only() {
+    fn boxes_suppress_each_other_within_a_class_only() {
         let row = |objectness, class_scores: [f32; 2]| [0.0, 0.0, 2.0, 2.0, objectness, class_scores[0], class_scores[1]];
         let boxes = decode(&[(9, row(0.9, [1.0, 0.0])), (10, row(0.8, [1.0, 0.0])), (11, row(0.7, [0.0, 1.0]))]);
         let kept: Vec<_> = boxes.iter().map(|kept| (kept.score, kept.class_id)).collect();
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_and_broken_cells_are_dropped() {
+    fn low_scores_and_invalid_cells_are_dropped() {
         let cells = [
             (0, [0.0, 0.0, 0.0, 0.0, 0.5, 0.6, 0.0]),
             (1, [f32::NAN, 0.0, 0.0, 0.0, 0.9, 0.9, 0.0]),
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_or_output_of_the_wrong_size_is_refused_with_both_numbers() {
+    fn wrong_input_or_output_size_is_an_error_with_both_numbers() {
         let check = |input, shape: &[usize]| decoder("yolox", "").check(&[("output", shape)], input);
         let size = Size::new(416, 416);
         assert_eq!(check(size, &[1, 3549, 85]), Ok(80));

@@ -1,5 +1,5 @@
-//! YuNet, the face detector of OpenCV's zoo in its export of 2023: per cell a class score, an objectness, a box and five keypoints,
-//! for grids of 8, 16 and 32 pixels. Knows no priors: the export of 2022 has other outputs.
+//! YuNet, the face detector of the OpenCV Zoo, export of 2023: per cell a class score, objectness, a box and five keypoints, for strides 8, 16
+//! and 32. The export of 2022 has other outputs and is not supported.
 
 use super::grid::{Grid, only_table, tables};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};
@@ -7,15 +7,15 @@ use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
 const STRIDES: [u32; 3] = [8, 16, 32];
-/// x and y of five points.
+/// Number of values of five points, x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
-/// For each grid `[1, n, 1]` twice (class score and objectness, whose product counts, so that it does not matter which is which),
-/// `[1, n, 4]` and `[1, n, 10]`.
+/// Outputs per grid: `[1, n, 1]` twice (class score and objectness, in any order, because their product is used), `[1, n, 4]` and
+/// `[1, n, 10]`.
 #[derive(Debug)]
 pub(super) struct YuNet;
 
-/// The outputs of one grid, as indexes.
+/// Indexes of the outputs of one grid.
 struct Found {
     scores: [usize; 2],
     boxes: usize,

@@ -1,10 +1,10 @@
-//! The pass against a slow, plain reading of its definition, on random cases; and its edges.
+//! Compares preprocessing with a slow reference implementation of its definition, on random cases and edge cases.
 
 use super::*;
 use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat, PixelRect, PlanePlace, Rect};
 use crate::tensor::{Memory, Tensor};
 
-/// xorshift64: enough for tests, the same everywhere.
+/// Pseudorandom numbers (xorshift64), equal on all platforms.
 struct Random(u64);
 
 impl Random {
@@ -15,7 +15,7 @@ impl Random {
         self.0
     }
 
-    /// In `low..=high`.
+    /// A number in `low..=high`.
     fn range(&mut self, low: u32, high: u32) -> u32 {
         low + (self.next() >> 16) as u32 % (high - low + 1)
     }
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A frame together with the bytes it was made of.
+/// A frame and the bytes it was created from.
 struct Image {
     frame: Frame,
     bytes: Vec<u8>,
@@ -49,14 +49,14 @@ fn random_image(random: &mut Random, format: PixelFormat, size: Size, colorimetr
     Image { frame, bytes, places }
 }
 
-/// Red, green and blue of one pixel of the whole image, straight from the definition.
+/// Red, green and blue of one pixel of the whole image, by definition.
 fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -> [f64; 3] {
     let byte = |plane: usize, row: usize, column: usize| {
         let place = image.places[plane];
         f64::from(image.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = image.frame.format();
-    // Ten bits in quarters, whatever the bits around them: a sample is a number of sixteen.
+    // 10-bit samples in units of 1/4.
     let sample = |plane: usize, row: usize, column: usize| match format {
         PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
         PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,
@@ -97,7 +97,7 @@ fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -
     if gray { [round(0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]); 3] } else { color }
 }
 
-/// The value of one input pixel before it is stored.
+/// The value of one input pixel before encoding.
 fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
     let (channel, y, x) = at;
     let rotation = preprocess.rotation;
@@ -126,7 +126,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
     let pixel = if i < 0.0 || j < 0.0 || i >= nw || j >= nh {
         f64::from(preprocess.pad)
     } else {
-        // Where the pixel would be in the image as it is.
+        // Position of the pixel in the unrotated image.
         let ((i, j), (w, h), (nw, nh)) = match rotation {
             Rotation::None => ((i, j), (w, h), (nw, nh)),
             Rotation::Clockwise => ((j, nw - 1.0 - i), (h, w), (nh, nw)),
@@ -153,7 +153,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
             };
             mix(&rows, &|row| mix(&columns, &|column| sample(column, row)))
         } else if round {
-            // Eleven bits of weight, of which the sum of a row keeps seven; see `resize::mix_whole`.
+            // Weights have 11 fraction bits; row sums keep 7 of them. See `resize::MixWhole`.
             let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
             let whole = |column: f64, row: f64| sample(column, row) as u64;
             let line = |row: f64| whole(sx.floor(), row) * (2048 - steps(fx)) + whole(sx.floor() + 1.0, row) * steps(fx);
@@ -167,7 +167,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
     (pixel - f64::from(preprocess.mean[channel])) / f64::from(preprocess.scale[channel])
 }
 
-/// The samples of an axis that a pixel weighs where `step` of them become one, and how much.
+/// Samples of an axis and their weights for one output pixel; `step` is the number of samples per pixel.
 fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
     let weighed = (0..extent as u32).map(f64::from);
@@ -177,7 +177,7 @@ fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     weighed.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
 }
 
-/// The value at an index of a filled tensor, whatever its element type.
+/// The value at an index of a tensor, for any element type.
 fn stored_value(tensor: &Tensor, index: [usize; 4]) -> f64 {
     let bytes = tensor.bytes().unwrap();
     let offset: usize = index.iter().zip(bytes.layout().stride_bytes()).map(|(i, stride)| i * stride).sum();
@@ -187,7 +187,7 @@ fn stored_value(tensor: &Tensor, index: [usize; 4]) -> f64 {
         ElementType::Bf16 => f64::from(f32::from_bits(u32::from(u16::from_ne_bytes([cell[0], cell[1]])) << 16)),
         ElementType::F16 => {
             let bits = u16::from_ne_bytes([cell[0], cell[1]]);
-            // A half's exponent and fraction, put into an f32 and brought to its bias.
+            // Converts a half to `f32`: exponent and fraction, with the bias of `f32`.
             let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * 2_f32.powi(112);
             f64::from(if bits & 0x8000 == 0 { magnitude } else { -magnitude })
         }
@@ -205,7 +205,7 @@ fn input_shape(preprocess: &Preprocess, n_rows: usize, size: Size) -> [usize; 4]
     }
 }
 
-/// By how much of the range a value may be off because weights or factors are whole steps.
+/// Maximum error, as a fraction of the range, due to quantized weights or factors.
 fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
     let has_steps = preprocess.rounding == Rounding::Exact && format.depth() == 8;
     if has_steps && format.is_subsampled() {
@@ -215,7 +215,7 @@ fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
     if has_weights { 0.5 / 16384.0 } else { 0.0 }
 }
 
-/// Fills row 1 of 3 and compares every value; returns how many are one step of the rounding off, or what is wrong.
+/// Preprocesses into batch item 1 of 3 and compares every value. Returns the number of values that differ by one rounding step.
 fn check(
     preprocess: &Preprocess,
     image: &Image,
@@ -242,7 +242,7 @@ fn check(
                 };
                 let expected = reference_value(preprocess, image, rect, input, (channel, y, x));
                 let got = stored_value(tensor, index(1));
-                // A rounded value may differ by one where the exact one lies half way.
+                // A rounded value may differ by one if the exact value is near the midpoint.
                 let step = if preprocess.rounding == Rounding::U8 { 1.001 / f64::from(preprocess.scale[channel].abs()) } else { 0.0 };
                 let range = 255.0 / f64::from(preprocess.scale[channel].abs());
                 let off = range * (step_off(preprocess, image.frame.format()) + 1e-5);
@@ -270,7 +270,7 @@ fn check(
 }
 
 #[test]
-fn random_regions_fill_as_defined() {
+fn random_regions_match_the_reference() {
     let seed = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
     eprintln!("seed {seed}");
     let mut random = Random(seed | 1);
@@ -318,13 +318,13 @@ fn random_regions_fill_as_defined() {
         }
         n_values += tensor.layout().n_elements() / 3;
     }
-    // Exact halves that a last digit tips over: rare, or the rounding is wrong.
+    // Exact midpoints that the last bit decides are rare.
     assert!(n_off * 200 < n_values, "seed {seed}: {n_off} of {n_values} values are a step off");
     eprintln!("{n_off} of {n_values} values a step off");
 }
 
 #[test]
-fn a_picture_of_the_right_size_goes_through_unchanged() {
+fn image_of_input_size_is_unchanged() {
     let bytes: Vec<u8> = (0..2 * 3 * 3).map(|value| value * 14).collect();
     let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(3, 2), &bytes).unwrap();
     let preprocess = Preprocess { layout: InputLayout::Nhwc, ..Default::default() };
@@ -335,7 +335,7 @@ fn a_picture_of_the_right_size_goes_through_unchanged() {
 }
 
 #[test]
-fn channels_are_planes_in_the_order_asked_for_and_normalized_in_that_order() {
+fn channels_are_ordered_and_normalized_as_configured() {
     let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(2, 1), &[10, 20, 30, 40, 50, 60]).unwrap();
     let preprocess = Preprocess { color: ChannelOrder::Bgr, mean: [1.0, 2.0, 3.0], scale: [1.0, 2.0, 4.0], ..Default::default() };
     let tensor = Tensor::new(ElementType::F32, [1, 3, 1, 2]).unwrap();
@@ -344,7 +344,7 @@ fn channels_are_planes_in_the_order_asked_for_and_normalized_in_that_order() {
 }
 
 #[test]
-fn pixels_outside_the_region_never_show() {
+fn pixels_outside_the_region_have_no_effect() {
     let size = Size::new(9, 7);
     let rect = PixelRect { x: 3, y: 2, width: 3, height: 3 };
     let bytes: Vec<u8> = (0..63).map(|i| if (3..6).contains(&(i % 9)) && (2..5).contains(&(i / 9)) { 100 } else { 255 }).collect();
@@ -358,7 +358,7 @@ fn pixels_outside_the_region_never_show() {
 }
 
 #[test]
-fn boxes_in_the_input_come_back_to_the_picture() {
+fn boxes_map_from_input_to_image() {
     let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(8, 4), &[0; 32]).unwrap();
     let preprocess = Preprocess { color: ChannelOrder::Gray, resize: Resize::Letterbox { anchor: Anchor::Center }, ..Default::default() };
     let tensor = Tensor::new(ElementType::F32, [1, 1, 16, 16]).unwrap();
@@ -367,9 +367,9 @@ fn boxes_in_the_input_come_back_to_the_picture() {
     assert_eq!(frame_from_input.apply(in_input), Rect { x: 1.0, y: 1.0, width: 2.0, height: 1.0 });
 }
 
-/// The image is turned by moving its pixels, pixel by pixel.
+/// The expected image is rotated pixel by pixel before preprocessing.
 #[test]
-fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
+fn rotation_equals_preprocessing_a_rotated_image() {
     let (width, height) = (13_u32, 7_u32);
     let bytes: Vec<u8> = (0..width * height * 3).map(|idx| (idx * 7919 % 251) as u8).collect();
     let pixel = |x: u32, y: u32| &bytes[((y * width + x) * 3) as usize..][..3];
@@ -400,9 +400,9 @@ fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
                 let (expected, turned_from_input) = fill(&before, &turned);
                 let (got, frame_from_input) = fill(&Preprocess { rotation, ..before }, &frame);
                 let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
-                // Weights are rounded along another axis.
+                // Weights are rounded along the other axis.
                 assert!(worst < 255.0 / 32768.0 + 1e-3, "{rotation:?}, {resize:?}: {worst}");
-                // A corner of a box in the turned image is that in the frame.
+                // A box corner in the rotated image maps to a corner in the frame.
                 let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
                 let (w, h) = (width as f32, height as f32);
                 let expected = match rotation {
@@ -425,7 +425,7 @@ fn a_turned_picture_is_filled_like_one_that_was_turned_before() {
 }
 
 #[test]
-fn a_very_large_picture_fills_a_small_input() {
+fn very_large_image_fits_a_small_input() {
     let size = Size::new(7680, 4320);
     let mut random = Random(7);
     let image = random_image(&mut random, PixelFormat::Nv12, size, Colorimetry::default());
@@ -435,7 +435,7 @@ fn a_very_large_picture_fills_a_small_input() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_refused_with_both_sides() {
+fn invalid_inputs_are_errors_with_expected_and_actual_values() {
     #[derive(Debug)]
     struct Case(InputLayout, ChannelOrder, &'static [usize], Result<(u32, u32), &'static str>);
     let cases = [

@@ -1,13 +1,13 @@
-//! Which instructions the pass over the pixels runs on. A kernel is written once, in plain Rust, and compiled once more for each set
-//! of instructions that a processor may have beyond those of the compilation target; the choice is made at run time. Only what
-//! no compiler finds by itself is written per set: the picking of bytes, and the mixing of what is picked in registers.
+//! SIMD backends of preprocessing, selected at run time. Contains all `unsafe` code of `vision`. Knows no pixels.
 //!
-//! Every set gives the same bits: no kernel changes the order of operations that round, or fuses a multiplication with an addition where the
-//! product is rounded. Where luma and color differences of bytes become a color, no product is, see `color::Yuv`. What is mixed in pairs is
-//! computed in another order and in whole numbers, all of which single precision has too, see `resize::FINE_STEPS` and
-//! `store::Normalizer::of_steps`.
+//! A kernel is written once in portable Rust and compiled for each backend. Only two kinds of code are written by hand per backend, because
+//! compilers do not find them: sampling with permute instructions, and interpolation of samples in registers.
 //!
-//! Owns all `unsafe` of `vision`. Knows no pixels.
+//! All backends give the same bits:
+//!
+//! - No kernel changes the order of operations that round.
+//! - A multiplication and an addition are fused only if the product is exact, see `color::Yuv`.
+//! - Integer kernels use values that single precision represents exactly, see `resize::FINE_STEPS` and `store::Normalizer::of_steps`.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -17,23 +17,23 @@ use super::pairs::{PairWindows, PixelPairs};
 use super::sample::{LANES, Windows};
 use super::yuv::{YuvSource, YuvWindows};
 
-/// A set of instructions that the pass has code for.
+/// A SIMD backend: a set of CPU features that preprocessing is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SimdBackend {
-    /// What every processor of the compilation target has.
+    /// The features of the compilation target.
     Portable,
-    /// AVX2 and FMA: Haswell, Zen, and newer.
+    /// AVX2 and FMA: Intel Haswell, AMD Zen, and newer.
     Avx2,
-    /// AVX-512 F, BW, DQ, VL and VBMI: Ice Lake, Zen 4, and newer.
+    /// AVX-512 F, BW, DQ, VL and VBMI: Intel Ice Lake, AMD Zen 4, and newer.
     Avx512,
 }
 
 impl SimdBackend {
-    /// All of them, the fastest last.
+    /// All backends, the fastest last.
     pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
 
-    /// Whether this processor has it.
+    /// Whether this processor supports the backend.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -55,23 +55,23 @@ impl SimdBackend {
     }
 }
 
-/// A set of instructions that this processor has.
+/// A SIMD backend that this processor supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Simd(SimdBackend);
 
-/// A loop that is worth being compiled for each set.
+/// A loop that is compiled for each backend.
 pub(super) trait Kernel {
-    /// Runs it. To be marked `#[inline(always)]`: it is compiled for the instructions of the function that it becomes part of.
+    /// Runs the loop. Implementations must be `#[inline(always)]`, so that they are compiled for the features of the caller.
     fn run(self, arithmetic: impl Arithmetic);
 }
 
-/// How a set multiplies and adds.
+/// Multiply-add of a backend.
 pub(super) trait Arithmetic: Copy {
-    /// `a * b + c`. For numbers of which single precision has the product and the sum, so that all give the same bits.
+    /// `a * b + c`. Product and sum must be exact in single precision, so that all implementations give the same bits.
     fn multiply_add(self, a: f32, b: f32, c: f32) -> f32;
 }
 
-/// One after the other.
+/// Separate multiplication and addition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Separate;
 
@@ -82,9 +82,9 @@ impl Arithmetic for Separate {
     }
 }
 
-/// Both at once; fast where there is an instruction for it.
+/// Fused multiply-add; fast only with hardware support.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no set of other processors is compiled for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
 struct Fused;
 
 impl Arithmetic for Fused {
@@ -95,22 +95,22 @@ impl Arithmetic for Fused {
 }
 
 impl Simd {
-    /// The fastest set of this processor.
+    /// The fastest backend of this processor.
     pub(super) fn fastest() -> Self {
         let available = SimdBackend::ALL.into_iter().rev().find(|backend| backend.is_available());
         Self(available.unwrap_or(SimdBackend::Portable))
     }
 
-    /// This set, if the processor has it.
+    /// This backend, if the processor supports it.
     pub(super) fn of(backend: SimdBackend) -> Option<Self> {
         backend.is_available().then_some(Self(backend))
     }
 
-    /// Runs a kernel.
+    /// Runs a kernel on this backend.
     pub(super) fn run(self, kernel: impl Kernel) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this set exists only where the processor has it.
+            // SAFETY: a value with this backend exists only if the processor supports it.
             SimdBackend::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -119,56 +119,57 @@ impl Simd {
         }
     }
 
-    /// Has the first of these bytes brought near, because all will be read soon, one after the other.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "other processors are left to find out"))]
+    /// Prefetches the start of `bytes`, which will be read sequentially.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn prefetch(self, bytes: &[u8]) {
         #[cfg(target_arch = "x86_64")]
         x86::prefetch(bytes);
     }
 
-    /// Which one it is.
+    /// The backend.
     pub(super) fn backend(self) -> SimdBackend {
         self.0
     }
 
-    /// Picks bytes of `row` as `windows` says, which was made for this set, for components at these offsets, into blocks of `block_bytes`.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors has windows"))]
+    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are those of the components; `target` has
+    /// blocks of `block_bytes`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this set exists only where the processor has it.
+            // SAFETY: a value with this backend exists only if the processor supports it.
             SimdBackend::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             SimdBackend::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
-            _ => unreachable!("a set without windows is never asked for them"),
+            _ => unreachable!("windows are prepared for x86 backends only"),
         }
     }
 
-    /// Mixes the pixels of a row, weighed, to a row for each color, from windows. For AVX-512 alone.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    /// Interpolates a row of packed RGB bytes into one row per color, with windows. AVX-512 only.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn mix_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this set exists only where the processor has it.
+            // SAFETY: a value with this backend exists only if the processor supports it.
             SimdBackend::Avx512 => unsafe { x86::mix_windows_avx512(windows, weights, row, rows) },
-            _ => unreachable!("no other set is asked for windows of pairs"),
+            _ => unreachable!("pair windows are prepared for AVX-512 only"),
         }
     }
 
-    /// The same, pixel by pixel. For AVX2, and what has it.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    /// As [`Simd::mix_windows`], pixel by pixel. AVX2 and AVX-512 only.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn mix_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with one of these sets exists only where the processor has it; AVX-512 is available only with AVX2.
+            // SAFETY: a value with one of these backends exists only if the processor supports it. AVX-512 requires AVX2 here.
             SimdBackend::Avx2 | SimdBackend::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
-            _ => unreachable!("the portable set is never asked for pixels"),
+            _ => unreachable!("pixel pairs are prepared for AVX2 and AVX-512 only"),
         }
     }
 
-    /// Converts and mixes luma and color differences to a row for each color, for as many rows as share the differences. For AVX-512 alone.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no set of other processors does"))]
+    /// Converts and interpolates `R` rows of luma that share chroma into one row per color each. AVX-512 only.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn mix_yuv<const R: usize>(
         self,
         factors: &YuvFactors,
@@ -179,12 +180,12 @@ impl Simd {
     ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this set exists only where the processor has it.
+            // SAFETY: a value with this backend exists only if the processor supports it.
             SimdBackend::Avx512 => unsafe { x86::mix_yuv_avx512(factors, windows, weights, source, rows) },
-            _ => unreachable!("no other set is asked for windows of luma and differences"),
+            _ => unreachable!("YUV windows are prepared for AVX-512 only"),
         }
     }
 }
 
-/// Of a block of columns, how much of the first pixel and of the second one of each.
+/// For each column of a block, the weights of its two pixels.
 pub(super) type Weights = [[i16; 2]; LANES];

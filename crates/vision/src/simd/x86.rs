@@ -1,4 +1,4 @@
-//! What is compiled for instructions of x86 processors. Every function here may be called only where they are.
+//! Code for x86 backends. Each function requires the CPU features of its backend.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_or_si128, _mm_prefetch,
@@ -17,20 +17,20 @@ use crate::pairs::{PairWindows, PixelPairs};
 use crate::sample::{LANES, Windows};
 use crate::yuv::{YuvSource, YuvWindows};
 
-/// A kernel, compiled for AVX2.
+/// Runs a kernel, compiled for AVX2.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn run_avx2(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// A kernel, compiled for AVX-512.
+/// Runs a kernel, compiled for AVX-512.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn run_avx512(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// Registers and windows of 16 bytes, by `pshufb`, which gives zero where the highest bit of its control is set. `offsets` are those of the
-/// components; each has two pieces in a block of `block_bytes`.
+/// Samples with `pshufb`: registers and windows of 16 bytes. `pshufb` gives zero where the highest bit of the control is set. `offsets` are
+/// those of the components. Each component has two pieces in a block of `block_bytes`.
 #[target_feature(enable = "avx2")]
 pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
     // Each register has 8 bytes of both pieces of a component.
@@ -42,7 +42,7 @@ pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target
     }
 }
 
-/// Of pieces that are filled by `P` registers.
+/// With `P` registers per pair of pieces.
 #[target_feature(enable = "avx2")]
 fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     match windows.n_per_register() {
@@ -58,7 +58,7 @@ fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u
     }
 }
 
-/// With `W` windows for each register.
+/// With `W` windows per register.
 #[target_feature(enable = "avx2")]
 fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     let pieces: &mut [[[u8; 8]; P]] = target.as_chunks_mut().0.as_chunks_mut().0;
@@ -79,7 +79,8 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
     }
 }
 
-/// Registers of 64 bytes and windows of as many, by `vpermb`, or of 128, by `vpermi2b` with the highest bits of its control as a mask.
+/// Samples with registers of 64 bytes: `vpermb` for windows of 64 bytes, or `vpermi2b` for windows of 128 bytes, with the highest bits of the
+/// control as a mask.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     let targets = target.as_chunks_mut::<64>().0.iter_mut();
@@ -107,8 +108,8 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     }
 }
 
-/// Windows of 64 bytes, by `vpermb`, or of 128, by `vpermi2b`: a component of both pixels of each column, in the lower bytes of words, which
-/// `vpmaddwd` weighs and adds.
+/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves one component of both pixels of each column to the lower bytes of words.
+/// `vpmaddwd` multiplies them by their weights and adds the two products.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn mix_windows_avx512(windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
     match windows.window_bytes() {
@@ -123,7 +124,7 @@ pub(super) fn mix_windows_avx512(windows: &PairWindows, weights: &[Weights], row
     }
 }
 
-/// Of each word.
+/// Mask of the lower byte of each word.
 const LOWER_BYTES: u64 = 0x5555_5555_5555_5555;
 
 /// With windows of `W` bytes.
@@ -148,8 +149,8 @@ fn mix_of_windows<const W: usize>(
     }
 }
 
-/// Windows of 64 bytes, by `vpermb`, or of 128, by `vpermi2b`: a sample of each column in the lowest byte of four, which becomes a number.
-/// What the differences make of a color is computed once for all rows.
+/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to the lowest byte of a double word, which is then
+/// converted to `f32`. The contribution of chroma is computed once for all rows.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn mix_yuv_avx512<const R: usize>(
     factors: &YuvFactors,
@@ -158,7 +159,7 @@ pub(super) fn mix_yuv_avx512<const R: usize>(
     source: YuvSource<'_, R>,
     rows: [[&mut [[f32; LANES]]; 3]; R],
 ) {
-    // The compiler would mask with an instruction more if it knew which they are.
+    // Hides the constant from the compiler, which otherwise adds a masking instruction.
     let lowest_bytes = black_box(LOWEST_BYTES);
     match windows.window_bytes {
         64 => mix_yuv_of_windows::<R, 64>(factors, windows, weights, source, rows, |control, window| {
@@ -172,7 +173,7 @@ pub(super) fn mix_yuv_avx512<const R: usize>(
     }
 }
 
-/// Of each double word.
+/// Mask of the lowest byte of each double word.
 const LOWEST_BYTES: u64 = 0x1111_1111_1111_1111;
 
 /// With windows of `W` bytes.
@@ -190,15 +191,15 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
         [factors.y, factors.r_v, factors.g_u, factors.g_v, factors.b_u].map(|factor| _mm512_set1_ps(factor));
     let [r_zero, g_zero, b_zero] = factors.zero.map(|zero| _mm512_set1_ps(zero));
     let max = _mm512_castps_si512(_mm512_set1_ps(255.0));
-    // As `color::bounded` does it.
+    // Clamps as `color::bounded` does.
     let bounded = |color: __m512| {
         let color = _mm512_max_epi32(_mm512_castps_si512(color), _mm512_setzero_si512());
         _mm512_castsi512_ps(_mm512_min_epi32(color, max))
     };
-    let blocks = windows.luma.blocks().zip(windows.differences.blocks()).zip(weights).enumerate();
+    let blocks = windows.luma.blocks().zip(windows.chroma.blocks()).zip(weights).enumerate();
     for (block_idx, (((y_begin, y_controls), (begin, controls)), weights)) in blocks {
         let weights = load_f32s_16(weights);
-        // Each step is taken for all before the next one: a processor that looks only so far ahead has enough to do meanwhile.
+        // Each step runs for all values before the next step, which gives the processor independent instructions.
         let (u, v) = (window(source.u, begin), window(source.v, begin));
         let (u, v) = ([pick(&controls[0], u), pick(&controls[1], u)], [pick(&controls[0], v), pick(&controls[1], v)]);
         let (u, v) = (u.map(|u| _mm512_cvtepi32_ps(u)), v.map(|v| _mm512_cvtepi32_ps(v)));
@@ -207,20 +208,20 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
             let row = window(row, y_begin);
             *luma = [_mm512_cvtepi32_ps(pick(&y_controls[0], row)), _mm512_cvtepi32_ps(pick(&y_controls[1], row))];
         }
-        let mut differences = [[r_zero; 2], [g_zero; 2], [b_zero; 2]];
+        let mut chroma = [[r_zero; 2], [g_zero; 2], [b_zero; 2]];
         for tap in 0..2 {
-            differences[0][tap] = _mm512_fmadd_ps(r_v, v[tap], differences[0][tap]);
-            differences[1][tap] = _mm512_fmadd_ps(g_v, v[tap], differences[1][tap]);
-            differences[2][tap] = _mm512_fmadd_ps(b_u, u[tap], differences[2][tap]);
+            chroma[0][tap] = _mm512_fmadd_ps(r_v, v[tap], chroma[0][tap]);
+            chroma[1][tap] = _mm512_fmadd_ps(g_v, v[tap], chroma[1][tap]);
+            chroma[2][tap] = _mm512_fmadd_ps(b_u, u[tap], chroma[2][tap]);
         }
         for tap in 0..2 {
-            differences[1][tap] = _mm512_fmadd_ps(g_u, u[tap], differences[1][tap]);
+            chroma[1][tap] = _mm512_fmadd_ps(g_u, u[tap], chroma[1][tap]);
         }
         let mut colors = [[[_mm512_setzero_ps(); 2]; 3]; R];
         for row in 0..R {
             for color in 0..3 {
                 for tap in 0..2 {
-                    colors[row][color][tap] = _mm512_fmadd_ps(y_factor, lumas[row][tap], differences[color][tap]);
+                    colors[row][color][tap] = _mm512_fmadd_ps(y_factor, lumas[row][tap], chroma[color][tap]);
                 }
             }
         }
@@ -242,22 +243,22 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
     }
 }
 
-/// The pixels of two columns in a register, then the pairs of each component by `pshufb`, which four registers exchange; `vpmaddwd` weighs
-/// and adds them.
+/// Loads the pixels of two columns into a register and selects the pairs of each component with `pshufb`. `vpmaddwd` multiplies them by their
+/// weights and adds the two products.
 #[target_feature(enable = "avx2")]
 pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u8], [first, second, third]: [&mut [[f32; LANES]]; 3]) {
     let control = load_16(pixels.control());
     let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("a row reaches to the end of what is loaded");
     let rows = first.iter_mut().zip(second).zip(third);
     for ((begins, weights), ((first, second), third)) in pixels.begins().iter().zip(weights).zip(rows) {
-        // All at once: the compiler would look at each.
+        // One check for all loads; the compiler would check each.
         assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "a row reaches to the end of what is loaded");
         let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
         let mixed = [first, second, third].map(|mixed| mixed.as_chunks_mut().0);
         let [first, second, third] = mixed;
         for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
-                // SAFETY: by the assertion, so many bytes of the row lie from each begin on.
+                // SAFETY: by the assertion, this many bytes of the row follow each offset.
                 let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
                 _mm_shuffle_epi8(_mm_set_epi64x(load(begins[idx + 1]), load(begins[idx])), control)
             };
@@ -273,17 +274,17 @@ pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u
     }
 }
 
-/// Has the first cache lines of some bytes brought near; from these, a processor finds the next ones by itself.
+/// Prefetches the first cache lines of `bytes`. The hardware prefetcher continues from there.
 pub(super) fn prefetch(bytes: &[u8]) {
     const LINE_BYTES: usize = 64;
     const N_LINES: usize = 4;
     for line in bytes.chunks(LINE_BYTES).take(N_LINES) {
-        // SAFETY: every x86-64 processor has the instruction, and it reads nothing that a program could see.
+        // SAFETY: every x86-64 processor has this instruction, and it has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
 
-/// Of a block: two for each component, and what fills it up.
+/// Number of pieces of a block: two per component, padded.
 fn n_pieces(offsets: &[usize]) -> usize {
     (2 * offsets.len()).next_power_of_two()
 }

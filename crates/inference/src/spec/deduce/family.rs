@@ -6,7 +6,7 @@ use super::super::draft::{Draft, Value};
 use super::{Found, evidence, fits, layout_of, leaves_size_open, n_channels, output, size_of};
 use crate::frame::Size;
 use crate::runtime::ModelInfo;
-use crate::vision::decode::{DecoderRegistry, Gives};
+use crate::vision::decode::{DecoderRegistry, Subject};
 
 /// A family of detectors.
 struct Family {
@@ -182,7 +182,7 @@ fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
 /// The decoders that read such outputs, all of them.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
-    let names = registry.names().filter(|name| registry.gives(name) == Some(Gives::Objects));
+    let names = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
     names.filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
 }
 
