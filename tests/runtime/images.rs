@@ -103,9 +103,9 @@ fn pictures_that_do_not_fit_are_refused_when_the_run_starts_or_end_it() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let refused = |request: &InferRequest| request.infer(()).unwrap_err();
     request.set_input((), image_input(vec![ramp(4, 4), ramp(4, 4)])).unwrap();
-    assert_eq!(refused(&request).to_string(), "input `picture` [1, 3, 4, 4] f32: expected a batch of 1 pictures, got 2");
+    assert_eq!(refused(&request).to_string(), "input `picture` [1, 3, 4, 4] f32: expected a batch of 1 images, got 2");
     request.set_input((), image_input(Vec::<Frame>::new())).unwrap();
-    assert!(refused(&request).to_string().contains("got no picture"));
+    assert!(refused(&request).to_string().contains("expected at least one image"));
     let flat = Tensor::new(ElementType::F32, [3, 4, 4]).unwrap();
     request.set_input((), image_input((flat, InputLayout::Nchw))).unwrap();
     let error = refused(&request);

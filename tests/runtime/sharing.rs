@@ -323,13 +323,13 @@ fn who_shares_by_name_and_contradicts_hears_both_sides() {
         assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| said.contains(part)), "{said}");
     };
     let other = StageOptions { n_requests: Some(3), device: Some("CPU".into()), batch_size: Some(4), ..options.clone() };
-    let both_sides = ["`front`", "nireq: 1, and here 3", "device: NULL.named, and here CPU", "batch-size: 2, and here 4"];
+    let both_sides = ["`front`", "nireq: 1 there, 3 here", "device: NULL.named there, CPU here", "batch-size: 2 there, 4 here"];
     says(Stage::detector(&other).unwrap_err(), &both_sides);
     says(
         Stage::detector(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(),
         &["rectangle.onnx", "stripes.onnx"],
     );
-    says(Stage::classifier(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector, and here a classifier"]);
+    says(Stage::classifier(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector there, a classifier here"]);
     drop((first, second));
     Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }

@@ -185,8 +185,8 @@ fn elements_that_share_by_name_and_contradict_say_both_sides() {
     let first = Rig::begun(&detect("rectangle", "device=CPU nireq=1 model-instance-id=both"));
     for (model, properties, says) in [
         ("stripes", "", "stripes.onnx"),
-        ("rectangle", "nireq=2", "nireq: 1, and here 2"),
-        ("rectangle", "device=ORT.CPU", "device: CPU, and here ORT.CPU"),
+        ("rectangle", "nireq=2", "nireq: 1 there, 2 here"),
+        ("rectangle", "device=ORT.CPU", "device: CPU there, ORT.CPU here"),
     ] {
         let other = pipeline(&format!("fakesrc ! {} ! fakesink", detect(model, &format!("model-instance-id=both {properties}"))));
         let error = run(&other).error.unwrap();

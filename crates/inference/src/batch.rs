@@ -1,4 +1,4 @@
-//! Batch items of a call: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
+//! Batches: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
 //! If a batch item cannot be preprocessed or decoded, only its job fails. Knows no queue.
 
@@ -16,13 +16,13 @@ use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
-/// Data shared by the steps of a run.
+/// The jobs of a call, shared by the steps of the run.
 pub(super) struct Batch {
-    /// Empty while the request is idle and during decoding.
+    /// Empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
-    /// Input shape, equal for all batch items.
+    /// Input shape of one batch item, equal for all.
     pub(super) input_shape: Option<Shape>,
-    /// When the jobs were assigned, and when a thread started with them.
+    /// Time when the jobs were assigned to the request, and when their first step started.
     pub(super) assigned: Option<Instant>,
     pub(super) began: Option<Instant>,
 }
@@ -36,15 +36,15 @@ impl Batch {
 /// A waiting or running job.
 pub(super) struct BatchItem {
     pub(super) job: Job,
-    /// Group of jobs: those of one frame.
+    /// Number of the group; jobs of one frame form a group.
     pub(super) group: u64,
-    /// Its position in the queue.
+    /// Sort key in the queue.
     pub(super) order: Instant,
     pub(super) submitted: Instant,
-    /// Runs in a separate call: a batched call failed, or a thread waits for it.
+    /// Whether the job runs in a separate call: its batch failed, or a blocking caller waits.
     pub(super) alone: bool,
     frame_from_input: Transform,
-    /// The error of this batch item.
+    /// Error of this batch item.
     pub(super) failed: Option<Error>,
 }
 
@@ -54,7 +54,7 @@ impl BatchItem {
     }
 }
 
-/// Preprocesses the input from the jobs in the batch.
+/// Preprocesses the images of a batch into the input.
 pub(super) struct BatchInput {
     batch: Arc<Mutex<Batch>>,
     queue: Weak<Queue>,
@@ -95,8 +95,8 @@ impl FillInput for BatchInput {
             };
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
-            let filled = catch_panic("filling the input", || match alignment {
-                // Results of aligned images are mapped by the alignment.
+            let filled = catch_panic("preprocessing", || match alignment {
+                // Results of aligned images are mapped by the alignment instead of the transform.
                 Some(alignment) => {
                     preprocess.fill_along(&frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
@@ -110,15 +110,15 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The batch item keeps values of an earlier call. Its outputs are ignored.
+                // The batch item keeps old values. Its outputs are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
-        if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "none of the items could be filled")) } else { Ok(()) }
+        if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "preprocessing failed for all batch items")) } else { Ok(()) }
     }
 }
 
-/// The decode step: each job decodes its batch item.
+/// The decode step: decodes each batch item into its job.
 pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let mut items = std::mem::take(&mut batch.lock().unwrap().items);
     let decoded = decode_items(&mut items, context, scratch);
@@ -128,14 +128,14 @@ pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scrat
 
 fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let n_items = items.len();
-    // The shape of an output per batch item, and all values.
+    // Shape of one batch item, and all values, for each output.
     let mut values = Vec::with_capacity(context.n_outputs());
     for output_idx in 0..context.n_outputs() {
         let (mut shape, data) = values_of(context, output_idx)?;
         if n_items > 1 {
             if shape.first() != Some(&n_items) {
                 let port = context.output_port(output_idx);
-                let message = format!("output {port}: expected {n_items} items for as many pictures, got {shape}; use batch-size=1");
+                let message = format!("output {port}: expected {n_items} batch items, got {shape}. Set batch-size=1");
                 return Err(Error::new(ErrorKind::Device, message));
             }
             shape = with_batch_size(&shape, 1);
@@ -150,9 +150,9 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
             Output { name: context.output_port(output_idx).name(), shape, data: &data[item_idx * len..][..len] }
         }));
         let (job, frame_from_input) = (&mut item.job, item.frame_from_input);
-        match catch_panic("reading the outputs", || job.decode(&outputs, &frame_from_input, scratch)) {
+        match catch_panic("decoding", || job.decode(&outputs, &frame_from_input, scratch)) {
             Ok(()) => {}
-            // An unbatched run has the shape of the run.
+            // An unbatched run fails with the error of its item.
             Err(error) if n_items == 1 => return Err(error),
             Err(error) => item.failed = Some(error),
         }
@@ -160,7 +160,7 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
     Ok(())
 }
 
-/// The values of an output as `f32`; other types are cast.
+/// The values of an output as `f32`. Other element types are converted.
 fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shape, Cow<'a, [f32]>)> {
     macro_rules! cast {
         ($type:ty) => {{
@@ -176,7 +176,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // Other types are refused there.
+        // `output` reports other types as an error.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))
@@ -184,7 +184,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
     })
 }
 
-/// Whether shapes are equal except for the first axis.
+/// The shape with the first extent replaced.
 fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     let mut extents = [0; MAX_RANK];
     extents[..shape.len()].copy_from_slice(shape);
@@ -192,7 +192,7 @@ fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     Shape::new(&extents[..shape.len()])
 }
 
-/// Turns a panic into an error of the batch item.
+/// Converts a panic into an error.
 fn catch_panic<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::of_panic(what, &*panic)))
 }

@@ -1,4 +1,4 @@
-//! The part of a stage that its jobs and the queue of its model use: description, scheduling and counters.
+//! Clients: the data of a stage that its jobs and the queue use. Description, scheduling and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -8,47 +8,47 @@ use super::ModelSpec;
 use super::output_check::OutputCheck;
 use crate::runtime::{Error, ErrorKind};
 
-/// The order of waiting jobs.
+/// Order of waiting jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheduling {
-    /// The job that reached the stage first.
+    /// By arrival at the stage.
     #[default]
     Throughput,
-    /// The job whose frame is oldest.
+    /// By arrival of the frame at the element: the oldest frame first.
     Latency,
 }
 
-/// Counters of a stage, and the total time of its steps.
+/// Counters of a stage, and total times of its steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StageStats {
-    /// The device that runs the model; with `AUTO`, the chosen one.
+    /// Device that runs the model. For `AUTO`, the selected device.
     pub device: String,
-    /// Runs of the model with batch items of this stage.
+    /// Runs of the model that contained batch items of this stage.
     pub n_runs: u64,
     /// Failed runs.
     pub n_failed: u64,
-    /// Batch items of this stage in these runs.
+    /// Batch items of this stage in all runs.
     pub n_items: u64,
-    /// Times of the steps of a run, in order.
+    /// Total times of the steps of a run, in order.
     pub steps: Vec<StepStats>,
 }
 
-/// Total time of one step, over all runs.
+/// Total time of a step, over all runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepStats {
-    /// Name of the step: `fill`, the device's steps, `decode`.
+    /// Name of the step: `fill` (preprocessing), the device's steps, `decode`.
     pub name: Arc<str>,
-    /// The sum. A run that several stages shared is divided by batch items.
+    /// Total time. The time of a run that several stages share is divided by batch items.
     pub total: Duration,
 }
 
-/// See the module.
+/// A stage, as seen by the queue.
 pub(super) struct Client {
     /// Preprocessing and decoding.
     pub(super) spec: ModelSpec,
     pub(super) check: OutputCheck,
     pub(super) scheduling: Scheduling,
-    /// Number of its running jobs. Changes under the queue's lock.
+    /// Number of running jobs. Changed under the queue's lock.
     pub(super) n_running: AtomicUsize,
     pub(super) is_removed: AtomicBool,
     pub(super) stats: Mutex<StageStats>,
@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-/// The error of a job that never ran.
+/// The error of a job that was discarded before it ran.
 pub(super) fn stopped() -> Error {
-    Error::new(ErrorKind::Stopped, "the stage was stopped before it got to this frame")
+    Error::new(ErrorKind::Stopped, "inference stopped: the frame was discarded before its run started")
 }

@@ -1,38 +1,38 @@
-//! Compiles a small model once per core, with one request each, on devices that are faster that way: on OpenVINO's CPU device, two cores
-//! were idle for 0.9 % instead of 9.6 % of the time of a cascade.
+//! Compiles a small model several times, with one request per compiled model, for devices that run faster this way. On OpenVINO's CPU device,
+//! two cores were idle for 0.9 % instead of 9.6 % of the time of a cascade.
 //!
-//! It costs memory for the weights, so it is limited to small models and few cores. It needs a cache of compiled models, from which a copy
-//! loads within milliseconds. The first copy exists from the start; the others are compiled when jobs wait for a request. A canceled run
-//! ends with its call, not between two nodes.
+//! Each copy needs memory for its weights, so only small models on few cores use copies. Copies also require a cache of compiled models, from
+//! which they load within milliseconds. The first copy is compiled at the start, the others when jobs wait for a request. Canceling a run
+//! takes effect at the end of the call, not between two nodes.
 
 use std::num::NonZero;
 
 use super::StageOptions;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
-/// With more cores, one waiting thread matters less.
+/// Maximum number of cores. With more cores, a waiting thread has less effect.
 const MAX_COPIES: usize = 4;
-/// Maximum memory of the further copies.
+/// Maximum memory of all copies except the first.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The compiled model of a stage, and the source of its requests.
+/// A compiled model, and how to compile its copies.
 pub(super) struct Copies {
     pub(super) first: CompiledModel,
     /// Total number of requests.
     pub(super) n_requests: usize,
-    /// Compiles the model again, for one request; `None` if the first model makes all requests.
+    /// Compiles a copy for one request; `None` if one compiled model has all requests.
     pub(super) compile_another: Option<CompileAnother>,
 }
 
 pub(super) type CompileAnother = Box<dyn Fn() -> Result<CompiledModel> + Send + Sync>;
 
 impl Copies {
-    /// One model with its optimal number of requests.
+    /// A single compiled model with the device's optimal number of requests.
     pub(super) fn one(model: CompiledModel) -> Self {
         Self { n_requests: model.optimal_number_of_requests(), first: model, compile_another: None }
     }
 
-    /// Compiles a model, or the first of its copies if copies are faster.
+    /// Compiles a model, or the first of its copies.
     ///
     /// # Errors
     /// As [`Core::compile_accepted`].
@@ -52,7 +52,7 @@ impl Copies {
         let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..config.clone() };
         let first = core.compile_accepted(model, device, &of_one, accept)?;
         if first.device() != device && core.copy_bytes(model, first.device()).is_none() {
-            // The device that was chosen in the end is another one.
+            // Another device was selected after all.
             return core.compile_accepted(model, device, config, accept).map(Self::one);
         }
         let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
@@ -61,7 +61,7 @@ impl Copies {
     }
 }
 
-/// How many copies are wanted, if the device is faster so: as many as there are cores, unless something else is asked for.
+/// Number of copies: the number of cores, unless options of the user exclude copies. `None` without copies.
 fn n_copies(options: &StageOptions, config: &Config) -> Option<usize> {
     let n_copies = std::thread::available_parallelism().map_or(1, NonZero::get);
     let leaves_it_open = options.batch_size.is_none_or(|max| max <= 1)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_wanted_where_nothing_else_is_asked_for() {
+    fn copies_are_used_only_without_conflicting_options() {
         let n_cores = std::thread::available_parallelism().unwrap().get();
         let options =
             StageOptions { model: Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx"), ..StageOptions::default() };
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_has_a_copy_where_the_device_is_faster_so_and_one_model_is_compiled_elsewhere() {
+    fn copies_are_compiled_only_on_devices_that_prefer_them() {
         let n_cores = std::thread::available_parallelism().unwrap().get();
         let folder = std::env::temp_dir().join(format!("roiflow-copies-{}", std::process::id()));
         let options =

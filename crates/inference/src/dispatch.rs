@@ -1,31 +1,35 @@
-//! Schedules the jobs of several streams on a bounded set of requests. An idle request takes the next jobs. The callback of a request
-//! delivers the results and starts the next jobs on it, so no thread waits.
+//! Schedules the jobs of all stages of a model on a bounded set of requests.
 //!
-//! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and statistics. A client
-//! that leaves discards only its own jobs, and waits only for its running ones.
+//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on this request, so no thread
+//! waits.
+//!
+//! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and counters. Removing a
+//! client discards its waiting jobs and waits for its running jobs. Other clients are not affected.
 //!
 //! # Order of jobs
 //!
-//! Jobs are ordered by time: their arrival at the stage ([`Scheduling::Throughput`]), or the arrival of their frame at the element
-//! ([`Scheduling::Latency`]). Both use one clock, so clients of both kinds share a queue, and no job waits behind a younger one. Callers
-//! bound the number of jobs by their in-flight queues. A job that is dropped before it runs reports an error.
+//! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at the
+//! element. Both use the same clock, so clients of both kinds share a queue. Callers bound the number of jobs by their in-flight queues. A job
+//! that is discarded reports an error.
 //!
 //! # Batches
 //!
-//! A call takes the first job and those directly after it, up to [`BatchLimits::max_items`]: only jobs of the same frame, or with [`BatchLimits::timeout`] jobs
-//! of any frame and stream. In the latter case the call starts when the batch is full, or when its oldest job has waited for the timeout,
-//! which the thread [`Queue::watch`] checks. A batch item that cannot be preprocessed or decoded fails alone. A batch that fails as a whole
-//! runs again item by item, so that one stream cannot break the results of another.
+//! A call takes the first job and the jobs directly after it, up to [`BatchLimits::max_items`]. Without [`BatchLimits::timeout`], all jobs of a
+//! batch belong to one frame. With it, they can belong to any frames and streams. The call then starts when the batch is full, or when its
+//! oldest job has waited for the timeout. The thread [`Queue::watch`] checks this.
+//!
+//! A batch item that cannot be preprocessed or decoded fails alone. If a whole batch fails, its items run again one by one. So one stream
+//! cannot break the results of another.
 //!
 //! # Copies of the model
 //!
-//! If each request has a separate copy of the model, only the first exists at the start. When a call ends and jobs wait, a thread compiles
-//! the others; see [`Copies`].
+//! If each request has a separate copy of the model, only the first copy exists at the start. A thread compiles the others when a call ends
+//! while jobs wait; see [`Copies`].
 //!
 //! # Locks
 //!
-//! Order: `Queue::state`, then the lock of a `Batch`. Neither is held while results are delivered, a request is started, or a batch item is
-//! preprocessed or decoded. A panic there is an error of that job only.
+//! Lock order: `Queue::state`, then a `Batch`. No lock is held while results are delivered, a request is started, or a batch item is
+//! preprocessed or decoded. A panic in these operations is an error of one job.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -43,15 +47,15 @@ use super::throttle::Throttle;
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Results;
 
-/// Longest time that a leaving client waits for its running jobs, and a released queue for its runs.
+/// Maximum time to wait for the running jobs of a removed client, and for the runs of a closed queue.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Batching of jobs.
+/// Limits of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// Maximum batch size.
     pub(super) max_items: usize,
-    /// Longest time that jobs of different frames wait for each other; `None`: only jobs of one frame share a call, without waiting.
+    /// Maximum waiting time for a full batch of jobs of different frames. `None`: batches contain jobs of one frame, without waiting.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -62,7 +66,7 @@ pub(super) struct Queue {
     /// Number of requests.
     pub(super) n_requests: usize,
     n_cores: usize,
-    /// Runs of this model have priority.
+    /// Whether runs of this model have priority.
     urgent: bool,
     compile_another: Option<CompileAnother>,
     state: Mutex<State>,
@@ -70,24 +74,24 @@ pub(super) struct Queue {
     throttle: Mutex<Throttle>,
     /// Notified when jobs of a client are complete.
     ended: Condvar,
-    /// Notifies the watcher thread.
+    /// Wakes up the watcher thread.
     watched: Condvar,
-    /// A client timed out waiting for its jobs.
+    /// Whether removing a client timed out.
     hangs: AtomicBool,
-    /// A run of any client has succeeded.
+    /// Whether a run of any client has succeeded.
     pub(super) has_run: AtomicBool,
 }
 
 struct State {
     /// Empty once the queue is closed.
     workers: Vec<Arc<Worker>>,
-    /// Number of workers still to be made, each with a copy of the model.
+    /// Number of workers to add later, each with a copy of the model.
     n_workers_to_add: usize,
     maker: Option<JoinHandle<()>>,
     pending: VecDeque<BatchItem>,
     idle: Vec<usize>,
     n_groups: u64,
-    /// When the watcher wakes up next; `None` while it is awake, or waits without a limit.
+    /// Wake-up time of the watcher; `None` while it runs, or waits without a timeout.
     wakes_at: Option<Instant>,
     watcher: Option<JoinHandle<()>>,
     closed: bool,
@@ -99,12 +103,13 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// This thread is delivering a result, and must not wait for the end of the delivery.
+    /// Whether this thread is delivering a result. It must not wait for the end of the delivery.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Queue {
-    /// Makes the requests of a model. `urgent` runs have priority. `throttles` reduces in-flight frames while requests wait for threads.
+    /// Creates the requests of a model. `urgent`: runs have priority. `throttles`: the number of in-flight frames is reduced while requests
+    /// wait for CPU threads.
     pub(super) fn new(copies: Copies, limits: BatchLimits, urgent: bool, throttles: bool) -> Result<Arc<Self>> {
         let Copies { first, n_requests, compile_another } = copies;
         let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
@@ -137,19 +142,18 @@ impl Queue {
         for _ in 0..n_at_first {
             queue.add_worker(&first)?;
         }
-        // The first request is taken first.
+        // `pop` takes the first request first.
         queue.state.lock().unwrap().idle.reverse();
         if limits.max_items > 1 && limits.timeout.is_some_and(|timeout| !timeout.is_zero()) {
             let watching = queue.clone();
             let watcher = std::thread::Builder::new().name("roiflow-batches".to_owned()).spawn(move || watching.watch());
-            let watcher = watcher
-                .map_err(|error| Error::with_source(ErrorKind::Device, "cannot start the thread that watches over batches", error))?;
+            let watcher = watcher.map_err(|error| Error::with_source(ErrorKind::Device, "starting the batching thread failed", error))?;
             queue.state.lock().unwrap().watcher = Some(watcher);
         }
         Ok(queue)
     }
 
-    /// Adds an idle request of this model.
+    /// Adds an idle request of `model`.
     fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<()> {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
@@ -173,8 +177,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Runs the jobs of one frame as soon as requests are idle. Never blocks. `alone`: each in a separate call without waiting for others,
-    /// for a blocking caller.
+    /// Schedules the jobs of one frame. Never blocks. `alone`: each job runs in a separate call without waiting for a batch, for a blocking
+    /// caller.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -195,12 +199,12 @@ impl Queue {
         self.start_calls(None);
     }
 
-    /// Number of in-flight frames that could be removed now; see [`super::throttle`].
+    /// Number of in-flight frames to remove; see [`super::throttle`].
     pub(super) fn n_frames_to_remove(&self) -> usize {
         self.throttle.lock().unwrap().n_removed()
     }
 
-    /// Removes a client: its waiting jobs are discarded, its unbatched running jobs are canceled. Waits until the results of all are
+    /// Removes a client. Discards its waiting jobs, cancels its running jobs that are not in a shared batch, and waits until all results are
     /// delivered.
     pub(super) fn remove_client(&self, client: &Arc<Client>) {
         let workers = {
@@ -210,7 +214,7 @@ impl Queue {
         };
         self.discard_jobs(|job| job.is_of(client));
         for worker in &workers {
-            // While the batch is locked, no other run can start on this request, so only this run is canceled.
+            // While the batch is locked, this request cannot start another run. So only this run is canceled.
             let batch = worker.batch.lock().unwrap();
             if !batch.items.is_empty() && batch.items.iter().all(|item| item.job.is_of(client)) {
                 worker.request.cancel();
@@ -227,12 +231,12 @@ impl Queue {
         if waited.timed_out() {
             self.hangs.store(true, Ordering::Release);
             tracing::warn!(
-                "runs of a stage go on after it was dropped: an engine, or who takes a result, did not return for {LEAVE_TIMEOUT:?}"
+                "removing a stage timed out: an engine or a result closure did not return within {LEAVE_TIMEOUT:?}, and runs continue"
             );
         }
     }
 
-    /// Makes the remaining workers on a separate thread, if jobs wait.
+    /// Adds the remaining workers on a separate thread if jobs wait.
     fn add_workers(self: &Arc<Self>) {
         let mut state = self.state.lock().unwrap();
         if state.n_workers_to_add == 0 || state.pending.is_empty() || state.closed {
@@ -248,7 +252,7 @@ impl Queue {
                 let Some(compile_another) = &queue.compile_another else { return };
                 if let Err(error) = compile_another().and_then(|model| queue.add_worker(&model)) {
                     tracing::warn!(
-                        "{} of {} copies of the model on {} are not there: {error}",
+                        "compiling {} of {} copies of the model on {} failed: {error}",
                         n_workers_to_add - n_added,
                         n_workers_to_add + 1,
                         queue.device
@@ -260,12 +264,12 @@ impl Queue {
         });
         match maker {
             Ok(maker) => state.maker = Some(maker),
-            Err(error) => tracing::warn!("cannot start the thread that compiles copies of the model: {error}"),
+            Err(error) => tracing::warn!("starting the thread that compiles copies of the model failed: {error}"),
         }
     }
 
-    /// Frees the requests when the last client has left. Only a run that does not end in time keeps resources of the engine after the
-    /// return.
+    /// Closes the queue and releases the requests, after the last client is removed. Runs that do not end within the timeout keep engine
+    /// resources longer.
     pub(super) fn close(&self) {
         let (workers, threads) = {
             let mut state = self.state.lock().unwrap();
@@ -274,29 +278,29 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // A thread that delivers a result must not wait here: the requests end on their own.
+        // A thread that delivers a result must not wait here. The requests end on their own.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }
         let timeout = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { LEAVE_TIMEOUT };
         for worker in &workers {
-            // Its callback may not have returned yet. Within the callback the wait fails immediately.
+            // Waits until the callback has returned. Inside the callback the wait fails immediately.
             let _over = worker.request.wait_for(timeout);
         }
     }
 
-    /// The cores that a run may use: its own, and those of idle requests.
+    /// Number of cores for a run: its share if the busy requests divide all cores.
     pub(super) fn n_cores_of_a_run(&self) -> usize {
         let state = self.state.lock().unwrap();
         let n_busy = state.workers.len().saturating_sub(state.idle.len());
         self.n_cores / n_busy.max(1)
     }
 
-    /// Discards waiting jobs that match, and reports it to their owners.
+    /// Discards the waiting jobs for which `is_one` returns true. They report an error.
     pub(super) fn discard_jobs(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
-        // From the end, so that the remaining jobs keep their order.
+        // In reverse order, because indexes change with each removal.
         for place in (0..state.pending.len()).rev() {
             if is_one(&state.pending[place].job) {
                 dropped.extend(state.pending.remove(place));
@@ -306,7 +310,7 @@ impl Queue {
         dropped.into_iter().rev().for_each(|item| deliver(item.job, Err(stopped())));
     }
 
-    /// Starts calls while there are jobs and idle requests, first on the idle request `own`.
+    /// Starts calls while there are jobs and idle requests. Uses the idle request `own` first.
     fn start_calls(&self, mut own: Option<usize>) {
         loop {
             let mut canceled = Vec::new();
@@ -342,7 +346,7 @@ impl Queue {
         self.start_calls(Some(worker_idx));
     }
 
-    /// Records the waiting time and duration of a completed run. Batches of several frames need all frames, so they are not adapted.
+    /// Records the waiting time and duration of a run. Batches of several frames are not throttled, because they need all frames.
     fn update_throttle(&self, worker: &Worker) {
         let (assigned, began) = {
             let mut batch = worker.batch.lock().unwrap();
@@ -353,12 +357,12 @@ impl Queue {
         }
     }
 
-    /// Delivers the results of a call, or queues its jobs again to run one by one.
+    /// Delivers the results of a call. If a batch failed as a whole, schedules its jobs again one by one.
     fn complete_call(&self, worker: &Worker, result: Result<()>) {
         let mut items = std::mem::take(&mut worker.batch.lock().unwrap().items);
         let again = match &result {
             Err(error) if items.len() > 1 && !matches!(error.kind(), ErrorKind::Canceled | ErrorKind::Stopped) => {
-                tracing::debug!("a call of {} items failed ({error}); each is run by itself", items.len());
+                tracing::debug!("a batch of {} items failed and runs again item by item: {error}", items.len());
                 true
             }
             _ => false,
@@ -379,7 +383,7 @@ impl Queue {
             drop(state);
         }
         let mut clients: Vec<Arc<Client>> = Vec::new();
-        // Most calls have one client, which needs no list.
+        // Most calls have one client and need no list.
         let mut first: Option<(Arc<Client>, usize)> = None;
         for BatchItem { job, failed, .. } in items.drain(..) {
             let client = job.runs.client.clone();
@@ -410,7 +414,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Wakes up the watcher, if it would wake up too late.
+    /// Wakes up the watcher if its wake-up time is too late.
     fn wake_watcher(&self, state: MutexGuard<'_, State>) {
         let Some(due) = state.due_at(self.batch_limits) else { return };
         let is_late = state.watcher.is_some() && state.wakes_at.is_none_or(|wakes_at| due < wakes_at);
@@ -420,7 +424,7 @@ impl Queue {
         }
     }
 
-    /// Starts batches that are not full when their time has come.
+    /// Starts incomplete batches when their timeout expires.
     fn watch(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.closed {
@@ -440,19 +444,19 @@ impl Queue {
 }
 
 impl State {
-    /// When the next call must start even if it is not full; `None` if no job waits.
+    /// Latest start of the next call; `None` if no job waits.
     fn due_at(&self, limits: BatchLimits) -> Option<Instant> {
         let first = self.pending.front()?;
         match limits.timeout {
             Some(timeout) if self.pending.len() < limits.max_items && !self.pending.iter().any(|pending| pending.alone) => {
-                // Not the front job: the oldest frame may have been submitted last.
+                // Not the first job in the queue: the oldest frame may have been submitted last.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }
             _ => Some(first.submitted),
         }
     }
 
-    /// Moves the jobs of the next call into the batch; false if there is none now. Withdrawn jobs are returned in `canceled`.
+    /// Moves the jobs of the next call into the batch. Returns false if no call is due. Canceled jobs are moved to `canceled`.
     fn take_call(&mut self, limits: BatchLimits, batch: &mut Batch, canceled: &mut Vec<BatchItem>) -> bool {
         debug_assert!(batch.items.is_empty(), "the request is idle");
         let now = Instant::now();
@@ -493,8 +497,7 @@ impl Worker {
         let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                // The callback that made the worker idle has not returned yet. It returns within some instructions, and its result was
-                // delivered.
+                // The callback that made the request idle has delivered its result but has not returned yet. It returns shortly.
                 let _ended = self.request.wait();
                 self.request.start_async(())
             }
@@ -502,7 +505,7 @@ impl Worker {
         }
     }
 
-    /// Counts a completed run for each client, by its batch items.
+    /// Counts a completed run for each of its clients.
     fn count(&self, failed: bool) {
         let batch = self.batch.lock().unwrap();
         let n_items = batch.items.len() as u32;
@@ -531,11 +534,11 @@ impl Worker {
     }
 }
 
-/// Delivers a result. A panic of the closure must not lose the request, or the results of others.
+/// Delivers a result. Catches panics of the closure, which must not affect the request or other results.
 fn deliver(mut job: Job, ended: Result<()>) {
     let was_delivering = IS_DELIVERING.replace(true);
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || job.finish(ended))).is_err() {
-        tracing::error!("the closure that takes a result panicked");
+        tracing::error!("a result closure panicked");
     }
     IS_DELIVERING.set(was_delivering);
 }
@@ -552,7 +555,7 @@ mod tests {
     use crate::vision::decode::{Decoder, Output};
     use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
 
-    /// Sees that it gets the outputs of one item, or panics.
+    /// Checks that it gets one batch item, or panics.
     #[derive(Debug)]
     struct OneRow {
         panics: bool,
@@ -575,14 +578,14 @@ mod tests {
         load_model(&StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap()
     }
 
-    /// A client whose decoder looks at its items, or panics.
+    /// A client whose decoder checks its outputs, or panics.
     fn client(queue: &Queue, spec: &ModelSpec, panics: bool) -> Arc<Client> {
         let mut spec = spec.clone();
         spec.heads[0].decoder = Arc::new(OneRow { panics });
         Client::new(spec, Scheduling::Throughput, queue.device.clone())
     }
 
-    /// A job, and what takes its end.
+    /// A job that sends its result to `sender`.
     fn job(client: &Arc<Client>, sender: &mpsc::Sender<Result<()>>) -> Job {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         let (guard, sender) = (RunGuard::now(), sender.clone());
@@ -591,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_compiled_when_jobs_wait_and_work_goes_on_without_them() {
+    fn copies_are_compiled_when_jobs_wait_and_are_optional() {
         let (model, spec) = color();
         for fails in [false, true] {
             let (said, compiled) = mpsc::channel();
@@ -616,14 +619,14 @@ mod tests {
             maker.unwrap().join().unwrap();
             assert_eq!(queue.state.lock().unwrap().workers.len(), if fails { 1 } else { 2 });
             run(3);
-            assert!(compiled.try_recv().is_err(), "all that were wanted are there, or never will be");
+            assert!(compiled.try_recv().is_err(), "no further copies are compiled");
             queue.remove_client(&client);
             queue.close();
         }
     }
 
     #[test]
-    fn a_panic_in_the_decoder_is_the_error_of_that_job_alone() {
+    fn panic_in_a_decoder_fails_only_its_job() {
         let (model, spec) = color();
         for (max, timeout) in [(1, None), (3, None), (3, Some(Duration::from_secs(3600)))] {
             let queue =

@@ -1,4 +1,4 @@
-//! The shared context of stages: devices, decoders, compiled models, and rules about files.
+//! Engines: the shared context of stages. Devices, decoders, compiled models, and file access rules.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::runtime::Core;
 use crate::runtime::device::Device;
 use crate::vision::decode::DecoderRegistry;
 
-/// Devices, decoders, compiled models and rules about files. Clones share them.
+/// Devices, decoders, compiled models and file access rules. Clones share them.
 ///
-/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage; the
-/// default is [`Engine::of_process`].
+/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage. The default
+/// is [`Engine::of_process`].
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
     core: Core,
-    /// Registered devices, each with the number of its registration.
+    /// Registered devices with their registration numbers.
     devices: RwLock<Vec<(u64, Arc<dyn Device>)>>,
     n_registered: AtomicU64,
     decoders: RwLock<DecoderRegistry>,
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Engine {
-    /// Makes an engine with the devices of this core and the built-in decoders.
+    /// Creates an engine with the devices of `core` and the built-in decoders.
     pub fn new(core: Core) -> Self {
         Self(Arc::new(Shared {
             core,
@@ -50,14 +50,14 @@ impl Engine {
         &OF_PROCESS
     }
 
-    /// Adds a device, and replaces one of the same name, for models that are loaded later.
+    /// Adds a device for models that are loaded later. Replaces a device of the same name.
     pub fn register_device(&self, device: Arc<dyn Device>) {
         let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|(_, known)| known.name() != device.name());
         devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
     }
 
-    /// All devices, and the number of the registration of the device with this name, or 0 if it is built in.
+    /// All devices, and the registration number of the device with this name; 0 for a built-in device.
     pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
         let mut core = self.0.core.clone();
         let more = self.0.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -66,27 +66,27 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, ahead of the first stage. A process loads one library at a time, and those of a
-    /// video decoder take as long.
+    /// Loads the library of a device on a separate thread, before the first stage needs it. Libraries of one process load one at a time, and
+    /// those of video decoders take similarly long.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
-        // If the thread cannot start, the library is loaded with the first model.
+        // If the thread cannot start, the first stage loads the library.
         Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
     }
 
-    /// The decoders available to descriptions.
+    /// Decoders that descriptions can use.
     pub fn decoders(&self) -> DecoderRegistry {
         self.0.decoders.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the decoders available to descriptions, for models that are loaded later.
+    /// Replaces the decoders for models that are loaded later.
     pub fn set_decoders(&self, decoders: DecoderRegistry) {
         *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
-    /// Sets the folder of cached compiled models, or none, for models whose options name no folder. Only the first call has an effect. The
-    /// default is the variable `ROIFLOW_CACHE_DIR`, or none.
+    /// Sets the cache folder for compiled models, for stages whose options name none. `None` disables the cache. Only the first call has an
+    /// effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or none.
     pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
         let _first = self.0.cache_folder.set(folder);
     }
@@ -96,8 +96,8 @@ impl Engine {
         self.0.cache_folder.get().cloned().unwrap_or_else(named)
     }
 
-    /// Sets whether descriptions may name files outside their folders. Only the first call has an effect. The default is true if the
-    /// variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set, and not to 0.
+    /// Sets whether descriptions may name files outside their folders. Only the first call has an effect. Default: true if the environment
+    /// variable `ROIFLOW_ALLOW_OUTSIDE_FILES` is set and not `0`.
     pub fn allow_outside_files(&self, allowed: bool) {
         let _first = self.0.allows_outside_files.set(allowed);
     }
@@ -107,7 +107,7 @@ impl Engine {
         self.0.allows_outside_files.get().copied().unwrap_or_else(by_environment)
     }
 
-    /// The compiled models that its stages share.
+    /// The compiled models that stages of this engine share.
     pub(super) fn instances(&self) -> &Instances {
         &self.0.instances
     }
@@ -120,7 +120,7 @@ impl Default for Engine {
     }
 }
 
-/// Whether they are the same engine.
+/// Compares identity.
 impl PartialEq for Engine {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -133,7 +133,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A device that is being prepared. Dropping it waits for the end, because a process must not exit while a library is loaded.
+/// A device that is being loaded. Dropping the value waits, because a process must not exit while a library is loading.
 #[must_use = "dropped, it waits until the device is prepared"]
 #[derive(Debug)]
 pub struct Preparing(Option<std::thread::JoinHandle<bool>>);

@@ -5,10 +5,11 @@ use crate::runtime::{Error, ErrorKind, FillInput, Port, Result};
 use crate::tensor::{BytesMut, Shape, Tensor};
 use crate::vision::{InputLayout, Preprocess, Scratch};
 
-/// Preprocesses an image into an input in one pass: crop, color, resize, normalize, layout. Several images become batch items. Without
-/// [`ImageInput::preprocess`] the input is RGB in 0..=255, stretched to its size, as `NCHW`.
+/// Preprocesses images into an input in one pass: crop, color conversion, resize, normalization, layout. Several images become batch items.
 ///
-/// A detected box becomes a classifier's input over the same memory, without a copy of the crop:
+/// Without [`ImageInput::preprocess`], the input is `NCHW` RGB in 0..=255, stretched to its size.
+///
+/// A detected box becomes the input of a classifier without a copy of the crop:
 ///
 /// ```
 /// # use roiflow::{devices, frame::{Frame, PixelFormat, PixelRect, Size}, runtime::Config, stages::image_input};
@@ -23,8 +24,8 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 /// # }
 /// ```
 ///
-/// A region of the detector's own input tensor works as well. A classifier whose input has exactly that size takes the region itself
-/// ([`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor)); another one takes it through this function:
+/// Regions of a detector's input tensor also work. If the classifier's input has exactly the size of the region, pass the region to
+/// ([`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor)). Otherwise use this function:
 ///
 /// ```
 /// # use roiflow::{devices, runtime::Config, stages::image_input, tensor::{ElementType, Tensor}, vision::InputLayout};
@@ -32,7 +33,7 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 /// # let core = devices::core();
 /// # let model = core.compile_model(&core.read_model("assets/tiny/color.onnx")?, "CPU", &Config::default())?;
 /// # let request = model.create_infer_request()?;
-/// // The input of a previous model, and the box that it found: memory is shared, not copied.
+/// // The input of a previous model and a detected box: memory is shared, not copied.
 /// let input_tensor = Tensor::new(ElementType::F32, [1, 3, 20, 20])?;
 /// let roi_tensor = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 12, 15])?;
 /// request.set_input((), image_input((roi_tensor, InputLayout::Nchw)))?;
@@ -40,64 +41,64 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 /// # Ok(())
 /// # }
 /// ```
-pub fn image_input(pictures: impl Into<Pictures>) -> ImageInput {
-    ImageInput { pictures: pictures.into().0, preprocess: Preprocess::default(), scratch: Scratch::default() }
+pub fn image_input(images: impl Into<Images>) -> ImageInput {
+    ImageInput { images: images.into().0, preprocess: Preprocess::default(), scratch: Scratch::default() }
 }
 
-/// The images of [`image_input`]: one, or one for each batch item.
+/// The images of [`image_input`]: one, or one per batch item.
 ///
-/// An image is a [`Frame`] (also a region), or a tensor `[1, C, H, W]` or `[1, H, W, C]` of `f32` or `u8` with its layout, see
-/// [`Preprocess::fill_values`].
+/// An image is a [`Frame`], a region of a frame, or a tensor with its layout. A tensor has the shape `[1, C, H, W]` or `[1, H, W, C]` and
+/// `f32` or `u8` elements, see [`Preprocess::fill_values`].
 #[derive(Debug, Clone)]
-pub struct Pictures(Vec<Picture>);
+pub struct Images(Vec<Image>);
 
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
-enum Picture {
+enum Image {
     Frame(Frame),
     Values(Tensor, InputLayout),
 }
 
-impl From<Frame> for Picture {
+impl From<Frame> for Image {
     fn from(frame: Frame) -> Self {
         Self::Frame(frame)
     }
 }
 
-impl From<(Tensor, InputLayout)> for Picture {
+impl From<(Tensor, InputLayout)> for Image {
     fn from((tensor, layout): (Tensor, InputLayout)) -> Self {
         Self::Values(tensor, layout)
     }
 }
 
-impl From<Frame> for Pictures {
+impl From<Frame> for Images {
     fn from(frame: Frame) -> Self {
         Self(vec![frame.into()])
     }
 }
 
-impl From<(Tensor, InputLayout)> for Pictures {
-    fn from(picture: (Tensor, InputLayout)) -> Self {
-        Self(vec![picture.into()])
+impl From<(Tensor, InputLayout)> for Images {
+    fn from(image: (Tensor, InputLayout)) -> Self {
+        Self(vec![image.into()])
     }
 }
 
-impl From<Vec<Frame>> for Pictures {
+impl From<Vec<Frame>> for Images {
     fn from(frames: Vec<Frame>) -> Self {
         Self(frames.into_iter().map(Into::into).collect())
     }
 }
 
-impl From<Vec<(Tensor, InputLayout)>> for Pictures {
-    fn from(pictures: Vec<(Tensor, InputLayout)>) -> Self {
-        Self(pictures.into_iter().map(Into::into).collect())
+impl From<Vec<(Tensor, InputLayout)>> for Images {
+    fn from(images: Vec<(Tensor, InputLayout)>) -> Self {
+        Self(images.into_iter().map(Into::into).collect())
     }
 }
 
-/// See [`image_input`].
+/// The input that [`image_input`] returns.
 #[derive(Debug)]
 pub struct ImageInput {
-    pictures: Vec<Picture>,
+    images: Vec<Image>,
     preprocess: Preprocess,
     scratch: Scratch,
 }
@@ -113,43 +114,43 @@ impl ImageInput {
 
 impl FillInput for ImageInput {
     fn shape(&mut self, port: &Port) -> Result<Shape> {
-        let n_pictures = self.pictures.len();
-        let picture_size = match &*self.pictures {
-            [] => return Err(Error::new(ErrorKind::Tensor, "got no picture, expected at least one")),
+        let n_images = self.images.len();
+        let image_size = match &*self.images {
+            [] => return Err(Error::new(ErrorKind::Tensor, "expected at least one image, got none")),
             [first, ..] => first.size(),
         };
-        // Dynamic width and height are those of the first image.
+        // Dynamic width and height are set to those of the first image.
         let (height_axis, width_axis) = match self.preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),
         };
         let shape = port.shape.with_dynamic(|axis| match axis {
-            0 => Some(n_pictures),
-            axis if axis == height_axis => Some(picture_size.height as usize),
-            axis if axis == width_axis => Some(picture_size.width as usize),
+            0 => Some(n_images),
+            axis if axis == height_axis => Some(image_size.height as usize),
+            axis if axis == width_axis => Some(image_size.width as usize),
             _ => Some(self.preprocess.color.n_channels()),
         });
         let shape = shape.expect("no extent is left open");
         self.preprocess.input_size(&shape)?;
-        if shape[0] != n_pictures {
-            return Err(Error::new(ErrorKind::Tensor, format!("expected a batch of {} pictures, got {n_pictures}", shape[0])));
+        if shape[0] != n_images {
+            return Err(Error::new(ErrorKind::Tensor, format!("expected a batch of {} images, got {n_images}", shape[0])));
         }
         Ok(shape)
     }
 
     fn fill(&mut self, input: &mut BytesMut) -> Result<()> {
-        let Self { pictures, preprocess, scratch } = self;
-        for (row, picture) in pictures.iter().enumerate() {
-            match picture {
-                Picture::Frame(frame) => preprocess.fill(frame, input, row, scratch)?,
-                Picture::Values(tensor, layout) => preprocess.fill_values(tensor, *layout, input, row, scratch)?,
+        let Self { images, preprocess, scratch } = self;
+        for (row, image) in images.iter().enumerate() {
+            match image {
+                Image::Frame(frame) => preprocess.fill(frame, input, row, scratch)?,
+                Image::Values(tensor, layout) => preprocess.fill_values(tensor, *layout, input, row, scratch)?,
             };
         }
         Ok(())
     }
 }
 
-impl Picture {
+impl Image {
     /// At least 1x1; preprocessing reports invalid sizes.
     fn size(&self) -> Size {
         match self {

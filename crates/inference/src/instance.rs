@@ -1,11 +1,11 @@
-//! Compiled models with their requests, shared by all stages of an engine that ask for the same.
+//! Instances: compiled models with their requests, shared by the stages of an engine.
 //!
-//! What counts as the same is what the compiled model and its requests are made of, [`Settings`], and what the stage does, [`Role`]. How a
-//! picture becomes an input, how outputs are read, labels, thresholds and which frame is next are each stage's own: its jobs bring them
-//! along. The register holds instances weakly; the last stage that goes frees the model on its own thread, before its drop returns.
+//! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Preprocessing, decoders, labels, thresholds and scheduling
+//! belong to each stage and come with its jobs. The registry holds weak references. Dropping the last stage frees the model on its own
+//! thread.
 //!
-//! Who loads holds the lock of the instance's slot only, so that a model is compiled once however many ask for it at the same
-//! time, and others load meanwhile.
+//! While a stage compiles a model it holds the lock of this instance only. So a model is compiled once, even if several stages request it
+//! at the same time, and other models load in parallel.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,28 +19,28 @@ use super::spec::{DEFAULT_DEVICE, with_described_size};
 use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
 
-/// The most regions of one frame that run in one call where nobody says how many.
+/// Maximum number of regions of one frame per batch, without a configured batch size.
 const MAX_REGIONS_PER_BATCH: usize = 32;
-/// How long a job waits for company where a batch size is asked for and no time limit.
+/// Default batch timeout if a batch size is configured.
 pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// With whom a stage shares its compiled model.
+/// Whether a stage shares its compiled model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Sharing {
-    /// With nobody.
+    /// The stage has its own compiled model.
     #[default]
     Exclusive,
-    /// With all who ask for the same model, device, requests and batches.
+    /// Shared by all stages with the same model, device, requests and batch options.
     SameOptions,
-    /// With all who give this name. What one of them leaves open is as the others have it.
+    /// Shared by all stages with this name. Options that one of them does not set are taken from the others.
     Named(String),
 }
 
-/// What a stage does with its model. Stages that do different things do not share one.
+/// What a stage does with its model. Stages of different roles do not share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
-    /// Of regions, of which a frame may have several.
+    /// Classifies regions; a frame can have several.
     Classifier,
     ClassifierOfFrames,
 }
@@ -55,13 +55,13 @@ impl fmt::Display for Role {
     }
 }
 
-/// A compiled model, its requests and the jobs of all who share it.
+/// A compiled model, its requests, and the queue of their jobs.
 pub(super) struct Instance {
     pub(super) queue: Arc<Queue>,
     pub(super) model: CompiledModel,
-    /// What the file says of it, for one row.
+    /// Information from the model file, for batch size 1.
     pub(super) info: ModelInfo,
-    /// How long a run takes, once that was measured.
+    /// Measured duration of a run.
     pub(super) warmed_up: Mutex<Option<Duration>>,
     role: Role,
     settings: Settings,
@@ -73,14 +73,14 @@ impl Drop for Instance {
     }
 }
 
-/// What a compiled model and its requests are made of.
+/// Options that determine a compiled model and its requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Settings {
     model: PathBuf,
-    /// Tells a file from one that took its slot.
+    /// Modification time and size of the file, to detect a replaced file.
     written: Option<(SystemTime, u64)>,
     device: Option<String>,
-    /// Tells a device of the application's own from one that took its slot.
+    /// Registration number of the device, to detect a replaced device.
     generation: u64,
     config: Option<String>,
     n_requests: Option<usize>,
@@ -103,45 +103,45 @@ impl Settings {
         }
     }
 
-    /// With its value in the slot of what is left open, so that who says it and who does not are alike.
+    /// Replaces options that are not set by their defaults, so that they equal explicitly set defaults.
     fn with_defaults(mut self) -> Self {
         self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
         self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
         self
     }
 
-    /// What is asked for and is not so, both sides of each; nothing where it is left open.
-    fn differences(&self, asked: &Self) -> Vec<String> {
-        fn differs<T: PartialEq>(is: &Option<T>, asked: &Option<T>) -> bool {
-            asked.is_some() && is != asked
+    /// Descriptions of the options that are requested and have another value here.
+    fn differences(&self, requested: &Self) -> Vec<String> {
+        fn differs<T: PartialEq>(is: &Option<T>, requested: &Option<T>) -> bool {
+            requested.is_some() && is != requested
         }
-        fn said<T: fmt::Display>(value: &Option<T>, open: &str) -> String {
+        fn text_of<T: fmt::Display>(value: &Option<T>, open: &str) -> String {
             value.as_ref().map_or_else(|| open.to_owned(), T::to_string)
         }
         let milliseconds = |time: &Option<Duration>| time.map(|time| time.as_millis());
-        let mut found = Vec::new();
-        let mut say = |name: &str, is: String, asked: String| found.push(format!("{name}: {is}, and here {asked}"));
-        if self.model != asked.model {
-            say("model", format!("`{}`", self.model.display()), format!("`{}`", asked.model.display()));
+        let mut differences = Vec::new();
+        let mut report = |name: &str, is: String, requested: String| differences.push(format!("{name}: {is} there, {requested} here"));
+        if self.model != requested.model {
+            report("model", format!("`{}`", self.model.display()), format!("`{}`", requested.model.display()));
         }
         let device = |settings: &Self| Some(settings.device.clone().unwrap_or_else(|| DEFAULT_DEVICE.to_owned()));
-        if asked.device.is_some() && device(self) != asked.device {
-            say("device", said(&device(self), ""), said(&asked.device, ""));
+        if requested.device.is_some() && device(self) != requested.device {
+            report("device", text_of(&device(self), ""), text_of(&requested.device, ""));
         }
-        if differs(&self.config, &asked.config) {
-            say("config", said(&self.config, "nothing"), said(&asked.config, ""));
+        if differs(&self.config, &requested.config) {
+            report("config", text_of(&self.config, "nothing"), text_of(&requested.config, ""));
         }
-        if differs(&self.n_requests, &asked.n_requests) {
-            say("nireq", said(&self.n_requests, "what the device likes best"), said(&asked.n_requests, ""));
+        if differs(&self.n_requests, &requested.n_requests) {
+            report("nireq", text_of(&self.n_requests, "the device's optimal number"), text_of(&requested.n_requests, ""));
         }
-        if differs(&self.batch_size, &asked.batch_size) {
-            say("batch-size", said(&self.batch_size, "0 (the regions of a frame)"), said(&asked.batch_size, ""));
+        if differs(&self.batch_size, &requested.batch_size) {
+            report("batch-size", text_of(&self.batch_size, "0 (all regions of a frame)"), text_of(&requested.batch_size, ""));
         }
-        if differs(&self.batch_timeout, &asked.batch_timeout) {
-            let (is, asked) = (milliseconds(&self.batch_timeout), milliseconds(&asked.batch_timeout));
-            say("batch-timeout", said(&is, &DEFAULT_BATCH_TIMEOUT.as_millis().to_string()), said(&asked, ""));
+        if differs(&self.batch_timeout, &requested.batch_timeout) {
+            let (is, requested) = (milliseconds(&self.batch_timeout), milliseconds(&requested.batch_timeout));
+            report("batch-timeout", text_of(&is, &DEFAULT_BATCH_TIMEOUT.as_millis().to_string()), text_of(&requested, ""));
         }
-        found
+        differences
     }
 }
 
@@ -151,7 +151,7 @@ enum Key {
     Named(String),
 }
 
-/// Where one instance is, if it is; locked while it is made.
+/// An instance, if it exists. Locked while it is created.
 type InstanceSlot = Arc<Mutex<Weak<Instance>>>;
 
 /// The compiled models of an engine.
@@ -161,13 +161,13 @@ pub(super) struct Instances(Mutex<HashMap<Key, InstanceSlot>>);
 fn slot(instances: &Instances, key: Key) -> InstanceSlot {
     let mut slots = instances.0.lock().unwrap();
     slots.retain(|_, slot| {
-        // Who loads holds a share of it.
+        // A thread that creates the instance holds a clone of the slot.
         Arc::strong_count(slot) > 1 || slot.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
     });
     slots.entry(key).or_default().clone()
 }
 
-/// The instance that these options ask for: one that is there, or a new one.
+/// Returns the instance for these options; creates it if it does not exist.
 pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instance>> {
     let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
@@ -179,25 +179,25 @@ pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instanc
     };
     let slot = slot(options.engine.instances(), key);
     let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(there) = held.upgrade() {
-        let wrong = |why: String| {
+    if let Some(existing) = held.upgrade() {
+        let wrong = |differences: String| {
             let name = name.map_or("", String::as_str);
             Error::new(
                 ErrorKind::Config,
                 format!(
-                    "model-instance-id `{name}` is in use by another element, and they differ: {why}; say the same, or give another model-instance-id"
+                    "sharing model-instance-id `{name}` failed: expected the same options as the other element, got {differences}. Set equal options, or use another model-instance-id"
                 ),
             )
         };
-        if there.role != role {
-            return Err(wrong(format!("it is a {}, and here a {role}", there.role)));
+        if existing.role != role {
+            return Err(wrong(format!("a {} there, a {role} here", existing.role)));
         }
-        let found = if name.is_some() { there.settings.differences(&settings) } else { Vec::new() };
-        return if found.is_empty() { Ok(there) } else { Err(wrong(found.join("; "))) };
+        let differences = if name.is_some() { existing.settings.differences(&settings) } else { Vec::new() };
+        return if differences.is_empty() { Ok(existing) } else { Err(wrong(differences.join("; "))) };
     }
-    let made = Arc::new(compile(settings)?);
-    *held = Arc::downgrade(&made);
-    Ok(made)
+    let instance = Arc::new(compile(settings)?);
+    *held = Arc::downgrade(&instance);
+    Ok(instance)
 }
 
 fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> Result<Instance> {
@@ -207,19 +207,19 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let unbatched = BatchLimits { max_items: 1, timeout: None };
     let runs_regions = role == Role::Classifier;
     let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
-    // Engines compute faster at shapes that they know: UltraFace takes a quarter more time on OpenVINO with its batch left open.
+    // Engines are faster with static shapes: with a dynamic batch axis, UltraFace takes 25 % longer on OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
-    // Before requests are made, which are of a model with one picture as its input.
+    // Before requests are created, which require a model with one image input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Io) => return Err(error),
-        // What is wrong with the model is told of the model as the user has it.
+        // Errors refer to the original model, which is what the user knows.
         Some(Err(_)) | None => compile(&model)?,
     };
     let single = &copies.first;
-    // As the file has it: of an axis that was opened the device may know less.
+    // From the original model: with a reshaped axis, the device may have less information.
     let info = single.info().clone();
     let (copies, limits) = match options.batch_size {
         Some(max @ 2..) => {
@@ -230,7 +230,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
             let limits = match single.check_rows(MAX_REGIONS_PER_BATCH) {
                 Ok(()) => BatchLimits { max_items: MAX_REGIONS_PER_BATCH, timeout: None },
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    tracing::info!(model = %options.model.display(), "the regions of a frame are run one by one: {error}");
+                    tracing::info!(model = %options.model.display(), "regions run without batching: {error}");
                     unbatched
                 }
                 Err(error) => return Err(error),
@@ -239,14 +239,14 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
         }
         Some(_) | None => (copies, unbatched),
     };
-    // A frame whose regions wait has been through a detector: it is older than those that wait for one, and holds its memory.
+    // Runs of classifiers have priority: their frames have passed a detector, so they are older and hold memory longer.
     let model = copies.first.clone();
     let throttles = config.n_requests.is_none();
     let queue = Queue::new(copies, limits, runs_regions, throttles)?;
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// The model with its only input's first axis fixed at 1, if it is open; `None` where there is nothing to fix.
+/// The model with the batch axis of its only input fixed at 1. `None` if it has several inputs or the axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
     let [input] = &*model.info().inputs else { return None };
     let dims = input.shape.dims();
@@ -255,7 +255,7 @@ fn with_batch_size_one(model: &Model) -> Option<Model> {
     model.reshape([(0, shape)]).ok()
 }
 
-/// Whether the only input takes one row or as many as a frame may have, as it is.
+/// Whether the model has one input that accepts any number of batch items up to the maximum.
 fn has_open_batch(model: &CompiledModel) -> bool {
     match model.inputs() {
         [input] => {

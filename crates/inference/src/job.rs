@@ -1,4 +1,4 @@
-//! Jobs: a frame or a region that runs, and the collection of a frame's results from its runs.
+//! Jobs: frames or regions to run, and the collection of the results of a frame.
 //!
 //! Knows no queue and no request.
 
@@ -14,11 +14,11 @@ use crate::vision::decode::{Output, Results};
 /// Results of a stage for one frame or its regions, in frame coordinates.
 #[derive(Debug, Default)]
 pub struct StageResults {
-    /// Detections, by descending confidence, grouped by region. Detections of a region have the region's object as their parent.
+    /// Detections grouped by region, in descending order of confidence. The parent of a detection in a region is the region's object.
     pub detections: Vec<Detection>,
-    /// Classifications of the whole frame, or raw outputs of a `custom` model, without those below their threshold.
+    /// Classifications of the whole frame, without those below their threshold; or raw outputs of a `custom` model.
     pub classifications: Vec<Classification>,
-    /// Classifications of regions with the ID of the region, in the order of completion.
+    /// Classifications of regions, with the ID of the region, in order of completion.
     pub of_regions: Vec<(ObjectId, Classification)>,
     /// The first error, and the number of failed regions; 0 if the whole frame failed.
     pub failed: Option<(Error, usize)>,
@@ -33,7 +33,7 @@ impl StageResults {
         self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
     }
 
-    /// Adds these results to those of the frame. Classifications of regions go to the detection with their ID.
+    /// Adds these results to those of a frame. Classifications of a region are added to the detection with the region's ID.
     pub fn add_to(self, frame: &mut FrameResults) {
         frame.detections.extend(self.detections);
         frame.classifications.extend(self.classifications);
@@ -55,13 +55,13 @@ impl StageResults {
     }
 }
 
-/// The runs of one frame: shared data, and the results so far.
+/// The runs of one frame: common data and the results so far.
 pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     pub(super) client: Arc<Client>,
     /// Number of the frame in its stream, for traces.
     pub(super) frame_number: u64,
     pub(super) guard: Arc<RunGuard>,
-    /// The tracing span of the frame, in which its runs start.
+    /// Tracing span of the frame; its runs start in this span.
     pub(super) span: tracing::Span,
     gathered: Mutex<Gathered>,
     /// Receives the results, once.
@@ -69,15 +69,15 @@ pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
 }
 
 struct Gathered {
-    /// Number of incomplete runs.
+    /// Number of runs that are not complete.
     n_open: usize,
     results: StageResults,
-    /// Detections in regions, by the index of the region.
+    /// Detections in regions, with the index of the region.
     of_regions: Vec<(usize, Vec<Detection>)>,
 }
 
 impl FrameRuns {
-    /// For this number of runs; `results` holds earlier results.
+    /// Creates the data for `n_runs` runs. `results` contains earlier results.
     pub(super) fn new(
         client: Arc<Client>,
         frame_number: u64,
@@ -121,14 +121,14 @@ impl FrameRuns {
     }
 }
 
-/// The image of an input.
+/// The image of a job.
 pub(super) struct JobInput {
     pub(super) frame: Frame,
-    /// Its top left corner in the frame.
+    /// Top left corner of the image in the frame.
     pub(super) corner: Point,
-    /// The transform from the input to the frame, for inputs that are aligned by keypoints.
+    /// Transform from input to frame, for images that are aligned by keypoints.
     pub(super) alignment: Option<Similarity>,
-    /// Index and ID of the region; `None`: the whole frame.
+    /// Index and ID of the region; `None` for the whole frame.
     pub(super) region: Option<(usize, ObjectId)>,
 }
 
@@ -138,9 +138,9 @@ impl JobInput {
     }
 }
 
-/// One frame or region: a batch item of a call. If it is dropped before it runs, it fails as stopped.
+/// One frame or region to run. Dropping it before it ran reports the error `Stopped`.
 pub(super) struct Job {
-    /// `None` once it is complete.
+    /// `None` after completion.
     input: Option<JobInput>,
     pub(super) runs: Arc<FrameRuns>,
     detections: Vec<Detection>,
@@ -160,7 +160,7 @@ impl Job {
         Arc::ptr_eq(&self.runs.client, client)
     }
 
-    /// Decodes the outputs of its batch item, and stores the results.
+    /// Decodes the outputs of its batch item and stores the results.
     pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
         let &JobInput { corner, alignment, region, .. } = self.input();
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
@@ -170,10 +170,10 @@ impl Job {
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 
-    /// Releases the frame's memory, then adds the stored results or the error to those of the frame.
+    /// Releases the frame's memory, and adds the stored results or the error to those of the frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {
         let Some(JobInput { frame, region, .. }) = self.input.take() else { return };
-        // Released first, so that the buffer is writable when the owner of the frame gets the results.
+        // First, so that the buffer is writable when the owner of the frame gets the results.
         drop(frame);
         let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.classifications));
         self.runs.finish(region, ended.map(|()| found));
@@ -197,7 +197,7 @@ mod tests {
     use crate::{Scheduling, StageOptions};
 
     #[test]
-    fn results_of_regions_are_told_once_in_the_order_of_the_regions() {
+    fn region_results_are_delivered_once_in_region_order() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/color.onnx");
         let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
         let (_, spec) = load_model(&options).unwrap();
@@ -225,7 +225,7 @@ mod tests {
         runs.finish(Some((0, ObjectId(9))), Ok((vec![detection(0)], vec![classification(0.0)])));
         let results = receiver.try_recv().unwrap();
         assert_eq!(results.detections, [detection(0), detection(20), detection(21)]);
-        assert_eq!(results.of_regions, [(ObjectId(7), classification(2.0)), (ObjectId(9), classification(0.0))], "as they ended");
+        assert_eq!(results.of_regions, [(ObjectId(7), classification(2.0)), (ObjectId(9), classification(0.0))], "order of completion");
         assert_eq!(results.failed.as_ref().map(|(_, n_failed)| *n_failed), Some(1));
         let mut frame = FrameResults { detections: vec![detection(9)], ..FrameResults::default() };
         results.add_to(&mut frame);

@@ -1,24 +1,24 @@
-//! Names of classes.
+//! Labels: names of classes.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::runtime::{Error, ErrorKind, Result, files};
 
-/// Class names by index; may be empty. Clones share them.
+/// Labels by class index; may be empty. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(Arc<[Arc<str>]>);
 
 impl Labels {
-    /// One name per class.
+    /// Creates labels from one name per class.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(names.into_iter().map(|name| Arc::from(name.as_ref())).collect())
     }
 
-    /// Reads the lines of a file, as [`Labels::of_lines`].
+    /// Reads a text file with one label per line.
     ///
     /// # Errors
-    /// `Io` if the file cannot be read, is too large or not UTF-8; `Config` if it has no label.
+    /// `Io` if the file cannot be read, is too large or not UTF-8. `Config` if it contains no label.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_LABELS_BYTES, "labels file")
             .map_err(|error| Error::new(error.kind(), format!("{error}; expected a text file with one label per line")))?;
@@ -29,27 +29,27 @@ impl Labels {
         Ok(Self::of_lines(&text))
     }
 
-    /// One name per line; trailing empty lines are ignored.
+    /// Creates labels from text with one label per line. Empty lines at the end are ignored.
     pub fn of_lines(text: &str) -> Self {
         Self::new(text.trim_end().lines().map(str::trim))
     }
 
-    /// Number of names.
+    /// Number of labels.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no names.
+    /// Whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All names.
+    /// All labels.
     pub fn names(&self) -> Arc<[Arc<str>]> {
         self.0.clone()
     }
 
-    /// The name of a class.
+    /// Label of a class.
     pub fn get(&self, class_id: u32) -> Option<&Arc<str>> {
         self.0.get(class_id as usize)
     }

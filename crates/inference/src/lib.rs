@@ -1,12 +1,12 @@
-//! Inference stages: models with preprocessing and decoding. Frames in, results out.
+//! Inference stages. A stage is a model with its preprocessing and decoding: frames in, results out.
 //!
 //! - [`spec`] reads a model and its description into a [`ModelSpec`] and checks it against the model's ports.
-//! - [`image_input`] preprocesses a frame or a region into the input of a request.
-//! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests, which stages of the same model
-//!   share ([`Sharing`]). A closure that must not block gets the results. A [`RunGuard`] withdraws frames whose runs have not started.
-//! - An [`Engine`] holds devices, decoders and compiled models for its stages.
+//! - [`image_input`] preprocesses images into the input of a request.
+//! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests and passes results to a closure. Stages
+//!   of the same model can share its requests ([`Sharing`]). A [`RunGuard`] cancels frames whose runs have not started.
+//! - An [`Engine`] has the devices, decoders and compiled models of its stages.
+//! - [`InFlightQueue`] is the queue of frames in flight: bounded, in arrival order.
 //! - [`flow`] is the state machine of a stream.
-//! - [`InFlightQueue`] is the in-flight queue: bounded, and in arrival order.
 //!
 //! Knows vision and the runtime. Knows no GStreamer.
 
@@ -35,7 +35,7 @@ mod throttle;
 use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
 
-// What stages return; elements know no other part of the runtime.
+// Types of the runtime that appear in the interface of stages.
 pub use crate::runtime::text::{OneLine, Printable};
 pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use client::{Scheduling, StageStats, StepStats};

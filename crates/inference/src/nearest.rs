@@ -1,9 +1,9 @@
-//! "Did you mean": the known name nearest to a mistyped one.
+//! "Did you mean": suggestions for mistyped names.
 
-/// The nearest known name, if it is near enough to be a typo; the first of equally near ones. Ignores case.
+/// The known name that is most similar to `name`, ignoring case; `None` if none is similar. Of equally similar ones, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
-    // A third of the letters may differ. A name that starts with the whole other name also counts.
+    // Up to a third of the letters may differ. A name that is a prefix of the other also counts.
     let distance = |known: &str| {
         let known = known.to_lowercase();
         let is_ending = !typed.is_empty() && !known.is_empty() && (typed.starts_with(&known) || known.starts_with(&typed));
@@ -22,12 +22,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     best.map(|(_, known)| known)
 }
 
-/// Returns "; did you mean `b`?" if a known name is near, otherwise an empty text.
+/// Returns "; did you mean `b`?" if a known name is similar, otherwise an empty string.
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// For a message such as "unknown field `a`, expected one of `b`, `c`": "; did you mean `b`?", or an empty text.
+/// As [`did_you_mean`], for a message such as "unknown field `a`, expected one of `b`, `c`".
 pub fn hint_of_unknown(message: &str) -> String {
     if !message.starts_with("unknown ") {
         return String::new();
@@ -41,7 +41,7 @@ mod tests {
     use super::{hint_of_unknown, nearest};
 
     #[test]
-    fn an_unknown_key_gets_the_nearest_one() {
+    fn unknown_key_gets_the_most_similar_name() {
         let message = "unknown field `treshold`, expected one of `decoder`, `threshold`";
         assert_eq!(hint_of_unknown(message), "; did you mean `threshold`?");
         assert_eq!(hint_of_unknown("unknown field `x`, expected one of `decoder`, `threshold`"), "");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_near_and_another_word_is_not() {
+    fn typo_is_similar_and_other_word_is_not() {
         let known = ["person", "car", "truck", "traffic light"];
         for (typed, meant) in [
             ("cars", Some("car")),

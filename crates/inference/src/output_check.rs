@@ -1,9 +1,9 @@
-//! Checks whether the first outputs of a model match its description, and reports a mismatch once, with the key that fixes it.
+//! Output check: detects that the first outputs of a model contradict its description, and reports once which key to change.
 //!
-//! A wrongly described model usually detects nothing, which is not an error by itself. So the first runs of a stage are examined
-//! ([`Survey`]): four completely, some more by their boxes above the threshold. After that the check costs one atomic load.
+//! A model with a wrong description usually finds nothing, which is not an error by itself. So the first runs of a stage are examined
+//! ([`Survey`]): four runs completely, more runs by their boxes above the threshold. After that the check costs one atomic load.
 //!
-//! If a model was recognized by its ports alone, contradicting outputs are an error of every run instead of a warning.
+//! If the description was deduced from the ports alone, a contradiction is an error of every run instead of a warning.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use super::{ModelSpec, Result, Task};
 use crate::runtime::{Error, ErrorKind};
 use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 
-/// Number of runs that are examined completely.
+/// Number of runs whose outputs are examined completely.
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
-/// Number of runs that are examined.
+/// Number of runs that are examined in total.
 const MAX_RUNS: u32 = 200;
-/// Number of boxes above the threshold that is enough for a conclusion.
+/// Number of boxes above the threshold that is sufficient.
 const MAX_CANDIDATES: usize = 500;
 
-/// The check of one stage; see the module.
+/// The output check of one stage; see the module.
 #[derive(Debug, Default)]
 pub(super) struct OutputCheck {
     is_over: AtomicBool,
@@ -31,15 +31,15 @@ pub(super) struct OutputCheck {
 #[derive(Debug, Default)]
 struct State {
     n_runs: u32,
-    /// By head.
+    /// Statistics of each head.
     surveys: Vec<Survey>,
     warning: Option<String>,
-    /// The error of every run of a model whose outputs contradict its family.
+    /// Error of all runs, if the outputs contradict a deduced description.
     refused: Option<Error>,
 }
 
 impl OutputCheck {
-    /// Decodes the outputs for one image with each head of the model, and examines the first ones. `take` gets the results.
+    /// Decodes the outputs of one image with each head of the model. Examines the first outputs. `take` gets the results.
     pub(super) fn decode(
         &self,
         spec: &ModelSpec,
@@ -78,13 +78,13 @@ impl OutputCheck {
         };
         let of_head = if spec.task == Task::Classification { format!(" of `{}`", head.name) } else { String::new() };
         let message = format!(
-            "the outputs of model `{}` are not what decoder `{}`{of_head} expects: {}",
+            "the outputs of model `{}` do not match decoder `{}`{of_head}: {}",
             spec.model_name,
             head.decoder_name,
             Advice { finding, head, spec }
         );
         if matches!(spec.source, Source::Model(Source::PORTS)) {
-            let message = format!("{message}. The model was taken for one of that family by its ports alone, which others have, too");
+            let message = format!("{message}. The decoder was deduced from the model's ports alone, and other models have the same ports");
             let refused = Error::new(ErrorKind::Model, message);
             state.refused = Some(refused.clone());
             return Err(refused);
@@ -94,9 +94,9 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// The mismatch, if there is one and it was not taken before.
+    /// The contradiction as a message, once.
     pub(super) fn take_warning(&self) -> Option<String> {
-        // After the check is over and the warning was taken, the lock is not needed.
+        // Without the lock, if the check is complete and the warning was taken.
         self.state().warning.take()
     }
 
@@ -105,15 +105,15 @@ impl OutputCheck {
     }
 }
 
-/// The section of a key.
+/// Where the user changes a key.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::Beside(path) => format!("its description `{}`", path.display()),
-        Source::Known { .. } | Source::Model(_) => "a description, which `roiflow describe MODEL --decoder NAME` begins".to_owned(),
+        Source::Known { .. } | Source::Model(_) => "a description, created with `roiflow describe MODEL --decoder NAME`".to_owned(),
     }
 }
 
-/// The observation, its likely cause, and the fix.
+/// The observation, its likely cause, and the correction.
 struct Advice<'a> {
     finding: Finding,
     head: &'a Head,
@@ -134,17 +134,20 @@ impl fmt::Display for Advice<'_> {
                 write!(f, "boxes span 0 to {max:.3} where the input is {size} pixels, so none is larger than about a pixel. ")?;
                 match other {
                     Some("normalized") => {
-                        write!(f, "The model seems to give parts of the input: set `coordinates = \"normalized\"` in [output] of {place}")
+                        write!(
+                            f,
+                            "The model probably outputs fractions of the input: set `coordinates = \"normalized\"` in [output] of {place}"
+                        )
                     }
-                    _ => write!(f, "Another decoder may read them: name it with `decoder` in [output] of {place}"),
+                    _ => write!(f, "Another decoder may match: set `decoder` in [output] of {place}"),
                 }
             }
             Finding::Beyond { max } => {
-                write!(f, "boxes lie outside the input of {size} pixels or are many times as large, with coordinates up to {max:.0}. ")?;
+                write!(f, "boxes are outside the input of {size} pixels or much larger, with coordinates up to {max:.0}. ")?;
                 match other {
                     Some("pixels") => write!(
                         f,
-                        "Decoder `{}` expects {written} boxes, and the model seems to give pixels: set `coordinates = \"pixels\"` in [output] of {place}",
+                        "Decoder `{}` expects {written} boxes, and the model probably outputs pixels: set `coordinates = \"pixels\"` in [output] of {place}",
                         head.decoder_name
                     ),
                     _ => write!(f, "Check `size` in [input], and `decoder` and `coordinates` in [output] of {place}"),
@@ -152,7 +155,7 @@ impl fmt::Display for Advice<'_> {
             }
             Finding::Inverted { n, of } => write!(
                 f,
-                "{n} of {of} boxes have their corners in the wrong order. The model seems to give offsets to which its priors (anchors) are not applied: export it with the priors applied, or name another `decoder` in [output] of {place}"
+                "{n} of {of} boxes have their corners in the wrong order. The model probably outputs offsets from priors (anchors): export it with decoded boxes, or set another `decoder` in [output] of {place}"
             ),
             Finding::Scores { min, max } => {
                 let scores = if spec.task == Task::Detection { "scores" } else { "probabilities" };
@@ -160,11 +163,11 @@ impl fmt::Display for Advice<'_> {
                 match activation {
                     Some(activation) => write!(
                         f,
-                        "If the model gives logits, set `activation = \"{activation}\"`, or if another decoder reads it, name that with `decoder`, in [output] of {place}"
+                        "If the outputs are logits, set `activation = \"{activation}\"`; if another decoder matches, set `decoder`; both in [output] of {place}"
                     ),
                     None => write!(
                         f,
-                        "The model seems to give logits: export it with its last sigmoid or softmax, or name another `decoder` in [output] of {place}"
+                        "The model probably outputs logits: export it with its last sigmoid or softmax, or set another `decoder` in [output] of {place}"
                     ),
                 }
             }
@@ -174,7 +177,7 @@ impl fmt::Display for Advice<'_> {
             ),
             Finding::Crowded { n, of } => write!(
                 f,
-                "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder reads the model: name it with `decoder`, or raise `threshold`, in [output] of {place}"
+                "{n} of {of} rows are above the threshold. An activation may be applied twice, or another decoder matches: set `decoder`, or raise `threshold`, in [output] of {place}"
             ),
             _ => write!(
                 f,

@@ -1,23 +1,23 @@
-//! Turns the results of a decoder (input coordinates, no names) into those of a frame.
+//! Converts the results of a decoder (input coordinates, class indexes) to results of a frame.
 
 use super::{Head, ModelSpec, Task};
 use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Similarity, Transform};
 use crate::vision::decode::{RawAttribute, Results};
 
-/// The space of an input in its frame.
+/// Mapping of the results of one input to the frame.
 pub(super) struct ResultSpace {
     pub(super) frame_from_input: Transform,
-    /// Used instead, if the input was aligned by keypoints.
+    /// Used instead of `frame_from_input` for images that are aligned by keypoints.
     pub(super) alignment: Option<Similarity>,
-    /// The object of the region.
+    /// ID of the region's object.
     pub(super) parent: Option<ObjectId>,
 }
 
 impl ResultSpace {
-    /// From input to frame coordinates.
+    /// Maps a point from input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // In the alignment, integers are centers of pixels.
+            // The alignment has pixel centers at integer coordinates.
             Some(alignment) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
@@ -27,7 +27,7 @@ impl ResultSpace {
     }
 }
 
-/// Adds the results of a head: boxes of a detector as new detections with their attributes, and attributes of the whole image.
+/// Adds the results of a head: boxes become detections, attributes are added to their detection or to the image's classifications.
 pub(super) fn add_results(
     spec: &ModelSpec,
     head: &Head,

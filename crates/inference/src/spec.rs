@@ -1,9 +1,10 @@
-//! A model and its description: as written (`model.toml`), then as understood and checked against the model's ports.
+//! Model descriptions (`model.toml`): parsed, completed, and checked against the model's ports.
 //!
-//! The only reader of that format; `input` has the part about the picture, `output` that about decoders. `description` finds the
-//! description of a model, `known` has those that are built in, `deduce` makes one of what the model says of itself, `model_proc` of
-//! a file of DL Streamer, and `draft` writes it down. Without one, the error names the file to write: a model's pre- and
-//! post-processing are never guessed.
+//! This is the only reader of the format. `input` reads the part about preprocessing, `output` the part about decoders. `description` finds
+//! the description of a model. `known` has built-in descriptions. `deduce` creates one from a model's metadata and ports, `model_proc` from a
+//! DL Streamer file, and `draft` writes it as text.
+//!
+//! Preprocessing and decoding of a model are never guessed. Without a description, an error names the file to write.
 
 mod deduce;
 mod description;
@@ -35,90 +36,90 @@ use crate::vision::{Cut, Preprocess};
 pub use self::description::{Description, Source};
 pub use self::output::Head;
 
-/// What a user asks of a stage. Everything but `model` may be left open.
+/// Options of a stage. All except `model` are optional.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StageOptions {
     /// The model file.
     pub model: PathBuf,
-    /// The description; else the one beside the model, that of a known model, or what the model says of itself.
+    /// The description file. Default: the file next to the model, a built-in description, or the model's metadata.
     pub description: Option<PathBuf>,
     /// A model-proc file of DL Streamer, instead of a description.
     pub model_proc: Option<PathBuf>,
-    /// The device; else [`DEFAULT_DEVICE`].
+    /// The device. Default: [`DEFAULT_DEVICE`].
     pub device: Option<String>,
-    /// Instead of the description's labels.
+    /// Labels, which replace those of the description.
     pub labels: Option<Vec<String>>,
-    /// Instead of the description's labels.
+    /// A file with labels, which replace those of the description.
     pub labels_file: Option<PathBuf>,
-    /// Instead of the description's threshold.
+    /// The threshold, which replaces that of the description.
     pub threshold: Option<f32>,
     /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
     pub class_thresholds: Option<String>,
-    /// Instead of the description's.
+    /// The IoU threshold, which replaces that of the description.
     pub iou_threshold: Option<f32>,
-    /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. What the fields below
-    /// say comes first.
+    /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. The fields below take
+    /// precedence.
     pub config: Option<String>,
-    /// How many requests run at once; else what the device likes best.
+    /// Number of requests. Default: the device's optimal number.
     pub n_requests: Option<usize>,
-    /// Which frame is next, of those that wait for a request.
+    /// Order of waiting frames.
     pub scheduling: Scheduling,
-    /// The most pictures or regions that run in one call; those of several frames and streams wait for each other then. Else the
-    /// regions of each frame run in one call, where the model and its device gain by that.
+    /// Maximum batch size, for frames and regions of all streams, which wait for each other. Default: the regions of a frame form a batch if the
+    /// model and device support it.
     pub batch_size: Option<usize>,
-    /// How long one waits for others at most, if a batch size is given; else [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
+    /// Maximum time that a frame waits for a full batch, if a batch size is set. Default: [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
     pub batch_timeout: Option<Duration>,
-    /// With whom the compiled model and its requests are shared.
+    /// Whether the compiled model and its requests are shared.
     pub sharing: Sharing,
-    /// Whose devices, decoders and compiled models the stage uses; the default is that of the process.
+    /// The engine: devices, decoders and compiled models. Default: the engine of the process.
     pub engine: Engine,
 }
 
-/// The device that is used where none is named.
+/// The default device.
 pub const DEFAULT_DEVICE: &str = "AUTO";
 
-/// A description that fits its model: nothing in it needs to be checked again.
+/// A complete description that was checked against its model.
 #[derive(Debug, Clone)]
 pub struct ModelSpec {
-    /// What the model is called in results; of a classifier, the attribute's name.
+    /// Name of the results. For a classifier: name of the attribute.
     pub name: Arc<str>,
-    /// The model's own name: its file without folder and ending.
+    /// Name of the model: its file name without extension.
     pub model_name: Arc<str>,
-    /// What it does.
+    /// Task of the model.
     pub task: Task,
-    /// How its outputs are read; at least one.
+    /// Decoders of its outputs; at least one.
     pub heads: Vec<Head>,
-    /// How a frame becomes its input.
+    /// Preprocessing of its input.
     pub preprocess: Preprocess,
-    /// Which part of a frame is the picture of a detection; of a detector the default.
+    /// How a detection's region is derived. Default for detectors.
     pub cut: Cut,
-    /// The input's extent.
+    /// Width and height of the input.
     pub input_size: Size,
-    /// The shape of an input with one picture.
+    /// Shape of the input with batch size 1.
     pub input_shape: Shape,
-    /// Names of the classes of a detector, or of a classifier with one head.
+    /// Labels of a detector, or of a classifier with one head.
     pub labels: Labels,
-    /// What the description left open and what was taken instead, one sentence each.
+    /// Defaults used for missing keys, one sentence each.
     pub assumed: Vec<String>,
-    /// Where the description comes from.
+    /// Source of the description.
     pub source: Source,
-    /// What the description says of the model's origin.
+    /// The section `[model]`: origin and license of the model.
     pub origin: WrittenModel,
 }
 
-/// What a model does.
+/// Task of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
-    /// Looks at frames, or at regions of them, and finds objects.
+    /// Detects objects in frames or regions.
     Detection,
-    /// Says something of an image, and with each head something else.
+    /// Classifies images; each head gives an attribute.
     Classification,
 }
 
 impl Task {
-    /// What decoders of such models give.
+    /// Subject of the decoders for this task.
     fn subject(self) -> Subject {
         match self {
             Self::Detection => Subject::Objects,
@@ -127,7 +128,7 @@ impl Task {
     }
 }
 
-/// As descriptions call it.
+/// Formats the value of the key `task`.
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -138,7 +139,7 @@ impl fmt::Display for Task {
 }
 
 impl ModelSpec {
-    /// Finds and reads the description of a model, and checks it against the model's ports.
+    /// Finds and reads the description of a model and checks it against the model's ports.
     ///
     /// # Errors
     /// As [`Description::find`] and [`ModelSpec::of_description`].
@@ -147,10 +148,10 @@ impl ModelSpec {
         Self::of_description(&description, options, info)
     }
 
-    /// Reads a description, and checks it against the model's ports.
+    /// Reads a description and checks it against the model's ports.
     ///
     /// # Errors
-    /// `Io` if a file of labels can't be read, `Config` if the description is wrong or contradicts the model; the message says where.
+    /// `Io` if a labels file cannot be read. `Config` with the location if the description is invalid or contradicts the model.
     pub fn of_description(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let named = |error: Error| error.context(format!("model description {}", description.source));
         Self::parse(description, options, info).map_err(named)
@@ -202,19 +203,19 @@ impl ModelSpec {
         Ok(Self { name, model_name, task, heads, preprocess, cut, input_size, input_shape, labels, assumed, source, origin })
     }
 
-    /// Whether this is one of its attributes.
+    /// Whether this is the name of an attribute of the model.
     pub fn says(&self, name: &str) -> bool {
         self.task == Task::Classification && self.heads.iter().any(|head| *head.name == *name)
     }
 }
 
 impl StageOptions {
-    /// The same model, and nothing asked of it.
+    /// Options for a model, with defaults.
     pub(super) fn of_model_alone(&self) -> Self {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
 
-    /// The options of the compiled model, without batches: those are gathered here, not behind the requests.
+    /// Options of the compiled model. Batch options are not allowed, because stages batch jobs themselves.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::default();
         config.set_all(self.config.as_deref().unwrap_or_default()).map_err(|error| error.context("config"))?;
@@ -231,10 +232,10 @@ impl StageOptions {
     }
 }
 
-/// Reads, compiles and describes a model, for runs of one picture each.
+/// Reads, compiles and describes a model, for runs with batch size 1.
 ///
 /// # Errors
-/// As [`ModelSpec::load`], and what reading and compiling say.
+/// As [`ModelSpec::load`], and the errors of reading and compiling.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let config = options.config()?;
@@ -245,17 +246,17 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     Ok((compiled, spec))
 }
 
-/// The model with the width and height that its description gives, where its only input leaves them open: what a model says of its
-/// outputs is known only then. The model as it is, if it leaves nothing open or has no description yet.
+/// Sets dynamic width and height of the only input to the values of the description. Some models know their output shapes only then. Returns
+/// the model unchanged if it is static or has no description yet.
 ///
 /// # Errors
-/// Those of [`Model::reshape`].
+/// As [`Model::reshape`].
 pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Model> {
     let [port] = &*model.info().inputs else { return Ok(model.clone()) };
     if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
         return Ok(model.clone());
     }
-    // What is wrong with a description is said where it is compared with the compiled model.
+    // Errors in the description are reported when it is compared with the compiled model.
     let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
     match described.and_then(|written| written.input.sized(port)) {
         Some(shape) => model.reshape([(0, shape)]),
@@ -263,7 +264,7 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
     }
 }
 
-/// Reads the description of a model with these ports, and says what it leaves open.
+/// Reads the description of a model with these ports, and logs the defaults used.
 ///
 /// # Errors
 /// As [`ModelSpec::load`].
@@ -276,7 +277,7 @@ pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<Model
     Ok(spec)
 }
 
-/// What is wrong with a file in TOML, and the key or value that may have been meant.
+/// Formats a TOML error, with a suggestion for a mistyped key or value.
 fn with_hint(error: &toml::de::Error) -> String {
     format!("{}{}", error.to_string().trim_end(), super::hint_of_unknown(error.message()))
 }
@@ -285,24 +286,24 @@ fn config(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// The file as written.
+/// The parsed file.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Written {
-    /// The version of this format: 1.
+    /// Version of this format: 1.
     version: u32,
-    /// What the model does.
+    /// Task of the model.
     task: Task,
-    /// What it is called in results; of a classifier, the attribute's key in the JSON. Default: the model file's name.
+    /// Name of the results; for a classifier, the attribute's key in the JSON. Default: name of the model file.
     name: Option<String>,
-    /// Which model it is, and where it comes from; nothing of this changes how it runs.
+    /// Identity and origin of the model. Has no effect on inference.
     #[serde(default)]
     model: WrittenModel,
-    /// How a picture becomes the model's input.
+    /// Preprocessing of the input.
     #[serde(default)]
     input: WrittenInput,
-    /// How its outputs are read.
+    /// Decoding of the outputs.
     #[allow(
         dead_code,
         reason = "`output::read` reads it once more, with the keys of its decoders; that it is there is all that counts here"
@@ -311,37 +312,37 @@ struct Written {
     output: toml::Table,
 }
 
-/// Which model it is, and where it comes from; nothing of this changes how it runs.
+/// Identity and origin of the model. Has no effect on inference.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct WrittenModel {
-    /// What it is, in a sentence.
+    /// The model in one sentence.
     pub about: Option<String>,
-    /// Who made it.
+    /// Authors.
     pub author: Option<String>,
-    /// The license of its weights, as an SPDX expression.
+    /// License of the weights, as an SPDX expression.
     pub license: Option<String>,
-    /// Where its file comes from: a package, a repository, a page.
+    /// Source of the file: a package, a repository or a web page.
     pub origin: Option<String>,
-    /// How the description was checked.
+    /// How the description was verified.
     pub checked: Option<Checked>,
-    /// What its files are called, without ending.
+    /// Names of its files, without extension.
     pub files: Vec<String>,
-    /// SHA-256 of its files; of an OpenVINO IR that of the XML file.
+    /// SHA-256 of its files; for an OpenVINO IR, of the XML file.
     pub sha256: Vec<String>,
-    /// SHA-384 of its XML files, which the Open Model Zoo lists.
+    /// SHA-384 of its XML files, as listed in the Open Model Zoo.
     pub sha384: Vec<String>,
 }
 
-/// How a description was checked.
+/// How a description was verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Checked {
-    /// The model was run with it, and its answers compared with those of another program.
+    /// The model was run, and its results were compared with those of another program.
     Run,
-    /// By what its authors write of it alone.
+    /// From publications of the authors only.
     Documentation,
 }

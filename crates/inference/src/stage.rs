@@ -1,4 +1,4 @@
-//! An inference stage: a model with preprocessing and decoding. Frames and regions in, results in frame coordinates out.
+//! Inference stages: a model with preprocessing and decoding. Takes frames and regions, returns results in frame coordinates.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::Region;
 
-/// A detector or a classifier. Runs several frames and regions at once, and passes the results of each frame to its closure.
+/// A detector or a classifier. Runs several frames and regions at once and passes the results of each frame to a closure.
 ///
-/// A region is a zero-copy view of its frame. The regions of a frame run as one batch if the model and its device gain by it; otherwise one
-/// by one, on all requests.
+/// A region shares the memory of its frame. The regions of a frame run as one batch if the model and device support it. Otherwise they run one
+/// by one on all requests.
 ///
-/// Dropping a stage discards its frames that have not run. The last stage of a model frees it.
+/// Dropping a stage discards its waiting frames. Dropping the last stage of a model releases the model.
 pub struct Stage {
     client: Arc<Client>,
     instance: Arc<Instance>,
@@ -27,7 +27,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes a detector of frames or regions. Loads and compiles the model, or shares it with other stages.
+    /// Creates a detector of frames or regions. Loads and compiles the model, or shares a compiled one.
     ///
     /// # Errors
     /// If a file is missing or invalid, or the model is not a detector.
@@ -35,7 +35,7 @@ impl Stage {
         Self::new(options, Role::Detector)
     }
 
-    /// Makes a classifier of regions, as [`Stage::detector`]. Its runs have priority over those of detectors.
+    /// Creates a classifier of regions. Its runs have priority over those of detectors.
     ///
     /// # Errors
     /// If a file is missing or invalid, or the model is not a classifier.
@@ -43,10 +43,10 @@ impl Stage {
         Self::new(options, Role::Classifier)
     }
 
-    /// Makes a classifier of whole frames, as [`Stage::classifier`]. Its runs have no priority.
+    /// Creates a classifier of whole frames. Its runs have no priority.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Stage::classifier`].
     pub fn classifier_of_frames(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::ClassifierOfFrames)
     }
@@ -71,8 +71,10 @@ impl Stage {
         Ok(Self { client, instance, n_unaligned: AtomicU64::new(0) })
     }
 
-    /// Runs `frame` as soon as a request is idle, unless the guard is withdrawn before; never blocks. `done` gets the results once, on a
-    /// worker thread, after the stage released the frame's memory. It must not block.
+    /// Schedules `frame` for inference. Never blocks.
+    ///
+    /// Calls `done` once with the results, on a worker thread, after the stage has released the frame's memory. `done` must not block. If the
+    /// guard is canceled before the run starts, the frame fails.
     pub fn submit(&self, frame: Frame, frame_number: u64, guard: Arc<RunGuard>, done: impl FnOnce(StageResults) + Send + 'static) {
         self.submit_whole(frame, frame_number, guard, false, done);
     }
@@ -89,11 +91,10 @@ impl Stage {
         self.instance.queue.submit([Job::new(JobInput::whole(frame), runs)], alone);
     }
 
-    /// As [`Stage::submit`], for regions of `frame`. `done` gets the results of all regions when the last one is complete; immediately if
-    /// there is none. Regions whose guard is withdrawn fail.
+    /// As [`Stage::submit`], for regions of `frame`.
     ///
-    /// [`ModelSpec::cut`] says which part of the frame belongs to a region; it is clipped to the frame. A region without a pixel in the
-    /// frame fails.
+    /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they start
+    /// fail. [`ModelSpec::cut`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the frame fails.
     pub fn submit_regions(
         &self,
         frame: Frame,
@@ -110,7 +111,7 @@ impl Stage {
                 Err(error) => results.fail(error, true),
             }
         }
-        // From here on only the regions hold the memory.
+        // From here on, only the regions keep the memory.
         drop(frame);
         if inputs.is_empty() {
             return done(results);
@@ -119,7 +120,7 @@ impl Stage {
         self.instance.queue.submit(inputs.into_iter().map(|input| Job::new(input, runs.clone())), false);
     }
 
-    /// The image of a region: a view of the frame, or the frame with the alignment to its keypoints.
+    /// The image of a region: a part of the frame, or the frame with an alignment to keypoints.
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
         let (cut, size, id) = (&self.spec().cut, frame.size(), Some((region_idx, region.id)));
         if let Some(alignment) = cut.alignment(&region.keypoints, self.spec().input_size) {
@@ -134,7 +135,7 @@ impl Stage {
         Ok(JobInput { frame: frame.region(rect)?, corner, alignment: None, region: id })
     }
 
-    /// Runs `frame` and blocks until the results are complete. It is not batched with other frames.
+    /// Runs `frame` without batching and blocks until the results are complete.
     ///
     /// # Errors
     /// The error of the run.
@@ -145,34 +146,35 @@ impl Stage {
     fn run_with(&self, frame: &Frame, guard: Arc<RunGuard>) -> Result<StageResults> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |results: StageResults| {
-            // The receiver waits below until the results arrive or the closure is dropped.
+            // The receiver exists until it gets the results or the closure is dropped.
             let _delivered = sender.send(results.into_result());
         };
         self.submit_whole(frame.clone(), 0, guard, true, done);
         receiver.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// As [`Stage::run`]: the detections, by descending confidence.
+    /// As [`Stage::run`]. Returns the detections in descending order of confidence.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Stage::run`].
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
         Ok(self.run(frame)?.detections)
     }
 
-    /// As [`Stage::run`]: one classification for each head of the model whose confidence reaches its threshold.
+    /// As [`Stage::run`]. Returns a classification for each head whose confidence reaches its threshold.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Stage::run`].
     pub fn classify(&self, frame: &Frame) -> Result<Vec<Classification>> {
         Ok(self.run(frame)?.classifications)
     }
 
-    /// The duration of a run, without waiting for others: the second of two runs on a black frame, because engines initialize lazily in the
-    /// first. Measured once for all stages of the model.
+    /// Measures the duration of a run without waiting times. Measured once for all stages of the model.
+    ///
+    /// Runs a black frame twice and returns the time of the second run, because engines initialize in the first.
     ///
     /// # Errors
-    /// The error of a run. The next call tries again.
+    /// The error of a run. The next call measures again.
     pub fn warm_up(&self) -> Result<Duration> {
         let mut warmed_up = self.instance.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(took) = *warmed_up {
@@ -189,7 +191,7 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// As [`Stage::warm_up`]; `None` if it failed for a reason other than the model: the model has run before, or a flush intervened.
+    /// As [`Stage::warm_up`]. Returns `None` if it failed for a reason other than the model: the model has run before, or a flush canceled it.
     ///
     /// # Errors
     /// As [`Stage::warm_up`], for a model that has never run.
@@ -201,57 +203,57 @@ impl Stage {
         }
     }
 
-    /// Whether a run of any stage of the model has succeeded.
+    /// Whether any stage of the model has completed a run successfully.
     pub fn has_run(&self) -> bool {
         self.instance.queue.has_run.load(Ordering::Acquire)
     }
 
-    /// Discards the frames and regions whose run has not started: they fail.
+    /// Discards frames and regions whose run has not started. They fail.
     pub fn discard_pending(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
     }
 
-    /// Discards the frames and regions whose guard was withdrawn before their run started: they fail.
+    /// Discards frames and regions whose guard was canceled before their run started. They fail.
     pub fn discard_canceled(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
 
-    /// The order of frames.
+    /// Order of waiting frames.
     pub fn scheduling(&self) -> Scheduling {
         self.client.scheduling
     }
 
-    /// Number of requests, shared by all stages of the model.
+    /// Number of requests, shared by the stages of the model.
     pub fn n_requests(&self) -> usize {
         self.instance.queue.n_requests
     }
 
-    /// Number of frames, with one region each, that keep all requests busy with full batches.
+    /// Number of frames with one region each that fill all batches of all requests.
     pub fn n_frames_at_once(&self) -> usize {
         self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
     }
 
-    /// Whether batches may contain several frames, of any stream.
+    /// Whether a batch can contain several frames, of any stream.
     pub fn gathers_frames(&self) -> bool {
         self.instance.queue.batch_limits.max_items > 1 && self.instance.queue.batch_limits.timeout.is_some()
     }
 
-    /// Number of in-flight frames that could be removed now, because requests wait for threads.
+    /// Number of in-flight frames to remove, because requests wait for CPU threads.
     pub fn n_frames_to_remove(&self) -> usize {
         self.instance.queue.n_frames_to_remove()
     }
 
-    /// A contradiction between the first outputs and the description, reported once, as a message. See the module `output_check`.
+    /// A contradiction between outputs and description, as a message; once. See the module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }
 
-    /// Number of regions without the keypoints that the description aligns by. Their boxes were used instead.
+    /// Number of regions without the keypoints for alignment. Their boxes were used instead.
     pub fn n_unaligned(&self) -> u64 {
         self.n_unaligned.load(Ordering::Relaxed)
     }
 
-    /// The model.
+    /// The compiled model.
     pub fn model(&self) -> &CompiledModel {
         &self.instance.model
     }
@@ -261,7 +263,7 @@ impl Stage {
         &self.client.spec
     }
 
-    /// Counters and times of its runs.
+    /// Counters and step times of its runs.
     pub fn stats(&self) -> StageStats {
         self.client.stats()
     }
@@ -269,7 +271,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Must happen before the instance is released.
+        // Before the instance is released.
         self.instance.queue.remove_client(&self.client);
     }
 }
@@ -280,7 +282,7 @@ impl fmt::Debug for Stage {
     }
 }
 
-// Elements of several threads share it.
+// Stages are shared by threads.
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Stage>();

@@ -1,17 +1,17 @@
-//! Thresholds of single classes, as text: `person=0.6,car=0.4`. Parses them and reports errors.
+//! Parser for thresholds of single classes, such as `person=0.6,car=0.4`.
 
 use super::labels::Labels;
 use crate::runtime::{Error, ErrorKind, Result};
 
-/// Maximum number of labels in an error message.
+/// Maximum number of labels listed in an error message.
 const N_NAMED: usize = 12;
 
-/// The threshold of each class, by index. Classes that the text does not name, and those beyond the end, have `other`.
+/// Parses the threshold of each class, by class index. Classes that are not in the text have the threshold `other`.
 ///
-/// Classes are named by label, or by number if the model has no labels. `n_classes` is 0 if it is unknown.
+/// Classes are given by label, or by index if the model has no labels. `n_classes` is 0 if unknown.
 ///
 /// # Errors
-/// `Config`; the message says what was expected and what was found.
+/// `Config`, with the expected and the actual text.
 pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) -> Result<Vec<f32>> {
     let mut thresholds: Vec<Option<f32>> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -38,7 +38,7 @@ pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) 
 
 fn class_of(label: &str, labels: &Labels, n_classes: u32) -> Result<usize> {
     if labels.is_empty() {
-        // If the number of classes is unknown, the range of `u16`: no model has more.
+        // Without a known number of classes, the range of `u16`. No model has more.
         let class_id = label.parse::<u16>().ok().filter(|&class_id| n_classes == 0 || u32::from(class_id) < n_classes);
         let known = if n_classes > 0 { format!(" below {n_classes}") } else { String::new() };
         return class_id.map(usize::from).ok_or_else(|| {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thresholds_go_to_the_classes_that_are_named() {
+    fn thresholds_belong_to_the_named_classes() {
         let labels = Labels::new(["person", "car", "traffic light", "a=b"]);
         let of = |text: &str| by_class(text, &labels, 0, 0.5).unwrap();
         assert!(of("").is_empty());
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_both_sides() {
+    fn invalid_text_is_an_error_with_both_sides() {
         let labels = Labels::new(["person", "car"]);
         for (text, parts) in [
             ("person", ["such as person=0.6", "got `person`"]),

@@ -1,23 +1,25 @@
-//! Adapts the number of in-flight frames when requests wait for a CPU thread.
+//! Reduces the number of in-flight frames while requests wait for CPU threads.
 //!
-//! A full in-flight queue keeps a lone engine busy. In front of a cascade on the same cores it only increases latency, because classifiers
-//! run first. So the number of frames is reduced while runs wait longer than they take, and raised when they hardly wait. The waiting time
-//! of a run lasts from its assignment to a request to the start of its first step. A device that delays a run later does not count. With a
-//! fixed number of requests (`nireq`) nothing is reduced.
+//! A full in-flight queue keeps the engine busy. If classifiers run on the same cores, a full queue of the detector only increases latency,
+//! because classifiers have priority. So the number of frames is reduced while runs wait longer than they take, and raised when they hardly
+//! wait.
+//!
+//! The waiting time of a run is the time from its assignment to a request to the start of its first step. Later delays in a device do not
+//! count. With a configured number of requests (`nireq`) there is no reduction.
 
 use std::time::Duration;
 
 /// Number of runs between two decisions.
 const RUNS_PER_DECISION: u32 = 16;
-/// Shorter waiting times never reduce the number of frames.
+/// Minimum mean waiting time for a reduction.
 const MIN_LONG_WAIT: Duration = Duration::from_millis(1);
-/// Shorter waiting times count as no waiting.
+/// Maximum mean waiting time that counts as no waiting.
 const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
 
-/// The adaptation; see the module.
+/// State of the reduction; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// Runs since the last decision, with their total waiting time and duration.
+    /// Runs since the last decision, with their total waiting time and total duration.
     n_runs: u32,
     waited: Duration,
     ran: Duration,
@@ -25,7 +27,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Adds the waiting time and the duration of a run; at most `max_removed` frames can be removed.
+    /// Adds a run. At most `max_removed` frames are removed.
     pub(super) fn add(&mut self, waited: Duration, ran: Duration, max_removed: usize) {
         self.n_runs += 1;
         self.waited += waited;
@@ -57,34 +59,34 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_left_out_for_each_decision_while_runs_wait_longer_than_they_take() {
+    fn long_waits_remove_one_frame_per_decision() {
         let mut throttle = Throttle::default();
-        assert_eq!(after(&mut throttle, 15, 12_000, 10_000), 0, "it takes some runs to know");
+        assert_eq!(after(&mut throttle, 15, 12_000, 10_000), 0, "no decision yet");
         assert_eq!(after(&mut throttle, 1, 12_000, 10_000), 1);
         assert_eq!(after(&mut throttle, 16, 12_000, 10_000), 2);
-        assert_eq!(after(&mut throttle, 32, 12_000, 10_000), 2, "one is to be there");
+        assert_eq!(after(&mut throttle, 32, 12_000, 10_000), 2, "the maximum");
     }
 
     #[test]
-    fn they_come_back_when_runs_hardly_wait_and_stay_as_they_are_in_between() {
+    fn short_waits_restore_frames_and_medium_waits_change_nothing() {
         let mut throttle = Throttle::default();
         assert_eq!(after(&mut throttle, 32, 30_000, 10_000), 2);
-        assert_eq!(after(&mut throttle, 64, 5_000, 10_000), 2, "half as long as they take is neither");
+        assert_eq!(after(&mut throttle, 64, 5_000, 10_000), 2, "half the duration is a medium wait");
         assert_eq!(after(&mut throttle, 16, 2_000, 10_000), 1);
         assert_eq!(after(&mut throttle, 16, 2_000, 10_000), 0);
         assert_eq!(after(&mut throttle, 16, 0, 0), 0);
     }
 
     #[test]
-    fn what_takes_no_time_is_no_reason() {
+    fn waits_below_a_millisecond_remove_no_frames() {
         let mut throttle = Throttle::default();
-        assert_eq!(after(&mut throttle, 64, 900, 10), 0, "less than a millisecond is what a thread takes to wake up");
+        assert_eq!(after(&mut throttle, 64, 900, 10), 0, "a thread takes this long to wake up");
         assert_eq!(after(&mut throttle, 64, 1_100, 10), 2);
         assert_eq!(after(&mut throttle, 64, 400, 10), 0);
     }
 
     #[test]
-    fn one_run_that_hangs_is_forgotten_with_the_next_decision() {
+    fn one_hanging_run_affects_one_decision() {
         let mut throttle = Throttle::default();
         assert_eq!(after(&mut throttle, 15, 0, 10_000), 0);
         assert_eq!(after(&mut throttle, 1, 10_000_000, 10_000), 1);

@@ -1,7 +1,7 @@
-//! What a model says of itself: metadata that exporters leave in or beside its file, and ports that only one family of models has.
+//! Deduces a description from a model: from metadata of exporters in or next to its file, and from ports that only one model family has.
 //!
-//! Nothing is guessed: what nobody said is taken only where the authors of the family have one way to do it, and said as assumed.
-//! Where that is not so, the description that is made has an open place, and the model can't be used without one.
+//! Nothing is guessed. A missing value is assumed only if all models of the family use the same value, and it is reported as an assumption.
+//! Otherwise the value is marked as missing, and the model cannot be used without a description.
 
 pub(super) mod evidence;
 mod family;
@@ -17,21 +17,21 @@ use crate::frame::Size;
 use crate::runtime::{Dim, ModelInfo, Port, Result};
 use crate::vision::decode::{DecoderRegistry, Subject};
 
-/// What was found out.
+/// A deduced description.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// What said it.
+    /// Source of the information.
     pub(super) from: &'static str,
     /// The description, as far as it is known.
     pub(super) draft: Draft,
-    /// What is missing in it, one sentence each.
+    /// Missing parts, one sentence each.
     pub(super) open: Vec<String>,
 }
 
-/// What is known of a model with these ports and metadata.
+/// Deduces the description of a model with these ports and metadata.
 ///
 /// # Errors
-/// `Config` if the model says that it is of a kind that can't be read, or its metadata contradict its ports or each other.
+/// `Config` if the metadata name an unsupported kind of model, or contradict the ports or each other.
 pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     if let Some(exported) = ultralytics::Exported::read(model, info)? {
         let draft = exported.draft(info)?;
@@ -46,7 +46,7 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     Ok(with_characters(family::of_ports(info, None), info))
 }
 
-/// The converters of Paddle's models leave the names of classes, one per line.
+/// Metadata of Paddle model converters: class names, one per line.
 fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     if let Some(names) =
         info.metadata.get("character").map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|names| !names.is_empty())
@@ -56,7 +56,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     found
 }
 
-/// What is known of a model whose outputs the decoder of this name reads, as somebody says: what its authors do with pictures.
+/// As [`of`], with a decoder that the user names: adds the preprocessing of its family.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
@@ -66,7 +66,7 @@ pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     with_characters(found, info)
 }
 
-/// The layout of a picture's port, by its three channels, or its one: nothing where both ends could be them.
+/// Layout of an image port, from its extent of one or three channels. `None` if both layouts are possible.
 pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
     match port.shape.dims() {
@@ -79,7 +79,7 @@ pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     }
 }
 
-/// How many channels the picture has, in that layout.
+/// Number of channels in this layout.
 fn n_channels(port: &Port, layout: &str) -> Option<usize> {
     let axis = if layout == "nchw" { 1 } else { 3 };
     match port.shape.dims().get(axis) {
@@ -88,13 +88,13 @@ fn n_channels(port: &Port, layout: &str) -> Option<usize> {
     }
 }
 
-/// Whether the port leaves width or height open, in that layout.
+/// Whether width or height is dynamic in this layout.
 fn leaves_size_open(port: &Port, layout: &str) -> bool {
     let axes = if layout == "nchw" { [2, 3] } else { [1, 2] };
     axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
 }
 
-/// The extents of a port, where they are known.
+/// The extents of a port; `None` for dynamic ones.
 fn extents(port: &Port) -> Vec<Option<usize>> {
     let extent = |dim: &Dim| match dim {
         Dim::Fixed(extent) => Some(*extent),
@@ -103,7 +103,7 @@ fn extents(port: &Port) -> Vec<Option<usize>> {
     port.shape.dims().iter().map(extent).collect()
 }
 
-/// Width and height of the picture, in that layout, where they are known.
+/// Width and height in this layout, if they are static.
 fn size_of(port: &Port, layout: &str) -> Option<Size> {
     let (height, width) = if layout == "nchw" { (2, 3) } else { (1, 2) };
     let extents = extents(port);
@@ -111,7 +111,7 @@ fn size_of(port: &Port, layout: &str) -> Option<Size> {
     Some(Size::new(extent(width)?, extent(height)?))
 }
 
-/// Whether the decoder of this name reads outputs such as the model's, for pictures of this size.
+/// Whether a decoder reads the model's outputs, for an input of this size.
 fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     DecoderRegistry::built_in()
@@ -119,7 +119,7 @@ fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
         .is_ok_and(|decoder| decoder.check(&output::outputs(info, &shapes, &[]), size).is_ok())
 }
 
-/// The first of these decoders that reads outputs such as the model's.
+/// The first of these decoders that reads the model's outputs.
 pub(super) fn fitting(info: &ModelInfo, decoders: &[&'static str]) -> Option<&'static str> {
     let port = info.inputs.first()?;
     let size = layout_of(port).and_then(|layout| size_of(port, layout)).unwrap_or(Size::new(640, 640));

@@ -1,8 +1,8 @@
-//! Where the description of a model comes from, in the order in which it is looked for: what the user names, what lies beside the
-//! model, what is known of the file, what the file says of itself.
+//! Sources of a model's description, in this order: a file that the user names, a file next to the model, a built-in description, the model's
+//! metadata and ports.
 //!
-//! A description is text in the format of `model.toml`, also where another format or the model itself was read: so there is one
-//! reader, and `roiflow describe` writes down what would be used. Knows no keys of that format.
+//! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
+//! describe` prints the description in use. Knows no keys of the format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::Engine;
 use crate::labels::Labels;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 
-/// Where a description comes from.
+/// Source of a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file that the user names.
     Named(PathBuf),
-    /// The file beside the model that has its name.
+    /// The file with the model's name, next to the model.
     Beside(PathBuf),
-    /// One of those that are built in.
+    /// A built-in description.
     Known {
-        /// Its name in `assets/models`, without ending.
+        /// File name in `assets/models`, without extension.
         name: &'static str,
-        /// Whether the checksum of the model says so; else its name, and ports that fit.
+        /// Whether the model's checksum matches; otherwise its name and ports do.
         by_checksum: bool,
     },
-    /// What the model says of itself, or its ports.
+    /// The model's metadata or ports.
     Model(&'static str),
 }
 
 impl Source {
-    /// The [`Source::Model`] of a model of which nothing is known but its ports.
+    /// The [`Source::Model`] of a description that was deduced from ports only.
     pub const PORTS: &'static str = "its ports";
 
-    /// The file, where it is one.
+    /// The file, if it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Named(path) | Self::Beside(path) => Some(path),
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// A file of labels that the description names.
+    /// Path of a labels file that the description names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
             Self::Named(path) | Self::Beside(path) => {
@@ -64,23 +64,23 @@ impl fmt::Display for Source {
     }
 }
 
-/// A description as text, not yet compared with the model.
+/// A description as text, not checked against the model.
 #[derive(Debug, Clone)]
 pub struct Description {
-    /// Where it comes from.
+    /// Source of the text.
     pub source: Source,
     /// The text, in the format of `model.toml`.
     pub text: String,
-    /// What was taken that nobody said, one sentence each.
+    /// Assumptions, one sentence each.
     pub assumed: Vec<String>,
 }
 
 impl Description {
-    /// The description of a model with these ports.
+    /// Finds the description of a model with these ports.
     ///
     /// # Errors
-    /// `Io` if a file can't be read; `Config` if there is none, or what the model says of itself is not enough or is of a kind that
-    /// can't be read: the message names the file to write.
+    /// `Io` if a file cannot be read. `Config` if there is no description and the model's metadata are insufficient or unsupported; the
+    /// message names the file to write.
     pub fn find(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let named = match (&options.description, &options.model_proc) {
             (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are given: expected one of them".to_owned())),
@@ -105,17 +105,17 @@ impl Description {
         Err(Error::new(ErrorKind::Config, message))
     }
 
-    /// A description to begin with, of all that can be known without one, and what is open in it, one sentence each. If nothing is
-    /// open it is what [`Description::find`] finds where no file describes the model.
+    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If there are none,
+    /// the result equals that of [`Description::find`] without files.
     ///
     /// # Errors
-    /// As [`Description::find`], but for what is not enough.
+    /// As [`Description::find`], except for missing parts.
     pub fn begin(options: &StageOptions, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
         if let Some(path) = &options.model_proc {
             return Self::read(path, Source::Named(path.clone()), info).map(|found| (found, Vec::new()));
         }
         let beside = options.model.with_extension("json");
-        // Other tools leave files of this ending beside models, too.
+        // Other programs also put files with this extension next to models.
         if files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
             return Self::read(&beside.clone(), Source::Beside(beside), info).map(|found| (found, Vec::new()));
         }
@@ -150,8 +150,7 @@ impl Description {
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// As [`Description::begin`], for a model of which is known how its outputs are read: by the decoder of this name. What pictures
-    /// must look like is taken from the code of the authors of such models, where there is one way.
+    /// As [`Description::begin`], with a given decoder. Preprocessing is that of the model family, if all its models use the same.
     ///
     /// # Errors
     /// `Config` if there is no decoder of this name.
@@ -161,15 +160,15 @@ impl Description {
         Ok((Self { source: Source::Model(found.from), text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// The same with the width and height of the picture in it, for a model that leaves them open.
+    /// Adds width and height of the input, for a model with dynamic size.
     pub fn with_size(&self, [width, height]: [usize; 2]) -> Self {
         Self { text: self.text.replacen("[input]\n", &format!("[input]\nsize = [{width}, {height}]\n"), 1), ..self.clone() }
     }
 
-    /// The same with the labels in it that it names a file of, so that it can lie anywhere.
+    /// Replaces the name of a labels file by its labels, so that the description does not depend on its folder.
     ///
     /// # Errors
-    /// If such a file can't be read.
+    /// If the labels file cannot be read.
     pub fn with_own_labels(&self, engine: &Engine) -> Result<Self> {
         let mut text = String::with_capacity(self.text.len());
         for line in self.text.lines() {
@@ -183,10 +182,10 @@ impl Description {
         Ok(Self { text, ..self.clone() })
     }
 
-    /// The same with the labels of a file, one per line, instead of its own.
+    /// Replaces the labels by those of a file with one label per line.
     ///
     /// # Errors
-    /// If the file can't be read, or the description is of a model with several heads.
+    /// If the file cannot be read, or the model has several heads.
     pub fn with_labels(&self, file: &Path) -> Result<Self> {
         if self.text.contains("[[output.heads]]") {
             return Err(config("labels were given for a model with several heads: expected them in its description".to_owned()));
@@ -195,7 +194,7 @@ impl Description {
         let table: toml::Table = self.text.parse().map_err(|error: toml::de::Error| config(error.to_string()))?;
         let given = table.get("output").and_then(|output| output.get("labels")).is_some();
         let is_labels = |text: &str| ["labels", "labels-file"].contains(&text.split('=').next().unwrap_or_default().trim());
-        // Lists that are written on several lines end where the bracket closes.
+        // A list over several lines ends at the closing bracket.
         let (mut text, mut is_in_list) = (String::new(), false);
         for own in self.text.lines() {
             if is_in_list {
@@ -211,7 +210,7 @@ impl Description {
         Ok(Self { text: format!("{text}{line}\n"), ..self.clone() })
     }
 
-    /// A file, in either format: `model.toml`, or a model-proc file if it ends in `.json`.
+    /// Reads a file: `model.toml`, or a model-proc file if its extension is `.json`.
     fn read(path: &Path, source: Source, info: &ModelInfo) -> Result<Self> {
         let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "model description")?;
         if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("json")) {
@@ -220,10 +219,10 @@ impl Description {
         Self::of_model_proc(&text, source, info)
     }
 
-    /// What the text of a model-proc file of DL Streamer says, for a model with these ports.
+    /// Converts a model-proc file of DL Streamer for a model with these ports.
     ///
     /// # Errors
-    /// `Config` if it is no such file, or asks for what can't be done here.
+    /// `Config` if it is not a model-proc file, or uses unsupported options.
     pub fn of_model_proc(text: &str, source: Source, info: &ModelInfo) -> Result<Self> {
         let draft = model_proc::read(text, info).map_err(|error| error.context(format!("model-proc file {source}")))?;
         Ok(Self { source, text: draft.text(), assumed: draft.assumed() })

@@ -1,12 +1,11 @@
-//! A description that is being made: what is known, what is assumed and why, and what is left to say, as text in the format of
-//! `model.toml`. Knows no models.
+//! Draft of a description: known values, assumed values with reasons, and missing values. Formats them as `model.toml`. Knows no models.
 
 use std::fmt::Write as _;
 
 use crate::labels::Labels;
 use crate::runtime::text::is_obeyed;
 
-/// A value in the format.
+/// A value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Text(String),
@@ -35,14 +34,14 @@ impl From<bool> for Value {
     }
 }
 
-/// One line, as far as it is known.
+/// A line of the description.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     key: &'static str,
     value: Value,
-    /// Why it was taken, if nobody said so.
+    /// Reason for the value, if it is assumed.
     assumed: Option<String>,
-    /// What may stand there, if it is left to say: then the value is an example.
+    /// Possible values, if the value is missing and only an example.
     open: Option<String>,
 }
 
@@ -51,22 +50,22 @@ struct Line {
 pub(super) struct Section(Vec<Line>);
 
 impl Section {
-    /// Says what is known. What is said later of the same key counts.
+    /// Sets a known value. Replaces an earlier value of the key.
     pub(super) fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         self.put(Line { key, value: value.into(), assumed: None, open: None });
     }
 
-    /// Says what is taken, and why.
+    /// Sets an assumed value with the reason.
     pub(super) fn assume(&mut self, key: &'static str, value: impl Into<Value>, why: impl Into<String>) {
         self.put(Line { key, value: value.into(), assumed: Some(why.into()), open: None });
     }
 
-    /// Leaves a key to be said, with an example and what may stand there.
+    /// Marks a key as missing, with an example and the possible values.
     pub(super) fn leave(&mut self, key: &'static str, example: impl Into<Value>, choices: impl Into<String>) {
         self.put(Line { key, value: example.into(), assumed: None, open: Some(choices.into()) });
     }
 
-    /// What is said of a key.
+    /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|line| line.key == key && line.open.is_none()).map(|line| &line.value)
     }
@@ -102,28 +101,28 @@ impl Section {
     }
 }
 
-/// A description that is being made.
+/// A draft of a description.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Draft {
-    /// What it begins with, one line each.
+    /// Comment lines at the beginning.
     pub(super) about: Vec<String>,
     /// `task` and `name`.
     pub(super) top: Section,
     pub(super) input: Section,
     pub(super) output: Section,
-    /// Of a classifier with several answers, instead of `output`.
+    /// Heads of a classifier with several outputs, instead of `output`.
     pub(super) heads: Vec<Section>,
 }
 
 impl Draft {
-    /// What was taken that nobody said, one sentence each.
+    /// Assumptions, one sentence each.
     pub(super) fn assumed(&self) -> Vec<String> {
         let heads = self.heads.iter().flat_map(|head| head.assumed("[[output.heads]]"));
         let of_tables = self.top.assumed("").map(|text| text.trim_start().to_owned()).chain(self.input.assumed("[input]"));
         of_tables.chain(self.output.assumed("[output]")).chain(heads).collect()
     }
 
-    /// The text of the file.
+    /// The description as text.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         self.about.iter().for_each(|line| comment(&mut text, line));
@@ -143,13 +142,13 @@ impl Draft {
     }
 }
 
-/// The line of a description with these labels.
+/// The line with these labels.
 pub(super) fn labels_line(labels: &Labels) -> String {
     let names = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(|name| name.to_string());
     format!("labels = {}", written(&Value::Texts(names.collect())))
 }
 
-/// A comment of any text: its lines, folded at spaces.
+/// Writes text as a comment, wrapped at spaces.
 fn comment(text: &mut String, comment: &str) {
     const WIDTH: usize = 118;
     for line in comment.lines() {
@@ -170,7 +169,7 @@ fn comment(text: &mut String, comment: &str) {
     }
 }
 
-/// As many of a list are named in a sentence.
+/// Maximum number of list entries in a sentence.
 const N_NAMED: usize = 4;
 
 /// A value in a sentence.
@@ -183,7 +182,7 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// A value as the format has it.
+/// A value in TOML.
 fn written(value: &Value) -> String {
     let list = |values: Vec<toml::Value>| toml::Value::Array(values).to_string();
     match value {
@@ -196,7 +195,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// A text in quotes. What a terminal would obey is escaped, also where the format would not ask for it: the file may be printed.
+/// A quoted string. Control characters are escaped, also where TOML allows them, because the text may be printed to a terminal.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -212,7 +211,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A number with the digits that tell it apart from other 32-bit ones.
+/// A number with enough digits to identify the 32-bit value.
 fn number_value(number: f32) -> toml::Value {
     toml::Value::Float(number.to_string().parse().unwrap_or(f64::from(number)))
 }

@@ -1,5 +1,4 @@
-//! The `[input]` of a model description: how a picture becomes the model's input; as written, then as understood and checked against
-//! the model's port.
+//! The section `[input]` of a model description: preprocessing. Parsed, and checked against the model's port.
 
 use serde::Deserialize;
 
@@ -9,9 +8,9 @@ use crate::runtime::{Dim, PartialShape, Port, Result};
 use crate::tensor::Shape;
 use crate::vision::{Anchor, ChannelOrder, Cut, InputLayout, Preprocess, Resize, Rotation, Rounding};
 
-/// The largest width and height of an input.
+/// Maximum width and height of an input.
 const MAX_EXTENT: usize = 16384;
-/// The largest number that is subtracted from pixels or divides them, and the smallest that divides them.
+/// Maximum magnitude of `mean` and `scale`, and minimum magnitude of `scale`.
 const MAX_NUMBER: f32 = 1e6;
 const MIN_DIVISOR: f32 = 1e-6;
 
@@ -19,31 +18,31 @@ const MIN_DIVISOR: f32 = 1e-6;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WrittenInput {
-    /// Which color each channel is. Default: rgb.
+    /// Colors of the channels. Default: rgb.
     color: Option<WrittenColor>,
-    /// The order of the axes. Default: nchw.
+    /// Order of the axes. Default: nchw.
     layout: Option<WrittenLayout>,
-    /// How a picture of another shape fits. Default: stretch.
+    /// How an image is resized to the input. Default: stretch.
     resize: Option<WrittenResize>,
-    /// The pixel value of borders, 0 to 255. Default: 114.
+    /// Pixel value of borders, 0 to 255. Default: 114.
     pad: Option<f32>,
-    /// Subtracted from pixels of 0 to 255: a number, or one per channel. Default: 0.
+    /// Mean, subtracted from pixel values (0 to 255): one number, or one per channel. Default: 0.
     mean: Option<Numbers>,
-    /// Divides what is left: a number, or one per channel. Default: 1.
+    /// Divisor after the mean is subtracted: one number, or one per channel. Default: 1.
     scale: Option<Numbers>,
-    /// Whether values are rounded to whole pixels after the conversion and after the resize. Default: exact.
+    /// Whether values are rounded to integers after color conversion and resizing. Default: exact.
     rounding: Option<WrittenRounding>,
-    /// Whether all pixels of a picture that is made smaller count. Default: false.
+    /// Whether downscaling uses all pixels. Default: false.
     antialias: Option<bool>,
-    /// By how many degrees the picture is turned clockwise first: 0, 90, 180 or 270. Default: 0.
+    /// Clockwise rotation of the image in degrees: 0, 90, 180 or 270. Default: 0.
     rotate: Option<i64>,
-    /// Of classifiers: the part of a box that is added on each side. Default: 0.
+    /// Classifiers: margin added on each side of a box, as a fraction of its size. Default: 0.
     margin: Option<f32>,
-    /// Of classifiers: whether a box grows to a square. Default: false.
+    /// Classifiers: whether a box is extended to a square. Default: false.
     square: Option<bool>,
-    /// Of classifiers: where a detection's keypoints are brought, in parts of the input's width and height.
+    /// Classifiers: target positions of a detection's keypoints, in fractions of the input's width and height.
     align: Option<Vec<[f32; 2]>>,
-    /// Width and height, where the model leaves them open.
+    /// Width and height of the input, for models with dynamic size.
     size: Option<[usize; 2]>,
 }
 
@@ -100,7 +99,7 @@ enum WrittenRounding {
 }
 
 impl WrittenInput {
-    /// How pictures become the input; what is left open is said in `assumed`.
+    /// The preprocessing options. Defaults used are added to `assumed`.
     pub(super) fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
         let defaults = Preprocess::default();
         let mut open = |key: &str, value: &str| assumed.push(format!("[input] `{key}` is not given: {value}"));
@@ -172,7 +171,7 @@ impl WrittenInput {
         })
     }
 
-    /// How pictures are cut out of frames.
+    /// How regions are derived from detections.
     pub(super) fn cut(&self, is_classifier: bool) -> Result<Cut> {
         let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
@@ -203,8 +202,8 @@ impl WrittenInput {
         Ok(Cut { margin, square: self.square.unwrap_or_default(), align })
     }
 
-    /// The shape of an input that leaves width, height or channels open, with those of `size` and `color`; `None` where nothing changes, and
-    /// where `size` contradicts the port, which [`WrittenInput::picture_shape`] says.
+    /// The input shape with dynamic width, height and channels replaced by those of `size` and `color`. `None` if nothing changes, or if `size`
+    /// contradicts the port (an error of [`WrittenInput::picture_shape`]).
     pub(super) fn sized(&self, port: &Port) -> Option<PartialShape> {
         let [width, height] = self.size.filter(|size| size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent)))?;
         let n_channels = match self.color {
@@ -222,7 +221,7 @@ impl WrittenInput {
         PartialShape::new([*batch].into_iter().chain(wanted.map(Dim::Fixed)).collect()).ok()
     }
 
-    /// The input's shape with one picture in it; `size` fills in a width and height that the model leaves open.
+    /// The input shape with batch size 1. `size` replaces dynamic width and height.
     pub(super) fn picture_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
         let size = self.size;
         let (height_axis, width_axis) = match preprocess.layout {
@@ -247,7 +246,7 @@ impl WrittenInput {
     }
 }
 
-/// One number for all channels, or one each.
+/// One number for all channels, or one per channel.
 fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
     let n_channels = color.n_channels();
     match values {
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_and_examples_of_the_documentation_are_understood() {
+    fn documented_keys_and_examples_are_valid() {
         let (_, section) = PAGE.split_once("## Keys of `[input]`").expect("a section of these keys");
         let rows: Vec<&str> =
             section.lines().skip(2).skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|')).collect();
@@ -281,7 +280,7 @@ mod tests {
         for row in rows {
             let key = row.split('`').nth(1).unwrap();
             let example = row.trim_end_matches(" |").rsplit_once("| ").unwrap().1.trim_matches('`');
-            // What needs more than a line is below the table.
+            // Longer texts are below the table.
             if example != "see below" {
                 assert!(example.starts_with(&format!("{key} = ")), "{row}");
                 let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));
@@ -295,9 +294,9 @@ mod tests {
         assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
     }
 
-    /// It is copied as a whole.
+    /// Readers copy the whole example.
     #[test]
-    fn the_first_example_of_the_page_is_a_detector() {
+    fn first_documented_example_is_a_detector() {
         let examples = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
         let example = examples.into_iter().find(|example| example.starts_with("version = 1")).expect("a whole description");
         assert!(example.contains("\ntask = \"detection\""), "{example}");

@@ -1,6 +1,6 @@
-//! The models that are known: their descriptions are built in, and found by the checksum of a model's file or by its name.
+//! Built-in descriptions of known models. They are found by the checksum or the name of the model file.
 //!
-//! Knows no ports: whether a model that has the name of a known one is that model is for others to see.
+//! Knows no ports. The caller checks whether a model with a known name has the expected ports.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::{WrittenModel, config};
 use crate::labels::Labels;
 use crate::runtime::{Result, files};
 
-/// A description that is built in.
+/// A built-in description.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// Its file in `assets/models`, without ending.
+    /// File name in `assets/models`, without extension.
     pub(super) name: &'static str,
     pub(super) text: &'static str,
     model: WrittenModel,
@@ -25,7 +25,7 @@ macro_rules! files {
     ($ending:literal: $($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../../assets/models/", $name, $ending)))),*] };
 }
 
-/// The descriptions. Those of single outputs of a model are not among them: for each model there is one.
+/// The built-in descriptions, one per model. Descriptions of single outputs are not included.
 static TEXTS: &[(&str, &str)] = &files!(".toml":
     "age",
     "age-gender-recognition-retail-0013",
@@ -78,10 +78,10 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
     "yolox-nano",
 );
 
-/// The labels that descriptions name.
+/// Labels files of built-in descriptions.
 static LABELS: &[(&str, &str)] = &files!(".txt": "coco", "imagenet_1000");
 
-/// The model with the checksum of this file; none if it can't be read.
+/// The description with the checksum of this file; `None` if the file cannot be read.
 pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     let known = all();
     let (sha256, sha384) = checksums(model).ok()?;
@@ -90,13 +90,13 @@ pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     known.iter().find(is_it)
 }
 
-/// The models whose files have the name of this one.
+/// The descriptions whose model files have the name of this file.
 pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
     let stem = model.file_stem().unwrap_or_default().to_str().unwrap_or_default();
     all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
 }
 
-/// The labels of a description that is built in.
+/// The labels of a built-in description.
 pub(super) fn labels(file: &Path) -> Result<Labels> {
     let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
     text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no labels `{}` built in", file.display())))
@@ -105,7 +105,7 @@ pub(super) fn labels(file: &Path) -> Result<Labels> {
 fn all() -> &'static [Known] {
     static ALL: OnceLock<Vec<Known>> = OnceLock::new();
     ALL.get_or_init(|| {
-        /// The part of a description that tells which model it is of.
+        /// Identity of the model in a description.
         #[derive(serde::Deserialize)]
         struct Identity {
             #[serde(default)]
@@ -119,7 +119,7 @@ fn all() -> &'static [Known] {
     })
 }
 
-/// SHA-256 of a file, and SHA-384 where files of the kind are listed by it: those of OpenVINO's own format, which are small.
+/// SHA-256 of a file. Also SHA-384 for OpenVINO IR (XML) files, which are small and listed by SHA-384.
 fn checksums(path: &Path) -> std::io::Result<(String, Option<String>)> {
     let mut file = files::open_regular(path, "model").map_err(std::io::Error::other)?;
     let mut sha384 = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(Sha384::new);
@@ -146,11 +146,11 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Descriptions of one output of a model that has a description of all.
+    /// Descriptions of single outputs of models that have a complete description.
     const PARTS: [&str; 2] = ["vehicle-attributes-color", "vehicle-attributes-type"];
 
     #[test]
-    fn every_description_is_built_in_and_each_model_is_in_one_of_them() {
+    fn every_description_is_built_in_and_models_are_unique() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
         let mut files: Vec<String> =
             std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -175,9 +175,9 @@ mod tests {
         }
     }
 
-    /// `roiflow describe` writes labels into the file, whose place they do not know.
+    /// `roiflow describe` writes the labels into the file, because it does not know its folder.
     #[test]
-    fn a_description_with_its_own_labels_says_the_same() {
+    fn description_with_inlined_labels_is_equivalent() {
         use super::super::{Description, Source};
         for known in all() {
             let source = Source::Known { name: known.name, by_checksum: true };
@@ -199,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
+    fn checksums_match_the_standard() {
         let path = std::env::temp_dir().join(format!("roiflow-{}-checksum.xml", std::process::id()));
         std::fs::write(&path, "abc").unwrap();
         let (sha256, sha384) = checksums(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        // FIPS 180-2, appendix B.1 and D.1.
+        // Test vectors of FIPS 180-2, appendixes B.1 and D.1.
         assert_eq!(sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert!(sha384.unwrap().starts_with("cb00753f45a35e8bb5a03d699ac65007272c32ab0eded163"));
     }

@@ -1,6 +1,6 @@
-//! DL Streamer's model-proc files (`json_schema_version` 2.0 to 2.2): read, and written anew as a description of ours.
+//! Reads DL Streamer's model-proc files (`json_schema_version` 2.0 to 2.2) and converts them to a description.
 //!
-//! What they mean is DL Streamer's documentation, "Model-proc file". What pictures or outputs can't be brought to here is an error.
+//! Source: "Model-proc file" in the documentation of DL Streamer. Options that are not supported here are errors.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use super::deduce;
 use super::draft::{Draft, Section, Value};
 use crate::runtime::{ModelInfo, Result};
 
-/// Whether a JSON file is one of these.
+/// Whether a JSON file is a model-proc file.
 pub(super) fn is_one(text: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(text)
         .is_ok_and(|file| file.get("output_postproc").is_some() || file.get("input_preproc").is_some())
@@ -56,7 +56,7 @@ struct Padding {
     fill_value: Vec<f32>,
 }
 
-/// Of the keys of converters those that say something here; those of YOLO's anchors are in the models that can be read.
+/// Keys of converters that are used here. Anchors of YOLO models are not needed for the supported exports.
 #[derive(Deserialize)]
 struct Output {
     converter: Option<String>,
@@ -79,13 +79,13 @@ enum Labels {
     File(String),
 }
 
-/// The converters that can be read, in the order in which messages name them.
+/// The supported converters, in the order in which messages list them.
 const CONVERTERS: &str = "detection_output, boxes_labels, boxes, yolo_v5, yolo_v7, yolo_v8, yolo_v10, yolo_v11, yolo_v26, yolo_x, centerface, label, text, raw_data_copy";
 
-/// The description that such a file stands for.
+/// Converts a model-proc file to a draft of a description.
 ///
 /// # Errors
-/// `Config` if it is no such file, or asks for what can't be done here.
+/// `Config` if it is not a model-proc file, or uses unsupported options.
 pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
     let file: File = serde_json::from_str(text).map_err(|error| config(error.to_string()))?;
     match file.json_schema_version.as_deref() {
@@ -198,7 +198,8 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
     normalization(params, section)
 }
 
-/// `range` maps 0 to 255 to itself, then `mean` and `std` say what is subtracted, and divides: both together as one mean and scale.
+/// Combines `range`, `mean` and `std` into one mean and scale. `range` maps 0 to 255 to another range, then `mean` is subtracted, and the
+/// difference is divided by `std`.
 fn normalization(params: &Params, section: &mut Section) -> Result<()> {
     let [low, high] = params.range.unwrap_or([0.0, 255.0]).map(f64::from);
     let unit = (high - low) / 255.0;
@@ -227,7 +228,7 @@ fn normalization(params: &Params, section: &mut Section) -> Result<()> {
     Ok(())
 }
 
-/// Without converters DL Streamer's elements have a default one each: a detector's, if its outputs are so, or the bare outputs.
+/// Without converters, DL Streamer uses a default: SSD decoding for matching outputs, otherwise raw outputs.
 fn by_ports(info: &ModelInfo, draft: &mut Draft) {
     let why = "`output_postproc` is empty: the default of DL Streamer for such outputs";
     match deduce::fitting(info, &["ssd", "boxes-labels"]) {
@@ -240,14 +241,14 @@ fn by_ports(info: &ModelInfo, draft: &mut Draft) {
 }
 
 impl Output {
-    /// The output that the converter is for.
+    /// The model output of this converter.
     fn tensor(&self, info: &ModelInfo) -> Result<Option<String>> {
         let name = match (&self.layer_name, &*self.layer_names) {
             (Some(name), []) => name,
             (None, [name]) => name,
             _ => return Ok(None),
         };
-        // A model that was converted again may call the port after the layer, with its number behind.
+        // Some model converters name the port after the layer, followed by its number.
         let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
         let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
         let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
@@ -255,7 +256,7 @@ impl Output {
     }
 }
 
-/// Writes down what a converter does; whether it is one of a detector.
+/// Writes the decoder of a converter. Returns whether it is a detector.
 fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: Option<String>) -> Result<bool> {
     let Some(converter) = output.converter.as_deref() else {
         return Err(config(format!("`output_postproc`: expected a `converter`, one of {CONVERTERS}")));
@@ -263,7 +264,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
     let decoder = match converter {
         "detection_output" | "tensor_to_bbox_ssd" => Some("ssd"),
         "boxes_labels" | "boxes" | "tensor_to_bbox_atss" => Some("boxes-labels"),
-        // Of maps with anchors there is no decoder; an export with the last layer inside has the table.
+        // There is no decoder for maps with anchors; exports with decoded anchors have one table.
         "yolo_v5" => deduce::fitting(info, &["yolov5"]),
         "yolo_v7" => Some("yolov5"),
         "yolo_v8" | "yolo_v11" => Some("yolov8"),

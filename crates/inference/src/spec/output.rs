@@ -1,5 +1,5 @@
-//! The `[output]` of a model description: which decoders read which outputs, with what options and labels; read, and checked against the
-//! model's ports. The keys of each decoder are its own affair, see [`Section`].
+//! The section `[output]` of a model description: decoders, the outputs they read, their options and labels. Parsed, and checked against the
+//! model's ports. Each decoder reads its own keys, see [`Section`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,28 +16,28 @@ use crate::tensor;
 use crate::vision::decode::{Decoder, DecoderRegistry, Output, Reads, Results, Section, Subject};
 use crate::{did_you_mean, hint_of_unknown, thresholds};
 
-/// A decoder put to work on outputs of a model.
+/// A head: a decoder for outputs of a model.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// What its results are called: of a classifier the attribute, the key in the JSON.
+    /// Name of the results. For a classifier: name of the attribute, which is the key in the JSON.
     pub name: Arc<str>,
-    /// How descriptions call the decoder.
+    /// Name of the decoder.
     pub decoder_name: Arc<str>,
-    /// How outputs are read.
+    /// The decoder.
     pub decoder: Arc<dyn Decoder>,
-    /// The only output that it reads; `None`: all.
+    /// Index of the only output that it reads; `None`: all outputs.
     pub output_idx: Option<usize>,
-    /// What outputs are called, by their index, when the decoder looks for them, instead of by their own names.
+    /// Names of outputs by index, which replace the port names for the decoder.
     pub roles: Vec<(usize, Arc<str>)>,
-    /// Names of its classes.
+    /// Labels of the classes.
     pub labels: Labels,
 }
 
 impl Head {
-    /// Replaces `results` by what is in the outputs for one image, see [`Decoder::decode`].
+    /// Decodes the outputs of one image into `results`, which is cleared first, see [`Decoder::decode`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Decoder::decode`].
     pub fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> tensor::Result<()> {
         results.clear();
         if let Some(output_idx) = self.output_idx {
@@ -52,52 +52,52 @@ impl Head {
     }
 }
 
-/// The keys of every head, beside those of its decoder.
+/// Keys of every head, in addition to those of its decoder.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct HeadKeys {
-    /// How outputs are read: the name of a decoder, one that is built in or one that the application registered.
+    /// Name of the decoder: a built-in one, or one registered by the application.
     decoder: Option<String>,
-    /// Of decoders that read one output: which one.
+    /// For decoders of one output: name of the output.
     tensor: Option<String>,
-    /// Of others: which output is what, where shapes do not tell: names of outputs by their roles.
+    /// For other decoders: names of the outputs by role, if shapes do not distinguish them.
     #[serde(default)]
     tensors: BTreeMap<String, String>,
 }
 
-/// The keys of every head whose results can have names.
+/// Keys of heads with labels.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct LabelKeys {
-    /// The names of the classes, in their order.
+    /// Labels of the classes, in order.
     labels: Option<Vec<String>>,
-    /// A text file with the names of the classes, one per line, beside this file.
+    /// A text file with one label per line, next to this file.
     labels_file: Option<PathBuf>,
 }
 
-/// The key of one of several heads.
+/// Key of each of several heads.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct NameKeys {
-    /// The attribute: the key in the JSON.
+    /// Name of the attribute: the key in the JSON.
     name: Option<String>,
 }
 
-/// What is known beside the description.
+/// Context of the section.
 pub(super) struct Context<'a> {
     pub(super) task: Task,
     pub(super) options: &'a StageOptions,
-    /// Of the description.
+    /// Source of the description.
     pub(super) source: &'a Source,
     pub(super) info: &'a ModelInfo,
     pub(super) input_size: Size,
-    /// What the model is called in results.
+    /// Name of the results.
     pub(super) name: &'a Arc<str>,
 }
 
-/// The heads in the `[output]` of a description, the labels of their classes, and how many classes the model tells apart (0: it does not
-/// say). Of several heads each has its own.
+/// Reads the section `[output]`. Returns the heads, the labels of a single head, and the number of classes of the model; 0 if unknown or if
+/// there are several heads.
 pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Vec<Head>, Labels, u32)> {
     let mut section = Section::parse(text).map_err(|error| wrong_key(&error))?.take_table("output");
     let sections = section.take_tables("heads").map_err(|error| wrong_key(&error))?;
@@ -134,8 +134,8 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
 }
 
 impl Context<'_> {
-    /// The heads that a section stands for: one, but for a decoder that takes every output that is not named otherwise. And how many
-    /// classes the model tells apart. What the user asks for besides comes first, where there is one head only.
+    /// Reads the heads of a section: one, or one per remaining output for decoders that read each output separately. Also returns the number of
+    /// classes. Options of the user take precedence if there is one head.
     fn read_head(
         &self,
         mut section: Section<'_>,
@@ -198,7 +198,7 @@ impl Context<'_> {
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
     }
 
-    /// The decoder with the thresholds of single classes that the user gives, if it can have some.
+    /// Applies the user's class thresholds, if the decoder supports them.
     fn with_class_thresholds(&self, mut decoder: Box<dyn Decoder>, labels: &Labels, n_classes: u32) -> Result<Arc<dyn Decoder>> {
         if let (Some(text), Some(threshold), Task::Detection) = (&self.options.class_thresholds, decoder.threshold(), self.task) {
             decoder.set_class_thresholds(thresholds::by_class(text, labels, n_classes, threshold)?);
@@ -206,7 +206,7 @@ impl Context<'_> {
         Ok(decoder.into())
     }
 
-    /// The name of a decoder, if there is one that gives what the task wants.
+    /// Checks that there is a decoder of this name for the task.
     fn known(&self, decoder: String) -> Result<String> {
         let registry = &self.options.engine.decoders();
         if registry.subject(&decoder).is_some_and(|subject| [self.task.subject(), Subject::Anything].contains(&subject)) {
@@ -216,7 +216,7 @@ impl Context<'_> {
         Err(config(format!("[output] {message}")))
     }
 
-    /// The name of the only decoder that reads the model's outputs.
+    /// The only decoder that matches the model's outputs.
     fn deduced(&self, tensors: &BTreeMap<String, String>, assumed: &mut Vec<String>) -> Result<&'static str> {
         if self.task == Task::Classification {
             let names = self.options.engine.decoders().names_of(Subject::Attributes).collect::<Vec<_>>().join(", ");
@@ -248,7 +248,7 @@ impl Context<'_> {
     }
 }
 
-/// Which output has which role.
+/// The names of outputs by index, from their roles.
 fn roles(info: &ModelInfo, tensors: &BTreeMap<String, String>) -> Result<Vec<(usize, Arc<str>)>> {
     let mut roles: Vec<(usize, Arc<str>)> = Vec::new();
     for (role, tensor) in tensors {
@@ -261,19 +261,19 @@ fn roles(info: &ModelInfo, tensors: &BTreeMap<String, String>) -> Result<Vec<(us
     Ok(roles)
 }
 
-/// The names and shapes of a model's outputs, as a decoder sees them.
+/// Names and shapes of a model's outputs, as arguments of [`Decoder::check`].
 pub(super) fn outputs<'a>(info: &'a ModelInfo, shapes: &'a [Vec<usize>], roles: &'a [(usize, Arc<str>)]) -> Vec<(&'a str, &'a [usize])> {
     let mut outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
     roles.iter().for_each(|(output_idx, role)| outputs[*output_idx].0 = role);
     outputs
 }
 
-/// The shapes of a model's outputs, see [`extents`].
+/// Shapes of a model's outputs, see [`extents`].
 pub(super) fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
     info.outputs.iter().map(extents).collect()
 }
 
-/// The labels that the user gives, or else the description.
+/// The labels of the user, or otherwise of the description.
 fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelKeys) -> Result<Labels> {
     if let Some(labels) = options.and_then(|options| options.labels.as_ref()) {
         return Ok(Labels::new(labels));
@@ -296,7 +296,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
 }
 
 /// # Errors
-/// If there are labels, and not one for each class; 0 classes: it is not known.
+/// If there are labels and their number is not `n_classes`. 0 classes: unknown.
 pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
     if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
         return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
@@ -313,7 +313,7 @@ fn output_names(info: &ModelInfo) -> String {
     info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// The extents of a port, `usize::MAX` where they are not known.
+/// The extents of a port; `usize::MAX` for dynamic ones.
 pub(super) fn extents(port: &Port) -> Vec<usize> {
     port.shape
         .dims()
@@ -325,10 +325,10 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
         .collect()
 }
 
-/// Whether a decoder reads such outputs, and how many classes it tells apart. Of extents that the engine leaves open those count with which
-/// it does: what is in the outputs is looked at in each run.
+/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable ones; actual outputs
+/// are checked in each run.
 fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
-    /// Columns of tables of boxes.
+    /// Candidate numbers of columns of box tables.
     const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];
     let as_told = decoder.check(outputs, input);
     if as_told.is_ok() || !outputs.iter().any(|(_, shape)| shape.contains(&usize::MAX)) {
@@ -339,11 +339,11 @@ fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) 
         let outputs: Vec<(&str, &[usize])> = outputs.iter().zip(&shapes).map(|((name, _), shape)| (*name, &**shape)).collect();
         decoder.check(&outputs, input).is_ok()
     };
-    // How many classes there are such shapes do not say.
+    // These shapes do not determine the number of classes.
     if COLUMNS.into_iter().any(fits) { Ok(0) } else { as_told }
 }
 
-/// A shape with one picture and so many columns where these extents are open.
+/// A shape with batch size 1 and `n_columns` columns for dynamic extents.
 fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
     let rank = shape.len();
     let extent = |(axis, &extent): (usize, &usize)| match axis {
@@ -357,7 +357,7 @@ fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
 }
 
 /// # Errors
-/// `Config` with all names and the nearest one, if there is no decoder of this name.
+/// `Config` with all names and the most similar one, if there is no decoder of this name.
 pub(super) fn check_decoder_name(name: &str) -> Result<()> {
     let known = DecoderRegistry::built_in();
     match known.subject(name) {
@@ -372,7 +372,7 @@ fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
     config(format!("[output] decoder `{decoder}` contradicts the model: {said}"))
 }
 
-/// The error of a key of this decoder. What serde says has its line, and gets the nearest key.
+/// The error of a decoder key. Errors of serde have a line, and get a suggestion.
 fn wrong_key(error: &tensor::Error) -> Error {
     let message = error.to_string();
     let unknown = message.find("unknown ").map_or("", |begin| &message[begin..]);
@@ -391,13 +391,13 @@ mod tests {
 
     const PAGE: &str = include_str!("../../docs/model-descriptions.md");
 
-    /// The examples of the documentation, each with its number.
+    /// The documented examples, with their numbers.
     fn examples() -> impl Iterator<Item = (usize, &'static str)> {
         PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate()
     }
 
     #[test]
-    fn the_examples_of_the_documentation_are_descriptions() {
+    fn documented_examples_are_valid_descriptions() {
         let registry = DecoderRegistry::built_in();
         let mut n_named = 0;
         for (example_idx, example) in examples() {

@@ -1,17 +1,17 @@
-//! Files that a description names: they lie in its folder, unless the user allows others.
+//! Files that a description names. They must be in its folder, unless the user allows other folders.
 //!
-//! A description may come from anywhere, and what it names is read with the user's rights: a "labels file" that is `/etc/shadow` would be
-//! in every result. What the user names directly, by a property or an option, is not looked at here.
+//! A description may come from an untrusted source, but its files are read with the user's rights. For example, a labels file `/etc/shadow`
+//! would appear in every result. Files that the user names in a property or an option are not restricted.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::config;
 use crate::runtime::Result;
 
-/// The file that the description at `description` names with `key`.
+/// Path of the file that a description names with `key`.
 ///
 /// # Errors
-/// Unless that is allowed, `Config` if it lies outside the description's folder, by its path or by a symlink.
+/// `Config` if the file is outside the description's folder, by its path or by a symlink, unless that is allowed.
 pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bool) -> Result<PathBuf> {
     let folder = description.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let joined = folder.join(file);
@@ -37,7 +37,7 @@ pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bo
             return Err(refused("lies outside"));
         }
     }
-    // A file that is not there is for whoever reads it.
+    // A missing file is reported by its reader.
     match (folder.canonicalize(), joined.canonicalize()) {
         (Ok(folder), Ok(real)) if !real.starts_with(&folder) => Err(refused("is a link that leads outside")),
         (Ok(_), Ok(real)) => Ok(real),
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_description_names_files_in_its_own_folder() {
+    fn description_may_name_files_in_its_folder() {
         use std::os::unix::fs::symlink;
         let root = std::env::temp_dir().join(format!("roiflow-outside-{}", std::process::id()));
         let folder = root.join("models");

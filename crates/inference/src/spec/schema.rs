@@ -1,5 +1,5 @@
-//! The JSON schema of descriptions, made from the types that read them: `assets/model-description.schema.json`, for editors and for
-//! whoever writes descriptions. Tests alone build it, so users of the crate do not pay for it.
+//! JSON schema of descriptions, `assets/model-description.schema.json`, for editors. It is generated from the types that read descriptions, in
+//! tests only.
 
 use std::collections::BTreeMap;
 
@@ -14,29 +14,30 @@ use crate::vision::decode::{DecoderRegistry, Subject};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-description.schema.json");
 
-/// What the schema is called; nothing is loaded from there.
+/// ID of the schema. It is not downloaded.
 const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
 
-/// The schema as it is to be.
+/// The expected schema.
 fn schema() -> Value {
     let mut schema = schemars::schema_for!(Written).to_value();
-    let head = [("$id", SCHEMA_URL), ("title", "roiflow model description"), ("description", "What a model wants and says: model.toml")];
+    let head =
+        [("$id", SCHEMA_URL), ("title", "roiflow model description"), ("description", "Preprocessing and decoding of a model: model.toml")];
     for (key, value) in head {
         schema[key] = json!(value);
     }
-    schema["properties"]["version"] = json!({"description": "The version of this format.", "const": 1});
+    schema["properties"]["version"] = json!({"description": "Version of this format.", "const": 1});
     schema
 }
 
-/// The schema of `[output]`: the keys of every decoder, and for each of these which it has. Of a decoder that is not built in nothing is known.
+/// The schema of `[output]`: the keys of all decoders, and which decoder has which. Registered decoders may have any keys.
 pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
-    let heads = json!({"description": "Of classifiers: several heads, instead of all these keys.", "items": section(&[Subject::Attributes, Subject::Anything], &keys::<NameKeys>()), "type": "array"});
+    let heads = json!({"description": "Classifiers: several heads, instead of the other keys.", "items": section(&[Subject::Attributes, Subject::Anything], &keys::<NameKeys>()), "type": "array"});
     let mut schema = section(&[Subject::Objects, Subject::Attributes, Subject::Anything], &BTreeMap::new());
     schema["properties"]["heads"] = heads;
     schema.try_into().unwrap()
 }
 
-/// The schema of a section that names one of these decoders, with more keys.
+/// The schema of a section with one of these decoders and additional keys.
 fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     let registry = DecoderRegistry::built_in();
     let names: Vec<&str> = registry.names().filter(|name| subjects.contains(&registry.subject(name).unwrap())).collect();
@@ -53,10 +54,9 @@ fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
         }));
         all.extend(own);
     }
-    let described =
-        |names: &[&str]| format!("How outputs are read: {}; or the name of a decoder that the application registered.", names.join(", "));
+    let described = |names: &[&str]| format!("Name of the decoder: {}; or one registered by the application.", names.join(", "));
     all.get_mut("decoder").unwrap()["description"] = json!(described(&names));
-    // Where the decoder is not named, or known, any of these keys may stand there.
+    // If the decoder is missing or unknown, all keys are allowed.
     let is_own = json!({"properties": {"decoder": {"not": {"enum": names}}}, "required": ["decoder"]});
     json!({
         "type": "object",
@@ -66,7 +66,7 @@ fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     })
 }
 
-/// The properties in the schema of a struct.
+/// Properties in the schema of a struct.
 fn keys<T: JsonSchema>() -> BTreeMap<String, Value> {
     properties(&schemars::schema_for!(T)).collect()
 }
@@ -76,14 +76,14 @@ fn properties(schema: &Schema) -> impl Iterator<Item = (String, Value)> + use<> 
     properties.into_iter()
 }
 
-/// What a text in TOML is in JSON.
+/// Converts TOML text to JSON.
 fn json_of(text: &str) -> Value {
     let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
     serde_json::to_value(table).unwrap()
 }
 
 #[test]
-fn the_schema_in_the_repository_is_that_of_the_types() {
+fn schema_in_the_repository_is_up_to_date() {
     let expected = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
     if std::env::var_os("ROIFLOW_UPDATE").is_some() {
         std::fs::write(FILE, &expected).unwrap();
@@ -93,7 +93,7 @@ fn the_schema_in_the_repository_is_that_of_the_types() {
 }
 
 #[test]
-fn every_description_of_ours_is_what_the_schema_says() {
+fn all_descriptions_in_the_repository_match_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let check = |name: &str, text: &str| {
         let description = json_of(text);
@@ -118,7 +118,7 @@ fn every_description_of_ours_is_what_the_schema_says() {
     let page = include_str!("../../docs/model-descriptions.md");
     let examples = page.split("```toml\n").skip(1);
     for (example_idx, example) in examples.filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate() {
-        // Most examples are of one table.
+        // Most examples have a single table.
         let version = if example.contains("version =") { "" } else { "version = 1\n" };
         let task = if example.contains("task =") { "" } else { "task = \"detection\"\n" };
         let output = if example.contains("output") { "" } else { "\n[output]\n" };
@@ -126,7 +126,7 @@ fn every_description_of_ours_is_what_the_schema_says() {
     }
 }
 
-/// Whether the reader takes a description of such outputs.
+/// Whether the reader accepts a description of these outputs.
 fn is_read(text: &str) -> bool {
     let port = |name: &str, shape: &[usize]| Port::new(name, ElementType::F32, Shape::from(shape));
     let info =
@@ -136,7 +136,7 @@ fn is_read(text: &str) -> bool {
 }
 
 #[test]
-fn the_schema_refuses_what_the_reader_refuses() {
+fn schema_and_reader_reject_the_same_descriptions() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let good = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\n[output]\ndecoder = \"ssd\"\n";
     for (from, to) in [

@@ -1,5 +1,5 @@
-//! Models whose ports only one family has, of which the authors' own code feeds pictures in one way: what pictures must look like is
-//! then known, too. Of all others, ports tell at most how outputs are read, and the rest is left to say.
+//! Model families with characteristic ports. If all models of a family use the same preprocessing, it is known too. For other models, ports
+//! determine at most the decoder, and the rest is missing.
 
 use super::super::description::Source;
 use super::super::draft::{Draft, Value};
@@ -11,7 +11,7 @@ use crate::vision::decode::{DecoderRegistry, Subject};
 /// A family of detectors.
 struct Family {
     decoder: &'static str,
-    /// Whose they are.
+    /// Name of the family, for messages.
     name: &'static str,
     color: &'static str,
     resize: &'static str,
@@ -19,7 +19,7 @@ struct Family {
     mean: &'static [f32],
     scale: &'static [f32],
     labels: &'static [&'static str],
-    /// Whether shapes that the decoder reads are those of this family alone.
+    /// Whether only this family has the ports that the decoder reads.
     is_certain: fn(&ModelInfo, Size) -> bool,
 }
 
@@ -160,33 +160,33 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// Other families have such ports, too: only who knows the family can say so.
+/// Other families have such ports too, so the user must decide.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }
 
-/// Decoders that look at one or two outputs and pass over others: what they would read is no sign.
+/// Decoders that read one or two outputs and ignore others, which makes a match weak evidence.
 const PASSES_OVER: [&str; 7] = ["yolov5", "yolov8", "yolov10", "yolox", "ssd", "ultraface", "boxes-labels"];
 
-/// There are several outputs, and no other decoder has a use for them.
+/// The model has several outputs, and no other decoder uses all of them.
 fn is_only_one(info: &ModelInfo, size: Size) -> bool {
     info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
 }
 
-/// The table has as many rows as the family has priors at this size, which lists of boxes have not.
+/// The number of rows equals the number of priors at this size, which is unlikely for lists of boxes.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
 }
 
-/// The decoders that read such outputs, all of them.
+/// All decoders that read these outputs.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
     let names = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
     names.filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
 }
 
-/// What ports tell; and, if somebody knows how outputs are read, what the authors of such models do with pictures.
+/// Deduces a description from ports and, if the user names a decoder, the preprocessing of its family.
 pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut draft = Draft::default();
     let mut open = Vec::new();
@@ -262,7 +262,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     Found { from, draft, open }
 }
 
-/// Leaves to be said what nobody can know.
+/// Marks the values that are missing.
 fn leave_all(draft: &mut Draft, readers: &[&'static str]) {
     draft.about.push("What could be known of the model. What is commented out is left to say.".to_owned());
     draft.top.leave("task", "detection", "What it does: detection or classification.");

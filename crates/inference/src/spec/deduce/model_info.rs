@@ -1,15 +1,14 @@
-//! `model_info`: what OpenVINO's Model API, the exporters of Geti and the Training Extensions, and Ultralytics leave in an OpenVINO
-//! IR (`rt_info`), or in the metadata of an ONNX file under keys such as `model_info labels`.
+//! Metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. It is in `rt_info` of an OpenVINO IR, or in the
+//! metadata of an ONNX file with keys such as `model_info labels`.
 //!
-//! Meanings and defaults are those of the wrappers of Model API, and of the same section in DL Streamer. Lists are texts with spaces
-//! between.
+//! Meanings and defaults are those of the model wrappers in Model API, and of the same section in DL Streamer. Lists are separated by spaces.
 
 use super::super::config;
 use super::super::draft::{Draft, Value};
 use super::{Found, extents, fitting, layout_of, leaves_size_open};
 use crate::runtime::{ModelInfo, Result};
 
-/// The keys, without `model_info`.
+/// Access to the keys, without the prefix `model_info`.
 struct Keys<'a>(&'a ModelInfo);
 
 impl<'a> Keys<'a> {
@@ -42,7 +41,7 @@ fn wrong(key: &str, expected: &str, got: &str) -> crate::runtime::Error {
     config(format!("model_info `{key}`: expected {expected}, got `{got}`"))
 }
 
-/// What a wrapper takes where a key is missing.
+/// Defaults of a model wrapper for missing keys.
 struct Defaults {
     resize: &'static str,
     color: &'static str,
@@ -58,10 +57,10 @@ const YOLO: Defaults =
 const YOLOX: Defaults =
     Defaults { resize: "letterbox-top-left", color: "bgr", scale: None, pad: 114.0, threshold: 0.5, iou_threshold: Some(0.65) };
 
-/// What stands in `model_info`; `None` if there is none.
+/// Converts `model_info` to a draft; `None` if the model has none.
 ///
 /// # Errors
-/// `Config` if it is of a kind that can't be read, or something there is not what it should be.
+/// `Config` if the model type is unsupported, or a value is invalid.
 pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let keys = Keys(info);
     let Some(model_type) = keys.get("model_type") else { return Ok(None) };
@@ -70,7 +69,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let (defaults, decoder): (_, Option<&'static str>) = match &*kind {
         "ssd" | "detectionoutput" | "boxeslabels" => (PLAIN, fitting(info, &["ssd", "boxes-labels"])),
         "yolox" => (YOLOX, fitting(info, &["yolox"])),
-        // The name that Ultralytics gives to all of its models.
+        // Ultralytics uses this name for all of its models.
         "yolo" | "yolov5" | "yolov8" | "yolov9" | "yolov10" | "yolo11" | "yolov11" | "yolo12" | "yolov12" | "yolo26" | "yolov26" => {
             (YOLO, yolo_decoder(info, labels.len()))
         }
@@ -112,7 +111,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
 
 const FROM: &str = "model_info in its file";
 
-/// The decoder of a YOLO that has boxes in one table, by its columns.
+/// The decoder of a YOLO model with one table, from the number of columns.
 fn yolo_decoder(info: &ModelInfo, n_labels: usize) -> Option<&'static str> {
     let [output] = &*info.outputs else { return None };
     let extents = extents(output);
@@ -135,7 +134,7 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
     draft.top.set("task", "classification");
     fill_input(&mut draft, keys, info, &PLAIN)?;
     let output = &mut draft.output;
-    // Beside their answer, models of these exporters may give what explains it.
+    // Models of these exporters may have additional outputs for explanations.
     let explains = |name: &str| ["saliency_map", "feature_vector"].contains(&name);
     let answers: Vec<&str> = info.outputs.iter().map(|port| port.name()).filter(|name| !explains(name)).collect();
     match &*answers {
@@ -179,7 +178,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
     let why = "the default of Model API for such models";
     let input = &mut draft.input;
     match keys.flag("reverse_input_channels") {
-        // Pictures are BGR there.
+        // Images are BGR in Model API.
         Some(is_reversed) => input.set("color", if is_reversed { "rgb" } else { "bgr" }),
         None => input.assume("color", defaults.color, why),
     }

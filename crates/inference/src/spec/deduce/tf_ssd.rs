@@ -1,4 +1,4 @@
-//! Detectors whose last operation is TensorFlow's own suppression: the names of their outputs tell them, where shapes are left open.
+//! Detectors of TensorFlow's Object Detection API and TensorFlow Lite: recognized by the names of their outputs, because shapes are dynamic.
 
 use super::super::draft::{Draft, Value};
 use super::{Found, layout_of, leaves_size_open, n_channels};
@@ -7,13 +7,13 @@ use crate::tensor::ElementType;
 
 const NAME: &str = "tf-ssd";
 
-/// Names of outputs as TensorFlow's detection API and the converter of TensorFlow Lite have them.
+/// Output names of TensorFlow's Object Detection API and of the TensorFlow Lite converter.
 fn has_names(info: &ModelInfo) -> bool {
     let has = |word: &str| info.outputs.iter().any(|port| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word)));
     (has("detection_boxes") && has("detection_classes") && has("detection_scores")) || (has("postprocess:1") && has("postprocess:2"))
 }
 
-/// What is known of such a model, or of one of which somebody says that it is one; `None` of others.
+/// Deduces the description of such a model; `None` for other models, unless the user names this decoder.
 pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     let [port] = &*info.inputs else { return None };
     if !(is_said || has_names(info)) {
@@ -32,7 +32,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     }
     input.set("layout", layout);
     input.assume("resize", "stretch", why);
-    // Of whole numbers there is but one way; a model of fractions may take pixels as they are, or from -1 to 1.
+    // Integer inputs have one possible range. Floating-point inputs may be pixels, or values from -1 to 1.
     if port.element != ElementType::U8 {
         let range = "the model is taken to scale pixels itself; for one that takes -1 to 1 `mean` and `scale` are 127.5";
         if is_said {
@@ -58,7 +58,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     Some(Found { from: "the names of its outputs", draft, open })
 }
 
-/// The layout of pictures whose extents are all open: these models are of TensorFlow, where channels come last.
+/// The layout if all extents are dynamic: TensorFlow has channels last.
 fn channels_last(port: &Port) -> Option<&'static str> {
     (port.shape.dims().len() == 4).then_some("nhwc")
 }

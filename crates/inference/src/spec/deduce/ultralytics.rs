@@ -1,8 +1,8 @@
-//! The metadata that Ultralytics writes into ONNX files (of YOLOv5 to YOLO26), and as `metadata.yaml` beside OpenVINO's.
+//! Metadata that Ultralytics writes into ONNX files (YOLOv5 to YOLO26), and as `metadata.yaml` next to OpenVINO files.
 //!
-//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and among `args` `nms`; those of the repositories of
-//! YOLOv5 and YOLOv9 are `stride` and `names` alone. Values are texts of Python's literals, in the YAML file those of its plain style.
-//! What pictures must look like is not among them: it is the same for all models of a task.
+//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and `nms` in `args`. Exports of the YOLOv5 and YOLOv9
+//! repositories have only `stride` and `names`. Values are Python literals; in YAML files they are plain scalars. The metadata do not contain
+//! the preprocessing, which is the same for all models of a task.
 
 use std::path::Path;
 
@@ -11,25 +11,25 @@ use super::super::draft::{Draft, Value};
 use super::{extents, layout_of, leaves_size_open, n_channels};
 use crate::runtime::{ModelInfo, Result, files};
 
-/// What stands in the metadata.
+/// The metadata of an export.
 #[derive(Debug, PartialEq, Default)]
 pub(super) struct Exported {
-    /// `None` in files of the repositories of YOLOv5 and YOLOv9.
+    /// `None` for exports of the YOLOv5 and YOLOv9 repositories.
     task: Option<String>,
     names: Vec<String>,
     /// Height and width.
     size: Option<[u64; 2]>,
     n_channels: Option<u64>,
-    /// Boxes are final: the model needs no suppression, or has its own.
+    /// Whether boxes are final: the model needs no NMS, or includes it.
     is_final: bool,
     head: Option<String>,
 }
 
 impl Exported {
-    /// What an exporter of Ultralytics left; `None` if it was none.
+    /// Reads the metadata; `None` if the model is not an export of Ultralytics.
     ///
     /// # Errors
-    /// `Config` if it was one, and what it left is not what it writes.
+    /// `Config` if the metadata are invalid.
     pub(super) fn read(model: &Path, info: &ModelInfo) -> Result<Option<Self>> {
         let of = |key: &str| info.metadata.get(key).map(String::as_str);
         let is_of_yolo = of("author").is_some_and(|author| author.contains("Ultralytics")) && of("task").is_some();
@@ -37,7 +37,7 @@ impl Exported {
         if is_of_yolo || is_of_yolov5 {
             return Self::of_keys(of).map(Some);
         }
-        // An export for OpenVINO has a folder of its own.
+        // An OpenVINO export has its own folder.
         let beside = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
         if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
             && let Ok(text) = files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "metadata")
@@ -74,7 +74,7 @@ impl Exported {
     }
 
     /// # Errors
-    /// `Config` if the model is of a kind that can't be read, or its ports are not those of what it says that it is.
+    /// `Config` if the task is unsupported, or the ports contradict the metadata.
     pub(super) fn draft(&self, info: &ModelInfo) -> Result<Draft> {
         let task = match self.task.as_deref() {
             None | Some("detect") => "detection",
@@ -135,7 +135,7 @@ impl Exported {
         Ok(draft)
     }
 
-    /// The decoder of the one output that a detector has.
+    /// The decoder for the single output of a detector.
     fn decoder(&self, info: &ModelInfo) -> Result<&'static str> {
         let n_classes = self.names.len();
         let unexpected = || {
@@ -146,13 +146,13 @@ impl Exported {
             };
             config(format!("its metadata say that it is a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
         };
-        // YOLOv5 may give the maps of its strides besides.
+        // YOLOv5 may also have the maps of its strides.
         let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
         let [table] = &*tables else { return Err(unexpected()) };
         let fits = |axis: usize, expected: usize| table[axis].is_none_or(|extent| extent == expected);
         match self.task {
             None if table[2] == Some(5 + n_classes) => Ok("yolov5"),
-            // The repository of YOLOv9 took the exporter over.
+            // The YOLOv9 repository uses the same exporter.
             None if table[1] == Some(4 + n_classes) => Ok("yolov8"),
             None => Err(unexpected()),
             Some(_) if self.is_final || (table[2] == Some(6) && table[1].is_some_and(|extent| extent != 4 + n_classes)) => {
@@ -172,7 +172,7 @@ fn output_is(output: &super::super::draft::Section, decoder: &str) -> bool {
     output.get("decoder") == Some(&Value::from(decoder))
 }
 
-/// A literal of Python, as far as metadata have them.
+/// Parser of the Python literals that occur in metadata.
 #[derive(Debug, Clone, PartialEq)]
 enum Literal {
     Whole(u64),
@@ -182,7 +182,7 @@ enum Literal {
 }
 
 impl Literal {
-    /// The most literals in one another.
+    /// Maximum nesting depth.
     const MAX_DEPTH: usize = 4;
 
     fn read(text: &str) -> Option<Self> {
@@ -191,7 +191,7 @@ impl Literal {
         rest.trim().is_empty().then_some(literal)
     }
 
-    /// A list of texts, or pairs of 0, 1, 2 and so on with texts.
+    /// A list of strings, or a dict from 0, 1, 2 and so on to strings.
     fn into_names(self) -> Option<Vec<String>> {
         let name = |literal: Self| match literal {
             Self::Text(text) => Some(text),
@@ -269,7 +269,7 @@ impl Literal {
         }
     }
 
-    /// A text in quotes, with Python's escapes.
+    /// A quoted string with Python escapes.
     fn text(rest: &mut &str, quote: char) -> Option<Self> {
         let mut text = String::new();
         let mut characters = rest[1..].chars();
@@ -299,8 +299,7 @@ impl Literal {
     }
 }
 
-/// The first level of a YAML file in the style that Ultralytics writes; lists and maps as literals of Python. Lines that are of no
-/// such style are passed over.
+/// Parses the first level of a YAML file in Ultralytics' style. Lists and maps become Python literals. Other lines are ignored.
 struct Yaml(Vec<(String, String)>);
 
 impl Yaml {
@@ -341,7 +340,7 @@ impl Yaml {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// A number as it is, all else as a text in quotes.
+    /// A number unchanged, anything else as a quoted string.
     fn scalar(text: &str) -> String {
         let inner = match text.chars().next() {
             Some('\'') => text.trim_matches('\'').replace("''", "'"),
