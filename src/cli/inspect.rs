@@ -112,7 +112,7 @@ pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
 fn how_found(source: &Source) -> &'static str {
     match source {
         Source::Named(_) => ", as it was named",
-        Source::Beside(_) => ", beside the model",
+        Source::NextToModel(_) => ", beside the model",
         Source::Known { by_checksum: true, .. } => ", by the checksum of the model",
         Source::Known { by_checksum: false, .. } => ", by the name of the model",
         Source::Model(_) => "; `roiflow describe` writes it down",

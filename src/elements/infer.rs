@@ -178,7 +178,7 @@ impl Driver {
                 // Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
                 let control = self.task_control();
                 let transition = self.stream.handle(Trigger::FlushForwarded { sink_is_flushing: is_flushing(pad) });
-                let control = control.filter(|_| transition.asks_for(Action::AwaitPause));
+                let control = control.filter(|_| transition.requires(Action::AwaitPause));
                 self.perform(&transition, element, srcpad);
                 drop(control);
                 pushed
@@ -221,7 +221,7 @@ impl Driver {
             gst::EventView::Eos(_) => {
                 let transition = self.stream.handle(Trigger::Eos);
                 self.perform(&transition, element, srcpad);
-                !transition.asks_for(Action::RefuseEvent) && self.enqueue(event)
+                !transition.requires(Action::RefuseEvent) && self.enqueue(event)
             }
             _ if event.is_serialized() => self.enqueue(event),
             _ => gst::Pad::event_default(pad, Some(element), event),
@@ -236,12 +236,12 @@ impl Driver {
             }
             let trigger = Trigger::EventRefused { is_kept: is_kept(&event) };
             let transition = self.stream.handle_and(trigger, |state, transition| {
-                if transition.asks_for(Action::KeepEvent) {
+                if transition.requires(Action::KeepEvent) {
                     state.kept.keep(event.clone());
                 }
             });
-            if !transition.asks_for(Action::RetryEvent) {
-                return transition.asks_for(Action::KeepEvent);
+            if !transition.requires(Action::RetryEvent) {
+                return transition.requires(Action::KeepEvent);
             }
         }
     }
@@ -257,8 +257,8 @@ impl Driver {
         let mut is_started = true;
         for action in transition.actions() {
             match action {
-                Action::ForgetResults => self.stream.forget_results(),
-                Action::ForgetMotion => self.stream.forget_motion(),
+                Action::DiscardResults => self.stream.forget_results(),
+                Action::ResetMotion => self.stream.forget_motion(),
                 Action::AwaitPause => {
                     let _paused = srcpad.pause_task();
                 }
@@ -307,7 +307,7 @@ impl Driver {
         loop {
             let mut events = Vec::new();
             let transition = self.stream.task_stopped(epoch, &mut events);
-            if !transition.asks_for(Action::StoreEvents) {
+            if !transition.requires(Action::StoreEvents) {
                 return self.perform(&transition, element, srcpad);
             }
             self.store(srcpad, events);
@@ -500,7 +500,7 @@ impl Driver {
     /// As [`Driver::handle`], for a trigger that may pause the task.
     fn handle_in_turn(self: &Arc<Self>, trigger: Trigger<gst::FlowError>, element: &gst::Element, pad: &gst::Pad) {
         let transition = self.stream.handle_and(trigger, |_, transition| {
-            if transition.asks_for(Action::PauseTask) {
+            if transition.requires(Action::PauseTask) {
                 let _paused = pad.pause_task();
             }
         });
@@ -521,7 +521,7 @@ impl Driver {
         let is_eos = event.type_() == gst::EventType::Eos;
         let trigger = Trigger::EventPushed { turn, is_eos, is_refused_and_kept: !is_taken && is_kept(&event) };
         let _pushed = self.stream.handle_and(trigger, |state, transition| {
-            if transition.asks_for(Action::KeepEventFirst) {
+            if transition.requires(Action::KeepEventFirst) {
                 state.kept.keep_first(event);
             }
         });

@@ -181,9 +181,9 @@ impl Stream {
                     self.queue.resume();
                 }
                 Action::WakeQueue => self.queue.wake(),
-                Action::ForgetEvents => drop(state.kept.take()),
-                Action::ForgetSegment => state.kept.forget_segment(),
-                Action::ForgetResults => (state.input.earliest, state.backlog) = (None, Backlog::default()),
+                Action::DiscardEvents => drop(state.kept.take()),
+                Action::DiscardSegment => state.kept.forget_segment(),
+                Action::DiscardResults => (state.input.earliest, state.backlog) = (None, Backlog::default()),
                 _ => {}
             }
         }
@@ -191,7 +191,7 @@ impl Stream {
         let loading = state.model.loading.clone();
         let reason = discard_reason(state.flow.state());
         drop(guard);
-        if transition.asks_for(Action::CloseQueue) {
+        if transition.requires(Action::CloseQueue) {
             if let Some(loading) = loading {
                 loading.wake();
             }
@@ -209,7 +209,7 @@ impl Stream {
         let state = self.lock();
         let has_events = !state.kept.is_empty();
         self.handle_locked(state, Trigger::TaskStopped { epoch, has_events }, |state, transition| {
-            if transition.asks_for(Action::StoreEvents) {
+            if transition.requires(Action::StoreEvents) {
                 *events = state.kept.take();
             }
         })
@@ -218,7 +218,7 @@ impl Stream {
     /// Downstream has enough of this segment: discards the rest of it. Returns the sticky events in it.
     pub(super) fn skip_to_segment(&self, trigger: Trigger<gst::FlowError>) -> Option<Vec<gst::Event>> {
         let mut state = self.lock();
-        if !state.flow.handle(trigger).asks_for(Action::SkipToSegment) {
+        if !state.flow.handle(trigger).requires(Action::SkipToSegment) {
             return None;
         }
         let (skipped, found) = self.queue.skip_to(|item| matches!(item, Item::Event(event) if events::begins_or_ends(event)));

@@ -162,10 +162,10 @@ fn what_lies_beside_the_model_comes_before_what_is_known_of_it() {
     assert!(matches!(load(&options).source, Source::Known { .. }));
     let json = r#"{"json_schema_version": "2.2.0", "output_postproc": [{"converter": "label", "labels": ["a", "b"]}]}"#;
     let json = scratch.file("gender-v1.json", json);
-    assert_eq!((load(&options).source, labels(&load(&options))), (Source::Beside(json.clone()), vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!((load(&options).source, labels(&load(&options))), (Source::NextToModel(json.clone()), vec!["a".to_owned(), "b".to_owned()]));
     let toml = std::fs::read_to_string(description("gender.toml")).unwrap().replace("female", "one");
     let toml = scratch.file("gender-v1.toml", toml);
-    assert_eq!((load(&options).source, labels(&load(&options))[0].as_str()), (Source::Beside(toml.clone()), "one"));
+    assert_eq!((load(&options).source, labels(&load(&options))[0].as_str()), (Source::NextToModel(toml.clone()), "one"));
     let named = StageOptions { model_proc: Some(json.clone()), ..options.clone() };
     assert_eq!(load(&named).source, Source::Named(json.clone()));
     // The property `description` takes either.
@@ -221,7 +221,7 @@ fn an_export_of_ultralytics_needs_no_description() {
             assert!(reader == "yolov10" || thresholds(&spec).1 == 0.7, "{network}");
         }
         assert!(
-            spec.assumed.iter().any(|said| said.contains("[input] `color` is rgb: Ultralytics feeds its models so")),
+            spec.assumed.iter().any(|said| said.contains("[input] `color` is rgb: Ultralytics preprocesses this way")),
             "{:?}",
             spec.assumed
         );
@@ -398,7 +398,11 @@ fn ports_that_only_one_family_has_are_enough() {
             (decoder(&spec), spec.preprocess.color, spec.preprocess.mean, labels(&spec)),
             (expected, color, mean, vec!["face".to_owned()])
         );
-        assert!(spec.assumed.iter().any(|said| said.contains("`color`") && said.contains("whose authors do so")), "{:?}", spec.assumed);
+        assert!(
+            spec.assumed.iter().any(|said| said.contains("`color`") && said.contains("which is preprocessed this way")),
+            "{:?}",
+            spec.assumed
+        );
     }
 }
 
@@ -406,7 +410,7 @@ fn ports_that_only_one_family_has_are_enough() {
 fn a_model_of_several_pictures_at_once_is_refused() {
     let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
     let said = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
-    assert!(said.contains("takes 10 pictures at once") && said.contains("a batch of 1"), "{said}");
+    assert!(said.contains("has a batch size of 10") && said.contains("batch size 1"), "{said}");
 }
 
 #[test]
@@ -419,7 +423,7 @@ fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
         (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
         (ports(image, &[("scores", &[1, 1000])]), &["no decoder of detectors", "classifier"]),
         (ports(&[("a", &[1, 3, 8, 8]), ("b", &[1, 4])], &[("scores", &[1, 10])]), &["it has 2 inputs"]),
-        (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "no picture"]),
+        (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "not an image"]),
         (ports(&[], &[]), &["it has 0 inputs"]),
     ] {
         let said = refused(&info);
@@ -474,7 +478,7 @@ fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
         assert!(said.contains("`decoder` is not given, and none fit"), "{said}");
         // In one output it has not as many rows as YOLOv5 has.
         let said = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
-        assert!(said.contains("not as many rows as models of `yolov5`"), "{said}");
+        assert!(said.contains("do not have the number of rows of `yolov5` models"), "{said}");
         // 3 x (256 + 64 + 16) rows are those of YOLOv5, and a user who says so is right in any case.
         let spec = ModelSpec::load(&named, &ports(image, &[("both", &[1, 1008, 17])])).unwrap();
         assert_eq!(decoder(&spec), "yolov5");

@@ -173,7 +173,7 @@ fn what_the_file_asks_for_and_is_not_there_is_an_error_with_the_choices() {
             two,
             ["one converter of a detector", "several"],
         ),
-        (r#"{"input_preproc": [{"format": "image_info"}], "output_postproc": []}"#, SSD, ["`image_info`", "pictures alone"]),
+        (r#"{"input_preproc": [{"format": "image_info"}], "output_postproc": []}"#, SSD, ["`image_info`", "images only"]),
         (r#"{"output_postproc": [{"converter": "label", "labels": ["a"]}]}"#, &[("prob", &[1, 2])], ["expected 2 labels", "got 1"]),
     ] {
         let said = read(text, &info(outputs)).map(|spec| spec.task).unwrap_err();

@@ -529,7 +529,7 @@ fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
     assert!(out.is_empty() && error.contains("wrote `") && error.contains("assumed: "), "{out}{error}");
     let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
     assert_eq!(text, printed);
-    assert!(!text.contains("#:schema") && text.contains("# Assumed: Ultralytics feeds its models so.\nscale = [255.0]"), "{text}");
+    assert!(!text.contains("#:schema") && text.contains("# Assumed: Ultralytics preprocesses this way.\nscale = [255.0]"), "{text}");
     let (after, _) = said(&["inspect", &model]);
     let of_picture = |text: &str| text.lines().find(|line| line.contains("  picture ")).unwrap().to_owned();
     assert!(after.contains("yolo.toml`, beside the model") && of_picture(&after) == of_picture(&before), "{after}");

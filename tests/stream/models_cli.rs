@@ -222,7 +222,7 @@ fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
         // A size that the model does not take, and one that nobody should ask for.
-        for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "leaves its size open")] {
+        for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "has a dynamic size")] {
             std::fs::write(&description, open_faces(size)).unwrap();
             check_fails(&["inspect", &model], 1, &[parts]);
         }
@@ -244,7 +244,7 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
     assert!(text.contains("decoder tf-ssd") && text.contains("the names of its outputs"), "{text}");
     let described = succeeds(&["describe", &model, "--decoder", "tf-ssd"]);
     assert!(
-        described.contains("decoder = \"tf-ssd\"") && !described.contains("left to say") && !described.contains("# task"),
+        described.contains("decoder = \"tf-ssd\"") && !described.contains("are missing") && !described.contains("# task"),
         "{described}"
     );
     std::fs::write(folder.file("suppressed.toml"), described).unwrap();

@@ -1,47 +1,47 @@
-//! The life of a stream in an inference element, as a state machine: start, stop, flush, EOS, links and errors.
+//! State machine of a stream in an inference element: start, stop, flush, EOS, links and errors.
 //!
-//! Pure: knows no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a
-//! [`Trigger`] under the lock of the stream, and executes the [`Action`]s of the [`Transition`] in their order.
-//! `tests/check/checks/flow.rs` is a second driver, of pads and threads that are simulated: it tries all orders of their steps.
+//! Pure: knows no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a [`Trigger`]
+//! under the lock of the stream. It executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a second driver
+//! with simulated pads and threads, which tests all orders of their steps.
 //!
 //! # States
 //!
-//! | state | in-flight queue | the next buffer of upstream returns | ends with |
+//! | state | in-flight queue | next buffer of upstream returns | left by |
 //! |---|---|---|---|
 //! | `Stopped` | closed | `Flushing` | activation of the source pad |
 //! | `Flushing` | closed | `Flushing` | FLUSH_STOP, or the start of the source pad's task |
 //! | `Streaming`, input `Running` | open | `Ok` | |
 //! | `Streaming`, input `Refused` | open | `Eos` | SEGMENT or STREAM_START |
-//! | `Streaming`, input `Ended` | open | none comes | SEGMENT or STREAM_START |
+//! | `Streaming`, input `Ended` | open | no further buffer | SEGMENT or STREAM_START |
 //! | `Unlinked` | closed | `NotLinked` | a new link of the source pad, a flush, a stop |
 //! | `PeerFlushing` | closed | `Flushing` | a new link of the source pad, a flush, a stop |
 //! | `Failed` | closed | the error of downstream | a flush, a stop |
 //! | `Broken` | closed | `Error` | a flush, a stop |
 //!
-//! The output of `Streaming` is `Running`, `Ended` (EOS was the last item pushed) or `Breaking` (too many failures of inference are being
-//! reported).
+//! The output of `Streaming` is `Running`, `Ended` (EOS was the last item pushed) or `Breaking` (the error after too many failed frames is
+//! being reported).
 //!
 //! # Epochs
 //!
-//! An [`Epoch`] begins when the queue is closed, by a flush, a stop or an error. Work that ends later carries the epoch in which it began: a
-//! turn of the source pad's task, the runs of a frame, the start of the task, a warm-up. What ends in a later epoch changes nothing.
-//! A warm-up is about the model, and not about the frames: it holds while the element is not started again ([`Epoch::is_same_start`]).
+//! An [`Epoch`] begins when the queue is closed by a flush, a stop or an error. Asynchronous work carries the epoch in which it began: a turn
+//! of the source pad's task, the runs of a frame, the start of the task, a warm-up. Work that ends in a later epoch has no effect. A warm-up
+//! concerns the model, not the frames, so it is valid until the element is started again ([`Epoch::is_same_start`]).
 //!
 //! # Transitions
 //!
-//! `*` is any state, `closed` any but `Streaming`. Triggers that are not listed for a state are skipped.
+//! `*` is any state, `closed` any state except `Streaming`. Triggers that are not listed for a state are ignored.
 //!
 //! | trigger | in state | next state | actions |
 //! |---|---|---|---|
 //! | `Start` | * | same | |
-//! | `Activate` | `Stopped` | `Flushing` | `ForgetEvents` |
-//! | `Deactivate` | * | `Stopped` | `CloseQueue`, `ForgetResults` |
-//! | `FlushStart` | * | `Flushing`; `Stopped` stays | `CloseQueue`, `ForgetResults` |
-//! | `FlushForwarded`, sink pad flushing | * | `Flushing`; `Stopped` stays | `CloseQueue`, `ForgetResults`, `AwaitPause` |
+//! | `Activate` | `Stopped` | `Flushing` | `DiscardEvents` |
+//! | `Deactivate` | * | `Stopped` | `CloseQueue`, `DiscardResults` |
+//! | `FlushStart` | * | `Flushing`; `Stopped` stays | `CloseQueue`, `DiscardResults` |
+//! | `FlushForwarded`, sink pad flushing | * | `Flushing`; `Stopped` stays | `CloseQueue`, `DiscardResults`, `AwaitPause` |
 //! | `FlushForwarded`, `SinkActivated`, sink pad not flushing | * | same | `EndFlushDownstream`, `Reopen` |
-//! | `FlushStop` | * | `Flushing`; `Stopped` stays | `CloseQueue`, `ForgetSegment`, `ForgetResults`, `AwaitPause` |
-//! | `Open` | `Flushing`, `PeerFlushing` | same | `StopTask`, `ForgetResults` |
-//! | `Open` | `Unlinked`, `Failed`, `Broken` | same | `StopTask`, `ForgetMotion` |
+//! | `FlushStop` | * | `Flushing`; `Stopped` stays | `CloseQueue`, `DiscardSegment`, `DiscardResults`, `AwaitPause` |
+//! | `Open` | `Flushing`, `PeerFlushing` | same | `StopTask`, `DiscardResults` |
+//! | `Open` | `Unlinked`, `Failed`, `Broken` | same | `StopTask`, `ResetMotion` |
 //! | `TaskStopped`, same epoch, sticky events kept | closed | same | `StoreEvents` |
 //! | `TaskStopped`, same epoch, none kept | closed | `Streaming` | `OpenQueue`, `StartTask` |
 //! | `TaskStopped` | `Streaming` | same | `StartTask` |
@@ -52,11 +52,11 @@
 //! | `Eos` | `Unlinked`, `Failed` | same | `ReportError`, `RefuseEvent` |
 //! | `Eos` | `Broken` | same | `RefuseEvent` |
 //! | `EventRefused` | `Streaming` | same | `RetryEvent` |
-//! | `EventRefused` | closed | same | `KeepEvent` if it is to be kept, else `RefuseEvent` |
+//! | `EventRefused` | closed | same | `KeepEvent` for sticky events, otherwise `RefuseEvent` |
 //! | `BeginTurn` | `Streaming`, output `Ended` under an older link | output `Ended` under this one | `RepeatEos` |
 //! | `QueueClosed` | closed | same | `PauseTask` |
-//! | `EventPushed`, same epoch | `Streaming` | output `Ended` for EOS, else `Running` | |
-//! | `EventPushed`, older epoch, refused, to be kept | * | same | `KeepEventFirst` |
+//! | `EventPushed`, same epoch | `Streaming` | output `Ended` for EOS, otherwise `Running` | |
+//! | `EventPushed`, older epoch, refused, sticky | * | same | `KeepEventFirst` |
 //! | `FramePushed`, `Eos` | `Streaming` | same | `SkipToSegment` |
 //! | `SegmentSkipped`, none queued | `Streaming`, input `Running` | input `Refused` | |
 //! | `FramePushed`, `NotLinked`, or `Flushing` while not linked | `Streaming` | `Unlinked` | `CloseQueue`, `PauseTask`, `ReportError` if the input has ended |
@@ -65,10 +65,10 @@
 //! | `FramePushed`, an error | output `Breaking` | `Broken` | `CloseQueue`, `PauseTask` |
 //! | `Break` | `Streaming` | output `Breaking` | `ReportError` |
 //!
-//! `FramePushed` and `Break` of an older epoch are skipped, and so is `FramePushed` with `NotLinked` or `Flushing` if the pad was linked after
-//! the turn began: no further RECONFIGURE will come.
+//! `FramePushed` and `Break` of an older epoch are ignored. `FramePushed` with `NotLinked` or `Flushing` is also ignored if the pad was linked
+//! after the turn began, because no further RECONFIGURE event will arrive.
 
-/// A time between two closings of the in-flight queue. See the module.
+/// Period between two closings of the in-flight queue; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Epoch {
     n_starts: u64,
@@ -76,17 +76,17 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Whether the element was not started between these epochs.
+    /// Whether the element was not started between the two epochs.
     pub fn is_same_start(self, other: Self) -> bool {
         self.n_starts == other.n_starts
     }
 }
 
-/// A time between two links of the source pad.
+/// Period between two links of the source pad.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Link(u64);
 
-/// When a turn of the source pad's task began. The results of its pushes carry it.
+/// Epoch and link at the start of a turn of the source pad's task. The results of its pushes carry it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Turn {
     epoch: Epoch,
@@ -94,64 +94,64 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The epoch in which the turn began.
+    /// The epoch at the start of the turn.
     pub fn epoch(self) -> Epoch {
         self.epoch
     }
 }
 
-/// See the module. `E` is an error of downstream.
+/// State of a stream; see the module. `E` is an error of downstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State<E> {
     /// The source pad is not active.
     Stopped,
-    /// From FLUSH_START to FLUSH_STOP, and from the activation of the source pad to the start of its task.
+    /// A flush is in progress, or the source pad was activated and its task has not started.
     Flushing,
-    /// Frames and events pass.
+    /// Frames and events are processed.
     Streaming {
-        /// What upstream does, and hears.
+        /// State of the upstream side.
         input: Input,
-        /// What the source pad's task does.
+        /// State of the downstream side.
         output: Output,
     },
     /// Downstream is not linked.
     Unlinked,
-    /// The peer returned Flushing, and no flush is in progress here: it was stopped.
+    /// The peer returned `Flushing` although no flush is in progress: the peer was stopped.
     PeerFlushing,
     /// Downstream returned an error.
     Failed(E),
-    /// Too many frames in a row failed. The bus has been told.
+    /// Too many consecutive frames failed, and the error was posted on the bus.
     Broken(E),
 }
 
-/// The side of upstream while the stream runs.
+/// Upstream side of a running stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
     /// Upstream sends frames.
     Running,
-    /// Downstream returned EOS, so upstream hears EOS.
+    /// Downstream returned EOS. The next buffer of upstream returns EOS.
     Refused,
-    /// Upstream has sent EOS. It sends no further buffer that could return an error.
+    /// Upstream has sent EOS and sends no further buffer that could return an error.
     Ended,
 }
 
-/// The side of downstream while the stream runs.
+/// Downstream side of a running stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Output {
     /// The task pushes frames and events.
     Running,
-    /// EOS was the last item pushed, under this link.
+    /// EOS was the last item pushed; with the link at that time.
     Ended(Link),
-    /// Too many frames in a row failed, and the bus is being told.
+    /// Too many consecutive frames failed, and the error is being posted on the bus.
     Breaking,
 }
 
-/// What a push returned, and what upstream's next buffer returns.
+/// Return value of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Return<E> {
-    /// The buffer was taken.
+    /// The buffer was accepted.
     Ok,
-    /// Downstream wants no more of this segment.
+    /// Downstream needs no more buffers of this segment.
     Eos,
     /// A flush or a stop is in progress.
     Flushing,
@@ -161,47 +161,47 @@ pub enum Return<E> {
     Error(E),
 }
 
-/// What happens to a stream. See the module.
+/// An event in the life of a stream; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trigger<E> {
-    /// The element goes to PAUSED.
+    /// The element changes to PAUSED.
     Start,
     /// The source pad was activated.
     Activate,
-    /// The source pad was deactivated, or is about to be.
+    /// The source pad was or will be deactivated.
     Deactivate,
-    /// FLUSH_START came, or another flush begins.
+    /// FLUSH_START arrived, or another flush begins.
     FlushStart,
-    /// FLUSH_START was forwarded downstream. The task is not started meanwhile.
+    /// FLUSH_START was forwarded downstream. The driver prevents starts of the task at the same time.
     FlushForwarded {
-        /// False if a stop and a start have ended the flush.
+        /// False if a stop and a start ended the flush.
         sink_is_flushing: bool,
     },
     /// The sink pad was activated.
     SinkActivated {
-        /// True if another flush has begun.
+        /// True if another flush began.
         sink_is_flushing: bool,
     },
-    /// FLUSH_STOP came. The task is not started meanwhile.
+    /// FLUSH_STOP arrived. The driver prevents starts of the task at the same time.
     FlushStop,
-    /// The queue is to be opened and the task started.
+    /// Request to open the queue and start the task.
     Open,
-    /// The task was stopped, in order to be started.
+    /// The task was stopped and can be started.
     TaskStopped {
         /// The epoch of [`Trigger::Open`].
         epoch: Epoch,
-        /// Whether sticky events are to be put on the source pad first.
+        /// Whether stored sticky events must be put on the source pad first.
         has_events: bool,
     },
     /// The source pad was linked (RECONFIGURE).
     Relink,
     /// SEGMENT or STREAM_START was accepted.
     BeginStream,
-    /// EOS came from upstream.
+    /// EOS arrived from upstream.
     Eos,
-    /// The queue was closed when an event was to enter it.
+    /// An event found the queue closed.
     EventRefused {
-        /// Whether the event stays true when the frames around it are lost.
+        /// Whether the event is sticky: it remains valid if frames are lost.
         is_kept: bool,
     },
     /// A turn of the task begins.
@@ -210,105 +210,105 @@ pub enum Trigger<E> {
     QueueClosed,
     /// The task pushed an event.
     EventPushed {
-        /// The turn that pushed it.
+        /// The turn of the push.
         turn: Turn,
         /// Whether it is EOS.
         is_eos: bool,
-        /// Whether the event is lost, but stays true without the frames around it.
+        /// Whether the event was refused and is sticky.
         is_refused_and_kept: bool,
     },
     /// The task pushed a frame.
     FramePushed {
-        /// The turn that pushed it.
+        /// The turn of the push.
         turn: Turn,
-        /// What the push returned.
+        /// Return value of the push.
         result: Return<E>,
         /// Whether the source pad is linked now.
         is_linked: bool,
     },
-    /// The queue was emptied up to the next SEGMENT, STREAM_START or EOS.
+    /// The items before the next SEGMENT, STREAM_START or EOS were removed from the queue.
     SegmentSkipped {
-        /// Whether there was one.
+        /// Whether there was such an event.
         found: bool,
     },
-    /// Too many frames in a row failed.
+    /// Too many consecutive frames failed.
     Break {
-        /// The turn in which the last one left.
+        /// The turn of the last of them.
         turn: Turn,
     },
 }
 
-/// What the driver has to do.
+/// A task of the driver.
 ///
-/// Those up to [`Action::PauseTask`] are done under the lock under which the machine changed its state, the others without it.
+/// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, the others without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Close the queue, discard its frames, and keep its sticky events. Wake up all threads that wait.
+    /// Close the queue, discard its frames, and keep its sticky events. Wake up all waiting threads.
     CloseQueue,
     /// Open the queue.
     OpenQueue,
-    /// Let the task begin another turn.
+    /// Wake up the task for another turn.
     WakeQueue,
-    /// Discard what lies before the next SEGMENT, STREAM_START or EOS, and handle [`Trigger::SegmentSkipped`].
+    /// Discard the items before the next SEGMENT, STREAM_START or EOS, and handle [`Trigger::SegmentSkipped`].
     SkipToSegment,
-    /// Discard all events that are kept.
-    ForgetEvents,
-    /// Discard the SEGMENT among the events that are kept.
-    ForgetSegment,
-    /// Keep the event.
+    /// Discard all stored events.
+    DiscardEvents,
+    /// Discard a stored SEGMENT event.
+    DiscardSegment,
+    /// Store the event.
     KeepEvent,
-    /// Keep the event, before those that are kept.
+    /// Store the event before the stored events.
     KeepEventFirst,
-    /// Pause the task, on its own thread. Under the lock, so that it does not pause after another thread has started it.
+    /// Pause the task, on its own thread. Under the lock, so that it cannot pause after another thread has started it.
     PauseTask,
-    /// Let the event enter the queue again.
+    /// Queue the event again.
     RetryEvent,
     /// Return false to upstream.
     RefuseEvent,
-    /// Pause the task, and wait until its turn is over; not on its own thread.
+    /// Pause the task and wait for the end of its turn; on another thread.
     AwaitPause,
-    /// Stop the task, and wait until its thread has ended; not on its own thread. Then handle [`Trigger::TaskStopped`].
+    /// Stop the task and wait for the end of its thread; on another thread. Then handle [`Trigger::TaskStopped`].
     StopTask,
     /// Start the task.
     StartTask,
-    /// Put the events that are kept on the source pad, and handle [`Trigger::TaskStopped`] again.
+    /// Put the stored events on the source pad, and handle [`Trigger::TaskStopped`] again.
     StoreEvents,
-    /// Let the source pad send its sticky EOS to the new peer.
+    /// Send the sticky EOS of the source pad to the new peer.
     RepeatEos,
-    /// Send FLUSH_STOP downstream if the source pad has seen FLUSH_START.
+    /// Send FLUSH_STOP downstream if the source pad has forwarded FLUSH_START.
     EndFlushDownstream,
     /// Handle [`Trigger::Open`].
     Reopen,
-    /// Forget the results and the picture of earlier frames.
-    ForgetResults,
-    /// Forget the picture of earlier frames.
-    ForgetMotion,
+    /// Discard cached results and the reference frame of the motion gate.
+    DiscardResults,
+    /// Discard the reference frame of the motion gate.
+    ResetMotion,
     /// Post the error on the bus.
     ReportError,
 }
 
-/// The result of a trigger.
+/// Effect of a trigger.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition<E> {
-    /// The trigger counts.
+    /// The trigger had an effect.
     Complete {
-        /// The state before.
+        /// Previous state.
         origin: State<E>,
-        /// The state now.
+        /// New state.
         target: State<E>,
-        /// What is to be done, in this order.
+        /// Actions in order.
         actions: &'static [Action],
     },
-    /// The trigger is of an older epoch, or means nothing in this state.
+    /// The trigger was ignored: it belongs to an older epoch, or has no effect in this state.
     Skipped {
-        /// The state, which stays.
+        /// The unchanged state.
         state: State<E>,
     },
 }
 
 impl<E> Transition<E> {
-    /// What is to be done, in this order.
+    /// Actions in order.
     pub fn actions(&self) -> &'static [Action] {
         match self {
             Self::Complete { actions, .. } => actions,
@@ -316,7 +316,7 @@ impl<E> Transition<E> {
         }
     }
 
-    /// The state now.
+    /// The current state.
     pub fn state(&self) -> State<E>
     where
         E: Copy,
@@ -327,18 +327,18 @@ impl<E> Transition<E> {
         }
     }
 
-    /// Whether this is to be done.
-    pub fn asks_for(&self, action: Action) -> bool {
+    /// Whether the driver must execute this action.
+    pub fn requires(&self, action: Action) -> bool {
         self.actions().contains(&action)
     }
 
-    /// Whether the trigger had no effect.
+    /// Whether the trigger was ignored.
     pub fn is_skipped(&self) -> bool {
         matches!(self, Self::Skipped { .. })
     }
 }
 
-/// See the module.
+/// The state machine; see the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Flow<E> {
     state: State<E>,
@@ -353,17 +353,17 @@ impl<E> Default for Flow<E> {
 }
 
 impl<E: Copy + PartialEq> Flow<E> {
-    /// The state.
+    /// The current state.
     pub fn state(&self) -> State<E> {
         self.state
     }
 
-    /// The epoch and the link of work that begins now.
+    /// Epoch and link of work that begins now.
     pub fn turn(&self) -> Turn {
         Turn { epoch: self.epoch, link: self.link }
     }
 
-    /// The epoch of work that begins now.
+    /// Current epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -373,12 +373,12 @@ impl<E: Copy + PartialEq> Flow<E> {
         matches!(self.state, State::Streaming { .. })
     }
 
-    /// Whether a flush or a stop is in progress: threads that wait for the model must return.
+    /// Whether a flush or a stop is in progress. Threads that wait for the model must return.
     pub fn is_flushing(&self) -> bool {
         matches!(self.state, State::Stopped | State::Flushing | State::PeerFlushing)
     }
 
-    /// What upstream's next buffer returns.
+    /// Return value for the next buffer of upstream.
     pub fn upstream(&self) -> Return<E> {
         match self.state {
             State::Stopped | State::Flushing | State::PeerFlushing => Return::Flushing,
@@ -389,7 +389,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         }
     }
 
-    /// Takes a trigger, and says what is to be done.
+    /// Handles a trigger and returns the actions of the driver.
     pub fn handle(&mut self, trigger: Trigger<E>) -> Transition<E> {
         let origin = self.state;
         match self.transition(trigger) {
@@ -398,7 +398,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         }
     }
 
-    /// The table of the module. `None` if the trigger has no effect.
+    /// The transition table of the module. `None` if the trigger is ignored.
     fn transition(&mut self, trigger: Trigger<E>) -> Option<&'static [Action]> {
         use Action::*;
         use State::{Broken, Failed, Flushing, PeerFlushing, Stopped, Streaming, Unlinked};
@@ -409,34 +409,34 @@ impl<E: Copy + PartialEq> Flow<E> {
             }
             (Trigger::Activate, Stopped) => {
                 self.close(Flushing);
-                &[ForgetEvents]
+                &[DiscardEvents]
             }
             (Trigger::Deactivate, _) => {
                 self.close(Stopped);
-                &[CloseQueue, ForgetResults]
+                &[CloseQueue, DiscardResults]
             }
             (Trigger::FlushStart, _) => {
                 self.flush();
-                &[CloseQueue, ForgetResults]
+                &[CloseQueue, DiscardResults]
             }
-            // A start may have opened the queue since FLUSH_START: its task waits for frames, and this flush for the task.
+            // A concurrent start may have opened the queue since FLUSH_START. Its task waits for frames, and this flush waits for the task.
             (Trigger::FlushForwarded { sink_is_flushing: true }, _) => {
                 self.flush();
-                &[CloseQueue, ForgetResults, AwaitPause]
+                &[CloseQueue, DiscardResults, AwaitPause]
             }
-            // The sink pad may not get the FLUSH_STOP of a flush that a stop and a start have overtaken.
+            // If a stop and a start overtake a flush, the sink pad may not get its FLUSH_STOP.
             (Trigger::FlushForwarded { .. } | Trigger::SinkActivated { sink_is_flushing: false }, _) => &[EndFlushDownstream, Reopen],
-            // Some elements send it without FLUSH_START, and a start may have overtaken that. What comes next belongs to a new segment, so no
-            // frame of before may leave behind FLUSH_STOP.
+            // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so no
+            // earlier frame may leave after FLUSH_STOP.
             (Trigger::FlushStop, _) => {
                 self.flush();
-                &[CloseQueue, ForgetSegment, ForgetResults, AwaitPause]
+                &[CloseQueue, DiscardSegment, DiscardResults, AwaitPause]
             }
-            // A frame of before may have left since the flush began, and its results been kept.
-            (Trigger::Open, Flushing | PeerFlushing) => &[StopTask, ForgetResults],
-            // The frames that were in the queue when it was closed were not inferred.
-            (Trigger::Open, Unlinked | Failed(_) | Broken(_)) => &[StopTask, ForgetMotion],
-            // By the task that was stopped, because it has sought.
+            // An earlier frame may have left since the flush began, and its results may have been cached.
+            (Trigger::Open, Flushing | PeerFlushing) => &[StopTask, DiscardResults],
+            // The frames that were discarded when the queue closed were not inferred.
+            (Trigger::Open, Unlinked | Failed(_) | Broken(_)) => &[StopTask, ResetMotion],
+            // `Open` was called on the task's own thread by a seek.
             (Trigger::TaskStopped { .. }, Streaming { .. }) => &[StartTask],
             (Trigger::TaskStopped { epoch, has_events }, _) if epoch == self.epoch => {
                 if has_events {
@@ -461,11 +461,11 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input: Input::Ended, output };
                 &[]
             }
-            // Upstream pushes no further buffer that could return the error.
+            // Upstream sends no further buffer that could return the error.
             (Trigger::Eos, Unlinked | Failed(_)) => &[ReportError, RefuseEvent],
             (Trigger::Eos, Broken(_)) => &[RefuseEvent],
             (Trigger::EventRefused { .. }, Streaming { .. }) => &[RetryEvent],
-            // Upstream sends a sticky event once.
+            // Upstream sends a sticky event only once.
             (Trigger::EventRefused { is_kept: true }, _) => &[KeepEvent],
             (Trigger::EventRefused { .. }, _) => &[RefuseEvent],
             (Trigger::BeginTurn, Streaming { input, output: Output::Ended(link) }) if link != self.link => {
@@ -477,7 +477,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input, output: if is_eos { Output::Ended(turn.link) } else { Output::Running } };
                 &[]
             }
-            // The pad was flushing and did not store it. It is older than the events that were in the queue.
+            // The pad was flushing and did not store the event, which is older than the stored events of the queue.
             (Trigger::EventPushed { turn, is_refused_and_kept: true, .. }, _) if turn.epoch != self.epoch => &[KeepEventFirst],
             (Trigger::FramePushed { turn, result, is_linked }, Streaming { input, output }) if turn.epoch == self.epoch => {
                 self.refuse(turn, result, is_linked, input, output)?
@@ -494,15 +494,15 @@ impl<E: Copy + PartialEq> Flow<E> {
         })
     }
 
-    /// Downstream did not take a frame of this epoch.
+    /// Downstream did not accept a frame of this epoch.
     fn refuse(&mut self, turn: Turn, result: Return<E>, is_linked: bool, input: Input, output: Output) -> Option<&'static [Action]> {
         use Action::*;
-        // A peer that was unlinked during the push, and then stopped, returns Flushing.
+        // A peer that is unlinked and then stopped during the push returns Flushing.
         let is_parted = result == Return::Flushing && !is_linked;
         let target = match result {
             Return::Ok => return None,
             Return::Eos => return Some(&[SkipToSegment]),
-            // No further RECONFIGURE will come.
+            // No further RECONFIGURE will arrive.
             Return::NotLinked | Return::Flushing if turn.link != self.link => return None,
             Return::Flushing if !is_parted => State::PeerFlushing,
             Return::NotLinked | Return::Flushing => State::Unlinked,
@@ -510,7 +510,7 @@ impl<E: Copy + PartialEq> Flow<E> {
             Return::Error(error) => State::Failed(error),
         };
         self.close(target);
-        // After EOS upstream does not hear of an error.
+        // After EOS, upstream sends no buffer that could return the error.
         let is_unheard = input == Input::Ended && matches!(target, State::Unlinked | State::Failed(_));
         Some(if is_unheard { &[CloseQueue, PauseTask, ReportError] } else { &[CloseQueue, PauseTask] })
     }
@@ -529,7 +529,7 @@ impl<E: Copy + PartialEq> Flow<E> {
 mod tests {
     use super::*;
 
-    /// Handles triggers in turn, and gives all actions.
+    /// Handles triggers in turn and returns all actions.
     fn after(flow: &mut Flow<u8>, triggers: &[Trigger<u8>]) -> Vec<Action> {
         triggers.iter().flat_map(|trigger| flow.handle(*trigger).actions()).copied().collect()
     }
@@ -552,12 +552,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_closes_and_its_end_opens() {
+    fn flush_start_closes_and_flush_stop_reopens() {
         let mut flow = streaming();
-        assert!(flow.handle(Trigger::FlushStart).asks_for(Action::CloseQueue));
+        assert!(flow.handle(Trigger::FlushStart).requires(Action::CloseQueue));
         assert_eq!((flow.upstream(), flow.is_flushing()), (Return::Flushing, true));
-        assert!(flow.handle(Trigger::FlushStop).asks_for(Action::ForgetSegment));
-        assert!(flow.handle(Trigger::Open).asks_for(Action::StopTask));
+        assert!(flow.handle(Trigger::FlushStop).requires(Action::DiscardSegment));
+        assert!(flow.handle(Trigger::Open).requires(Action::StopTask));
         let of_flush = stopped_task(&flow);
         let _closed = flow.handle(Trigger::FlushStart);
         assert!(flow.handle(of_flush).is_skipped(), "another flush has begun");
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_push_of_an_older_epoch_returned_is_skipped() {
+    fn push_result_of_an_older_epoch_is_ignored() {
         let mut flow = streaming();
         let turn = flow.turn();
         let _actions = after(&mut flow, &[Trigger::FlushStart, Trigger::FlushStop, Trigger::Open]);
@@ -579,10 +579,10 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_reported_once_and_only_behind_eos() {
+    fn error_is_reported_once_and_only_after_eos() {
         let mut flow = streaming();
         let failed = flow.turn();
-        assert!(!flow.handle(pushed(failed, Return::Error(1))).asks_for(Action::ReportError), "upstream hears it");
+        assert!(!flow.handle(pushed(failed, Return::Error(1))).requires(Action::ReportError), "upstream hears it");
         assert_eq!(flow.upstream(), Return::Error(1));
         assert_eq!(after(&mut flow, &[Trigger::Eos]), [Action::ReportError, Action::RefuseEvent]);
 
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_repeats_eos_and_opens_an_unlinked_stream() {
+    fn relink_repeats_eos_and_opens_an_unlinked_stream() {
         let mut flow = streaming();
         let turn = flow.turn();
         let eos = Trigger::EventPushed { turn, is_eos: true, is_refused_and_kept: false };
@@ -608,7 +608,7 @@ mod tests {
         for result in [Return::NotLinked, Return::Flushing] {
             let mut flow = streaming();
             let turn = flow.turn();
-            assert!(flow.handle(pushed(turn, result)).asks_for(Action::CloseQueue));
+            assert!(flow.handle(pushed(turn, result)).requires(Action::CloseQueue));
             assert_eq!(after(&mut flow, &[Trigger::Relink]), [Action::Reopen]);
 
             let mut flow = streaming();
@@ -618,13 +618,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_element_is_opened_by_its_activation_alone() {
+    fn stopped_element_opens_only_after_activation() {
         let mut flow = streaming();
         let _actions = after(&mut flow, &[Trigger::Deactivate, Trigger::FlushStart, Trigger::FlushStop, Trigger::Relink]);
         assert!(flow.handle(Trigger::Open).is_skipped());
         assert_eq!(flow.state(), State::Stopped);
         let _actions = after(&mut flow, &[Trigger::Activate, Trigger::Open]);
         let opened = stopped_task(&flow);
-        assert!(flow.handle(opened).asks_for(Action::StartTask));
+        assert!(flow.handle(opened).requires(Action::StartTask));
     }
 }

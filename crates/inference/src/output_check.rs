@@ -108,7 +108,7 @@ impl OutputCheck {
 /// Where the user changes a key.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
-        Source::Named(path) | Source::Beside(path) => format!("its description `{}`", path.display()),
+        Source::Named(path) | Source::NextToModel(path) => format!("its description `{}`", path.display()),
         Source::Known { .. } | Source::Model(_) => "a description, created with `roiflow describe MODEL --decoder NAME`".to_owned(),
     }
 }

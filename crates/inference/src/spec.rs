@@ -167,28 +167,22 @@ impl ModelSpec {
         let port = match &*info.inputs {
             [port] => port,
             inputs => {
-                return Err(config(format!(
-                    "expected a model with one input, the picture; `{}` has {}",
-                    options.model.display(),
-                    inputs.len()
-                )));
+                return Err(config(format!("expected a model with one image input; `{}` has {}", options.model.display(), inputs.len())));
             }
         };
-        let input_shape = written.input.picture_shape(port, &preprocess)?;
-        if let Some(n_pictures @ 2..) = input_shape.first() {
+        let input_shape = written.input.image_shape(port, &preprocess)?;
+        if let Some(n_images @ 2..) = input_shape.first() {
             return Err(config(format!(
-                "the model's input {port} takes {n_pictures} pictures at once: export it with a batch of 1, or an open one"
+                "the model's input {port} has a batch size of {n_images}: export it with batch size 1 or a dynamic one"
             )));
         }
         let input_size = preprocess
             .input_size(&input_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
-            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}; correct `layout` or `color` in [input]")))?;
+            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]")))?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(config(
-                "`name`: expected at least one letter, got none; leave it out to take the name of the model's file".to_owned(),
-            ));
+            return Err(config("`name`: expected at least one letter, got none. Remove it to use the name of the model file".to_owned()));
         }
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let source = &description.source;
@@ -196,7 +190,7 @@ impl ModelSpec {
         let (heads, labels, n_classes) = output::read(&description.text, &context, &mut assumed)?;
         output::check_labels(&labels, n_classes)?;
         if heads.iter().any(|head| head.decoder.threshold().is_some() && head.labels.is_empty()) {
-            assumed.push("no labels: classes are told by number".to_owned());
+            assumed.push("no labels: classes are reported by number".to_owned());
         }
         let (task, cut) = (written.task, written.input.cut(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
@@ -224,7 +218,7 @@ impl StageOptions {
         }
         let given = Config::default();
         if (config.batch_size, config.batch_timeout) != (given.batch_size, given.batch_timeout) {
-            let message = "config: batch-size and batch-timeout have properties of their own; expected them there";
+            let message = "config: batch-size and batch-timeout are separate properties: set them there";
             return Err(Error::new(ErrorKind::Config, message));
         }
         config.n_requests = self.n_requests.or(config.n_requests);
@@ -304,10 +298,7 @@ struct Written {
     #[serde(default)]
     input: WrittenInput,
     /// Decoding of the outputs.
-    #[allow(
-        dead_code,
-        reason = "`output::read` reads it once more, with the keys of its decoders; that it is there is all that counts here"
-    )]
+    #[allow(dead_code, reason = "checks that the section exists; `output::read` reads its keys")]
     #[cfg_attr(test, schemars(schema_with = "schema::output"))]
     output: toml::Table,
 }

@@ -18,7 +18,7 @@ pub enum Source {
     /// A file that the user names.
     Named(PathBuf),
     /// The file with the model's name, next to the model.
-    Beside(PathBuf),
+    NextToModel(PathBuf),
     /// A built-in description.
     Known {
         /// File name in `assets/models`, without extension.
@@ -37,7 +37,7 @@ impl Source {
     /// The file, if it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Named(path) | Self::Beside(path) => Some(path),
+            Self::Named(path) | Self::NextToModel(path) => Some(path),
             Self::Known { .. } | Self::Model(_) => None,
         }
     }
@@ -45,7 +45,7 @@ impl Source {
     /// Path of a labels file that the description names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
-            Self::Named(path) | Self::Beside(path) => {
+            Self::Named(path) | Self::NextToModel(path) => {
                 Labels::read(&outside::file_of(path, "labels-file", file, engine.allows_outside_files())?)
             }
             Self::Known { .. } => known::labels(file),
@@ -57,7 +57,7 @@ impl Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named(path) | Self::Beside(path) => write!(f, "`{}`", path.display()),
+            Self::Named(path) | Self::NextToModel(path) => write!(f, "`{}`", path.display()),
             Self::Known { name, .. } => write!(f, "`{name}`, built in"),
             Self::Model(what) => write!(f, "of {what}"),
         }
@@ -91,7 +91,7 @@ impl Description {
         }
         let beside = options.model.with_extension("toml");
         if beside.is_file() {
-            return Self::read(&beside.clone(), Source::Beside(beside), info);
+            return Self::read(&beside.clone(), Source::NextToModel(beside), info);
         }
         let (found, open) = Self::begin(options, info)?;
         if open.is_empty() {
@@ -117,7 +117,7 @@ impl Description {
         let beside = options.model.with_extension("json");
         // Other programs also put files with this extension next to models.
         if files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
-            return Self::read(&beside.clone(), Source::Beside(beside), info).map(|found| (found, Vec::new()));
+            return Self::read(&beside.clone(), Source::NextToModel(beside), info).map(|found| (found, Vec::new()));
         }
         if let Some(known) = known::of_checksum(&options.model) {
             return Ok((Self::known(known, true), Vec::new()));
@@ -127,14 +127,16 @@ impl Description {
             let candidate = Self::known(known, false);
             match ModelSpec::of_description(&candidate, &options.of_model_alone(), info) {
                 Ok(_) => of_name.push(candidate),
-                Err(error) => tracing::info!("`{}` has the name of `{}`, but is another: {error}", options.model.display(), known.name),
+                Err(error) => {
+                    tracing::info!("`{}` has the name of `{}`, but is another model: {error}", options.model.display(), known.name)
+                }
             }
         }
         if of_name.len() > 1 {
             let sources: Vec<String> = of_name.iter().map(|found| found.source.to_string()).collect();
             let model = options.model.display();
             return Err(config(format!(
-                "model `{model}` has the name and the ports of several known ones, {}: name the right one of assets/models with `description`, or write `{}`",
+                "model `{model}` has the name and ports of several known models, {}: set `description` to one of them in assets/models, or write `{}`",
                 sources.join(" and "),
                 options.model.with_extension("toml").display()
             )));
@@ -144,7 +146,7 @@ impl Description {
         }
         let found = deduce::of(&options.model, info).map_err(|error| {
             let model = options.model.display();
-            error.context(format!("model `{model}` has no description, and what it says of itself can't be used"))
+            error.context(format!("model `{model}` has no description, and its metadata are not supported"))
         })?;
         let source = Source::Model(found.from);
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
@@ -188,7 +190,7 @@ impl Description {
     /// If the file cannot be read, or the model has several heads.
     pub fn with_labels(&self, file: &Path) -> Result<Self> {
         if self.text.contains("[[output.heads]]") {
-            return Err(config("labels were given for a model with several heads: expected them in its description".to_owned()));
+            return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
         }
         let line = draft::labels_line(&Labels::read(file)?);
         let table: toml::Table = self.text.parse().map_err(|error: toml::de::Error| config(error.to_string()))?;
@@ -231,7 +233,7 @@ impl Description {
     fn known(known: &known::Known, by_checksum: bool) -> Self {
         let assumed = match by_checksum {
             true => Vec::new(),
-            false => vec![format!("it is `{}`, as its name and its ports say; its checksum is not known", known.name)],
+            false => vec![format!("the model is `{}` by its name and ports; its checksum is not known", known.name)],
         };
         Self { source: Source::Known { name: known.name, by_checksum }, text: known.text.to_owned(), assumed }
     }

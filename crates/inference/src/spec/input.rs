@@ -175,11 +175,11 @@ impl WrittenInput {
     pub(super) fn cut(&self, is_classifier: bool) -> Result<Cut> {
         let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
-            return Err(config(format!("[input] `{key}` is about the pictures of detections: expected it of a classifier; leave it out")));
+            return Err(config(format!("[input] `{key}`: expected a classifier, got a detector. Remove the key")));
         }
         let margin = self.margin.unwrap_or_default();
         if !(0.0..=10.0).contains(&margin) {
-            return Err(config(format!("[input] `margin`: expected a part of the box from 0 to 10, got {margin}")));
+            return Err(config(format!("[input] `margin`: expected a fraction of the box from 0 to 10, got {margin}")));
         }
         let align: Vec<Point> = self.align.iter().flatten().map(|&[x, y]| Point { x, y }).collect();
         if self.align.is_some() {
@@ -187,14 +187,14 @@ impl WrittenInput {
             let is_usable = (2..=100).contains(&align.len()) && align.iter().all(|point| is_near(point.x) && is_near(point.y));
             if !is_usable || align.iter().all(|point| *point == align[0]) {
                 return Err(config(format!(
-                    "[input] `align`: expected 2 to 100 points `[x, y]` in parts of the input, not all the same, got {:?}",
+                    "[input] `align`: expected 2 to 100 points `[x, y]` in fractions of the input, not all equal, got {:?}",
                     self.align.as_deref().unwrap_or_default()
                 )));
             }
             for (key, is_given) in [("antialias", self.antialias == Some(true)), ("rotate", self.rotate.is_some_and(|angle| angle != 0))] {
                 if is_given {
                     return Err(config(format!(
-                        "[input] `align` and `{key}` do not go together: where keypoints are aligned the picture is turned by them, and sampled at single places; leave one of them out"
+                        "[input] `align` and `{key}`: expected one of them, because alignment already rotates and samples the image. Remove one"
                     )));
                 }
             }
@@ -203,7 +203,7 @@ impl WrittenInput {
     }
 
     /// The input shape with dynamic width, height and channels replaced by those of `size` and `color`. `None` if nothing changes, or if `size`
-    /// contradicts the port (an error of [`WrittenInput::picture_shape`]).
+    /// contradicts the port (an error of [`WrittenInput::image_shape`]).
     pub(super) fn sized(&self, port: &Port) -> Option<PartialShape> {
         let [width, height] = self.size.filter(|size| size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent)))?;
         let n_channels = match self.color {
@@ -222,7 +222,7 @@ impl WrittenInput {
     }
 
     /// The input shape with batch size 1. `size` replaces dynamic width and height.
-    pub(super) fn picture_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
+    pub(super) fn image_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
         let size = self.size;
         let (height_axis, width_axis) = match preprocess.layout {
             InputLayout::Nchw => (2, 3),
@@ -234,8 +234,8 @@ impl WrittenInput {
             (axis, Some([_, height])) if axis == height_axis => Some(height),
             _ => None,
         });
-        let shape = shape
-            .ok_or_else(|| config(format!("the model's input {port} leaves its size open: add `size = [width, height]` to [input]")))?;
+        let shape =
+            shape.ok_or_else(|| config(format!("the model's input {port} has a dynamic size: add `size = [width, height]` to [input]")))?;
         if let Some([width, height]) = size
             && shape.len() == 4
             && (shape[width_axis], shape[height_axis]) != (width, height)

@@ -94,7 +94,7 @@ pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
         Some(version) => return Err(config(format!("`json_schema_version`: expected 2.0.0 to 2.2.0, got `{version}`"))),
     }
     let mut draft = Draft::default();
-    draft.about.push("Made from a model-proc file of DL Streamer.".to_owned());
+    draft.about.push("Converted from a model-proc file of DL Streamer.".to_owned());
     draft.top.set("task", "detection");
     input(&file.input_preproc, info, &mut draft.input)?;
     match &*file.output_postproc {
@@ -133,7 +133,7 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
     let is_picture = |input: &&Input| input.format.as_deref().is_none_or(|format| format == "image");
     if let Some(other) = inputs.iter().find(|input| !is_picture(input)) {
         let format = other.format.as_deref().unwrap_or_default();
-        return Err(config(format!("`input_preproc` has an input of format `{format}`: expected pictures alone")));
+        return Err(config(format!("`input_preproc` has an input of format `{format}`: expected images only")));
     }
     let none = Params::default();
     let params = match inputs {
@@ -155,7 +155,7 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
     let crops = match params.crop.as_deref() {
         None => false,
         Some("central" | "central-resize") => true,
-        Some(other) => return Err(wrong("crop", "central or central-resize: pictures are cut around their middle alone", other)),
+        Some(other) => return Err(wrong("crop", "central or central-resize, because images are cropped around their center only", other)),
     };
     let resize = match (params.resize.as_deref(), crops) {
         (None | Some("no-aspect-ratio"), false) => "stretch",
@@ -163,7 +163,7 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
         (Some("aspect-ratio-pad"), false) => "letterbox-top-left",
         (Some("aspect-ratio"), true) => "crop",
         (Some("no"), _) => {
-            return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio: pictures are always resized", "no"));
+            return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio, because images are always resized", "no"));
         }
         (None | Some("no-aspect-ratio" | "aspect-ratio-pad"), true) => {
             return Err(wrong("crop", "it with `resize` aspect-ratio alone", params.crop.as_deref().unwrap_or_default()));
@@ -171,11 +171,7 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
         (Some(other), _) => return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio", other)),
     };
     match resize {
-        "crop" => section.assume(
-            "resize",
-            resize,
-            "DL Streamer crops less: it enlarges a picture that fits by an eighth, and cuts what is too wide",
-        ),
+        "crop" => section.assume("resize", resize, "DL Streamer crops less: it enlarges a fitting image by an eighth and crops the excess"),
         _ => section.set("resize", resize),
     }
     if let Some(padding) = &params.padding {
@@ -309,7 +305,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
                     section.assume(
                         "labels",
                         Value::Texts(present),
-                        "of each pair of labels the first is said where it holds, and nothing where it does not",
+                        "for each pair of labels, the first is reported if it applies, otherwise nothing",
                     );
                     labels = None;
                 }

@@ -114,7 +114,7 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
         return Err(config(format!("[output] has both `heads` and `{key}`: expected `{key}` in each of the heads")));
     }
     if context.options.labels.is_some() || context.options.labels_file.is_some() {
-        return Err(config("labels were given for a model with several heads: expected them in its description".to_owned()));
+        return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
     }
     let mut heads: Vec<Head> = Vec::new();
     for mut section in sections {
@@ -170,7 +170,7 @@ impl Context<'_> {
             (None, Reads::Each) => (0..info.outputs.len()).map(Some).collect(),
             (None, Reads::One) => {
                 return Err(config(format!(
-                    "the model has {} outputs: say which one with `tensor` in [output] (one of {}), or give each a head",
+                    "the model has {} outputs: set `tensor` in [output] to one of {}, or add a head for each output",
                     info.outputs.len(),
                     output_names(info)
                 )));
@@ -238,7 +238,7 @@ impl Context<'_> {
                 return Ok(name);
             }
             [name] => format!(
-                "the model's outputs, {ports}, have not as many rows as models of `{name}` at {}, the only one that could read them: say `decoder = \"{name}\"` if it is one, or another decoder",
+                "the model's outputs, {ports}, do not have the number of rows of `{name}` models at {}, the only decoder that could read them: set `decoder = \"{name}\"` if it is such a model, or another decoder",
                 self.input_size
             ),
             [] => format!("none fit the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),

@@ -112,8 +112,8 @@ impl World {
                         self.store(entry.item);
                     }
                 }
-                Action::ForgetEvents => self.kept.clear(),
-                Action::ForgetSegment => self.kept.retain(|item| !matches!(item, Segment(_))),
+                Action::DiscardEvents => self.kept.clear(),
+                Action::DiscardSegment => self.kept.retain(|item| !matches!(item, Segment(_))),
                 Action::ReportError => self.bus_has_error = true,
                 _ => {}
             }
@@ -150,7 +150,7 @@ impl World {
     }
 
     pub(super) fn pause(&mut self, transition: Transition<u8>) {
-        if transition.asks_for(Action::PauseTask) {
+        if transition.requires(Action::PauseTask) {
             self.set_task(TaskState::Paused);
         }
     }

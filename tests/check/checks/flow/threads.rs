@@ -58,7 +58,7 @@ impl World {
             }
             Step::EosCame => {
                 let transition = world.handle(Trigger::Eos);
-                if transition.asks_for(Action::RefuseEvent) {
+                if transition.requires(Action::RefuseEvent) {
                     world.next(who, [Step::Returns(Ok(()))]);
                 } else {
                     world.next(who, [Step::PushIn(Eos)]);
@@ -75,9 +75,9 @@ impl World {
             }
             Step::Refused(item) => {
                 let transition = world.handle(Trigger::EventRefused { is_kept: item.is_kept() });
-                if transition.asks_for(Action::RetryEvent) {
+                if transition.requires(Action::RetryEvent) {
                     world.next(who, [Step::PushIn(item)]);
-                } else if transition.asks_for(Action::KeepEvent) {
+                } else if transition.requires(Action::KeepEvent) {
                     world.keep(item);
                     world.accept(item);
                 } else {
@@ -125,7 +125,7 @@ impl World {
             Step::FlushForwarded => {
                 let sink_is_flushing = world.sink_is_flushing;
                 let transition = world.handle(Trigger::FlushForwarded { sink_is_flushing });
-                if transition.asks_for(Action::AwaitPause) {
+                if transition.requires(Action::AwaitPause) {
                     world.next(who, [Step::DropControl]);
                 } else if !is_task {
                     world.control = None;
@@ -172,7 +172,7 @@ impl World {
             Step::TaskStopped(epoch) => {
                 let has_events = !world.kept.is_empty();
                 let transition = world.handle(Trigger::TaskStopped { epoch, has_events });
-                if transition.asks_for(Action::StoreEvents) {
+                if transition.requires(Action::StoreEvents) {
                     let events = std::mem::take(&mut world.kept);
                     world.next(who, [Step::Store(events), Step::TaskStopped(epoch)]);
                 }
@@ -332,7 +332,7 @@ impl World {
             Step::EventPushed(turn, item, is_taken) => {
                 let trigger = Trigger::EventPushed { turn, is_eos: item == Eos, is_refused_and_kept: !is_taken && item.is_kept() };
                 let transition = world.handle(trigger);
-                if transition.asks_for(Action::KeepEventFirst) {
+                if transition.requires(Action::KeepEventFirst) {
                     world.kept.insert(0, item);
                 }
                 world.end_turn(who);

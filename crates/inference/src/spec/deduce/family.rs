@@ -192,12 +192,12 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut open = Vec::new();
     let from = Source::PORTS;
     let [port] = &*info.inputs else {
-        open.push(format!("it has {} inputs: expected one, the picture", info.inputs.len()));
+        open.push(format!("it has {} inputs: expected one image input", info.inputs.len()));
         leave_all(&mut draft, &[]);
         return Found { from, draft, open };
     };
     let Some(layout) = layout_of(port) else {
-        open.push(format!("its input {port} is no picture of one or three channels"));
+        open.push(format!("its input {port} is not an image of one or three channels"));
         leave_all(&mut draft, &[]);
         return Found { from, draft, open };
     };
@@ -210,8 +210,8 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let family = FAMILIES.iter().find(is_it);
     if let Some(family) = family.filter(|_| n_channels(port, layout) == Some(3)) {
         let why = match decoder {
-            Some(_) => format!("the authors of {} do so", family.name),
-            None => format!("its ports are those of {}, whose authors do so", family.name),
+            Some(_) => format!("{} does so", family.name),
+            None => format!("its ports are those of {}, which is preprocessed this way", family.name),
         };
         draft.top.set("task", "detection");
         let input = &mut draft.input;
@@ -228,18 +228,18 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
             input.assume("scale", Value::Numbers(family.scale.to_vec()), &*why);
         }
         if leaves_size_open(port, layout) {
-            open.push(format!("its input {port} leaves its size open, so `size` in [input] must say it"));
-            input.leave("size", Value::Wholes(vec![640, 640]), "The model takes any size: width and height of what it gets.");
+            open.push(format!("its input {port} has a dynamic size: set `size` in [input]"));
+            input.leave("size", Value::Wholes(vec![640, 640]), "Width and height of the input. The model accepts any size.");
         }
         match decoder {
             Some(decoder) => draft.output.set("decoder", decoder),
-            None => draft.output.assume("decoder", family.decoder, "its ports are those of this family; its first outputs have to show it"),
+            None => draft.output.assume("decoder", family.decoder, "its ports are those of this family; the first outputs are checked"),
         }
         if !family.labels.is_empty() {
             draft.output.assume(
                 "labels",
                 Value::Texts(family.labels.iter().map(|&label| label.to_owned()).collect()),
-                "the family finds faces",
+                "the family detects faces",
             );
         }
         return Found { from, draft, open };
@@ -253,7 +253,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
         )),
     }
     if leaves_size_open(port, layout) {
-        draft.input.leave("size", Value::Wholes(vec![640, 640]), "The model leaves its size open: width and height of what it gets.");
+        draft.input.leave("size", Value::Wholes(vec![640, 640]), "Width and height of the input. The model has a dynamic size.");
     }
     leave_all(&mut draft, &readers);
     if let Some(decoder) = decoder {
@@ -264,34 +264,36 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
 
 /// Marks the values that are missing.
 fn leave_all(draft: &mut Draft, readers: &[&'static str]) {
-    draft.about.push("What could be known of the model. What is commented out is left to say.".to_owned());
-    draft.top.leave("task", "detection", "What it does: detection or classification.");
+    draft.about.push("A draft from the model's ports and metadata. Values that are commented out are missing.".to_owned());
+    draft.top.leave("task", "detection", "Task: detection or classification.");
     let input = &mut draft.input;
-    input.leave("color", "rgb", "The order of its channels: rgb, bgr or gray.");
+    input.leave("color", "rgb", "Colors of the channels: rgb, bgr or gray.");
     if input.get("layout").is_none() {
-        input.leave("layout", "nchw", "The order of its axes: nchw or nhwc.");
+        input.leave("layout", "nchw", "Order of the axes: nchw or nhwc.");
     }
+    input.leave("resize", "stretch", "How an image is resized: stretch, letterbox (borders on both sides), letterbox-top-left, or crop.");
+    input.leave("pad", 114.0, "Pixel value of the borders, 0 to 255.");
     input.leave(
-        "resize",
-        "stretch",
-        "How a picture is made to fit: stretch, letterbox (borders on both sides), letterbox-top-left, or crop.",
+        "mean",
+        Value::Numbers(vec![0.0, 0.0, 0.0]),
+        "Mean, subtracted from pixel values (0 to 255): one number, or one per channel.",
     );
-    input.leave("pad", 114.0, "The value of the borders, 0 to 255.");
-    input.leave("mean", Value::Numbers(vec![0.0, 0.0, 0.0]), "Subtracted from pixels of 0 to 255: one number, or one for each channel.");
-    input.leave("scale", Value::Numbers(vec![255.0, 255.0, 255.0]), "Divides what is left: 255 for inputs of 0 to 1.");
+    input.leave("scale", Value::Numbers(vec![255.0, 255.0, 255.0]), "Divisor after the mean is subtracted: 255 for inputs of 0 to 1.");
     let output = &mut draft.output;
-    let classifiers = "of a classifier classes, multi-label, expectation, regression, embedding; of any custom";
+    let classifiers = "for classifiers: classes, multi-label, expectation, regression, embedding; for any model: custom";
     match readers {
-        [] => output.leave("decoder", "classes", format!("How outputs are read. No decoder of detectors fits them; {classifiers}.")),
-        [first, ..] => {
-            output.leave("decoder", *first, format!("How outputs are read. Of detectors these fit: {}; {classifiers}.", readers.join(", ")))
-        }
+        [] => output.leave("decoder", "classes", format!("Decoder of the outputs. No detector decoder matches; {classifiers}.")),
+        [first, ..] => output.leave(
+            "decoder",
+            *first,
+            format!("Decoder of the outputs. Matching detector decoders: {}; {classifiers}.", readers.join(", ")),
+        ),
     }
-    output.leave("activation", "softmax", "Of a classifier: none if the model ends in one of its own, softmax, or sigmoid.");
-    output.leave("threshold", 0.5, "What is less sure is left out, 0 to 1.");
+    output.leave("activation", "softmax", "For classifiers: softmax, sigmoid, or none if the model includes it.");
+    output.leave("threshold", 0.5, "Minimum score, 0 to 1.");
     output.leave(
         "labels",
         Value::Texts(vec!["first class".to_owned(), "second class".to_owned()]),
-        "The names of its classes in their order; or labels-file, one per line.",
+        "Labels of the classes in order; or labels-file with one label per line.",
     );
 }

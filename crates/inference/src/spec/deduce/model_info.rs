@@ -76,14 +76,14 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
         "classification" | "label" => return classification(&keys, labels, info).map(Some),
         _ => {
             return Err(config(format!(
-                "model_info says that its type is `{model_type}`: expected one of SSD, YOLOX, YOLO, YOLOv5, YOLOv8 and later, Classification; another can be described as `custom` or in its own file"
+                "model_info has the model type `{model_type}`: expected one of SSD, YOLOX, YOLO, YOLOv5, YOLOv8 and later, Classification. Write a description for other types"
             )));
         }
     };
     let Some(decoder) = decoder else {
         let outputs = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         return Err(config(format!(
-            "model_info says that its type is `{model_type}`, and no decoder of that kind reads its outputs, {outputs}"
+            "model_info has the model type `{model_type}`, but no decoder of that kind reads its outputs, {outputs}"
         )));
     };
     let mut draft = Draft::default();
@@ -127,7 +127,7 @@ fn yolo_decoder(info: &ModelInfo, n_labels: usize) -> Option<&'static str> {
 
 fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Result<Found> {
     if keys.flag("hierarchical") == Some(true) {
-        return Err(config("model_info says that its labels are a hierarchy, which can't be read".to_owned()));
+        return Err(config("model_info has hierarchical labels, which are not supported".to_owned()));
     }
     let mut draft = Draft::default();
     draft.about.push("A classifier, as model_info in its file describes it.".to_owned());
@@ -141,26 +141,19 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
         [_] if info.outputs.len() == 1 => {}
         [answer] => output.set("tensor", *answer),
         _ => {
-            return Err(config(format!(
-                "model_info says that it is a classifier: expected one output of scores, got {}",
-                answers.join(", ")
-            )));
+            return Err(config(format!("model_info describes a classifier: expected one output of scores, got {}", answers.join(", "))));
         }
     }
     if keys.flag("multilabel") == Some(true) {
         output.set("decoder", "multi-label");
-        output.assume("activation", "sigmoid", "Model API takes the scores of several labels for logits");
+        output.assume("activation", "sigmoid", "Model API treats scores of multi-label models as logits");
         match keys.number("confidence_threshold")? {
             Some(threshold) => output.set("threshold", threshold),
             None => output.assume("threshold", 0.5, "the default of Model API"),
         }
     } else {
         output.set("decoder", "classes");
-        output.assume(
-            "activation",
-            "softmax",
-            "the exporters that write model_info leave it out; `none` if the model ends in one of its own",
-        );
+        output.assume("activation", "softmax", "exporters that write model_info omit it; set `none` if the model includes one");
     }
     if !labels.is_empty() {
         output.set("labels", Value::Texts(labels));
@@ -170,9 +163,7 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
 
 fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &Defaults) -> Result<()> {
     if keys.flag("embedded_processing") == Some(true) {
-        return Err(config(
-            "model_info says that it takes pictures of any size (embedded_processing), which can't be fed: export it without".to_owned(),
-        ));
+        return Err(config("model_info sets embedded_processing, which is not supported: export it without".to_owned()));
     }
     let Some(port) = info.inputs.first() else { return Err(config("the model has no input".to_owned())) };
     let why = "the default of Model API for such models";
@@ -186,7 +177,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
         Some(layout) if ["NCHW", "NHWC"].contains(&layout) => Some(layout.to_ascii_lowercase()),
         _ => layout_of(port).map(str::to_owned),
     };
-    let layout = layout.ok_or_else(|| config(format!("expected a picture as input, got {port}")))?;
+    let layout = layout.ok_or_else(|| config(format!("expected an image input, got {port}")))?;
     input.set("layout", &*layout);
     let resize = match keys.get("resize_type") {
         None => {
@@ -220,7 +211,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
         (None, None) => {}
     }
     if leaves_size_open(port, &layout) {
-        return Err(config(format!("its input {port} leaves its size open, and model_info does not say it: export it with a fixed one")));
+        return Err(config(format!("its input {port} has a dynamic size, and model_info has no size: export it with a fixed size")));
     }
     Ok(())
 }

@@ -21,8 +21,8 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     }
     let layout = layout_of(port).or_else(|| channels_last(port))?;
     let (mut draft, mut open) = (Draft::default(), Vec::new());
-    let why = "the authors of TensorFlow's detection API do so";
-    draft.about.push("A detector of TensorFlow's detection API, whose boxes are suppressed in the model.".to_owned());
+    let why = "TensorFlow's Object Detection API does so";
+    draft.about.push("A detector of TensorFlow's Object Detection API. The model includes NMS.".to_owned());
     draft.top.set("task", "detection");
     let input = &mut draft.input;
     if n_channels(port, layout) == Some(1) {
@@ -34,26 +34,26 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     input.assume("resize", "stretch", why);
     // Integer inputs have one possible range. Floating-point inputs may be pixels, or values from -1 to 1.
     if port.element != ElementType::U8 {
-        let range = "the model is taken to scale pixels itself; for one that takes -1 to 1 `mean` and `scale` are 127.5";
+        let range = "the model is expected to scale pixels itself; for inputs of -1 to 1, set `mean` and `scale` to 127.5";
         if is_said {
             input.assume("scale", Value::Numbers(vec![1.0]), range);
         } else {
-            open.push(format!(
-                "its outputs are those that decoder `{NAME}` reads, but whether its input {port} takes pixels of 0 to 255 it does not say"
-            ));
-            input.leave("scale", Value::Numbers(vec![1.0]), "1 where the model scales pixels itself; with mean 127.5, 127.5 for -1 to 1.");
+            open.push(format!("its outputs match decoder `{NAME}`, but the range of its input {port} is unknown"));
+            input.leave(
+                "scale",
+                Value::Numbers(vec![1.0]),
+                "1 if the model scales pixels itself; 127.5, with mean 127.5, for inputs of -1 to 1.",
+            );
         }
     }
     if leaves_size_open(port, layout) {
-        open.push(format!(
-            "its outputs are those that decoder `{NAME}` reads; its input {port} leaves its size open, so `size` in [input] must say it"
-        ));
-        input.leave("size", Value::Wholes(vec![300, 300]), "The model takes any size: width and height of what it gets.");
+        open.push(format!("its outputs match decoder `{NAME}`, but its input {port} has a dynamic size: set `size` in [input]"));
+        input.leave("size", Value::Wholes(vec![300, 300]), "Width and height of the input. The model accepts any size.");
     }
     if is_said {
         draft.output.set("decoder", NAME);
     } else {
-        draft.output.assume("decoder", NAME, "its outputs have the names of this family");
+        draft.output.assume("decoder", NAME, "its output names are those of this family");
     }
     Some(Found { from: "the names of its outputs", draft, open })
 }

@@ -80,13 +80,11 @@ impl Exported {
             None | Some("detect") => "detection",
             Some("classify") => "classification",
             Some(task) => {
-                return Err(config(format!(
-                    "it is a model for the task `{task}` of Ultralytics, of which nothing can be read: expected `detect` or `classify`"
-                )));
+                return Err(config(format!("it is an Ultralytics model for the task `{task}`: expected `detect` or `classify`")));
             }
         };
         if self.head.as_deref() == Some("RTDETRDecoder") {
-            return Err(config("it is an RT-DETR of Ultralytics, of which there is no decoder: expected a YOLO".to_owned()));
+            return Err(config("it is an RT-DETR of Ultralytics, which has no decoder: expected a YOLO".to_owned()));
         }
         let mut draft = Draft::default();
         let n_classes = self.names.len();
@@ -97,9 +95,9 @@ impl Exported {
         let is_gray = match self.n_channels.map(|n| n as usize).or_else(|| n_channels(port, layout)) {
             Some(1) => true,
             Some(3) | None => false,
-            Some(n) => return Err(config(format!("it takes pictures of {n} channels: expected 1 or 3"))),
+            Some(n) => return Err(config(format!("its input has {n} channels: expected 1 or 3"))),
         };
-        let why = "Ultralytics feeds its models so";
+        let why = "Ultralytics preprocesses this way";
         let input = &mut draft.input;
         input.assume("color", if is_gray { "gray" } else { "rgb" }, why);
         input.set("layout", layout);
@@ -109,8 +107,8 @@ impl Exported {
                 input.assume("pad", 114.0, why);
             }
             _ => {
-                input.assume("resize", "crop", "Ultralytics feeds its classifiers the middle of the picture");
-                input.assume("antialias", true, "and lets Pillow resize it");
+                input.assume("resize", "crop", "Ultralytics crops the center for classifiers");
+                input.assume("antialias", true, "Ultralytics resizes with Pillow");
             }
         }
         input.assume("scale", Value::Numbers(vec![255.0]), why);
@@ -122,7 +120,7 @@ impl Exported {
         let output = &mut draft.output;
         if task == "classification" {
             output.set("decoder", "classes");
-            output.assume("activation", "none", "the classifiers of Ultralytics end in a softmax of their own");
+            output.assume("activation", "none", "classifiers of Ultralytics include a softmax");
         } else {
             output.set("decoder", self.decoder(info)?);
             let why = "Ultralytics predicts with it by default";
@@ -144,7 +142,7 @@ impl Exported {
                 None => format!("[1, N, {}] or [1, {}, N]", 5 + n_classes, 4 + n_classes),
                 Some(_) => format!("[1, {}, N], or [1, N, 6] of final boxes", 4 + n_classes),
             };
-            config(format!("its metadata say that it is a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
+            config(format!("its metadata describe a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
         };
         // YOLOv5 may also have the maps of its strides.
         let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
