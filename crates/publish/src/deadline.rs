@@ -1,35 +1,35 @@
-//! A point in time until which a destination may wait, which another thread may set while it waits.
+//! Deadline of writes. Another thread can set it while a write waits.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Until when writes may wait for a reader or a server. Clones share it. A new deadline is open: writes may wait for ever.
+/// Limits how long writes wait for a reader or a server. Clones share it. A new deadline is open: writes wait without limit.
 #[derive(Debug, Clone, Default)]
 pub struct Deadline(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     time: Mutex<Option<Instant>>,
-    /// Notified when the time changes.
+    /// Notified when the deadline changes.
     changed: Condvar,
 }
 
 impl Deadline {
-    /// Sets the deadline. A later one than the current one has no effect.
+    /// Sets the deadline. Has no effect if an earlier deadline is set.
     pub fn set(&self, deadline: Instant) {
         let mut current = self.lock();
         *current = Some(current.map_or(deadline, |current| current.min(deadline)));
         self.0.changed.notify_all();
     }
 
-    /// Opens the deadline again.
+    /// Removes the deadline.
     pub fn clear(&self) {
         *self.lock() = None;
         self.0.changed.notify_all();
     }
 
-    /// How long a caller may wait now, at most `longest`.
+    /// The time that a caller may wait, at most `longest`.
     ///
     /// # Errors
     /// `TimedOut` once the deadline has passed.
@@ -62,7 +62,7 @@ impl Deadline {
 fn remaining(deadline: Option<Instant>, longest: Duration) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(longest) };
     match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "nothing reads it")),
+        Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "writing timed out: nothing reads the output")),
         remaining => Ok(remaining.min(longest)),
     }
 }

@@ -1,17 +1,17 @@
-//! Publishes messages, such as the results of frames, without blocking the thread that produces them longer than its queue is full.
+//! Publishes messages, such as the results of frames. The producing thread blocks only while the queue is full.
 //!
 //! ```text
 //! caller -> Publisher::publish -> bounded queue -> worker thread -> Destination (file, standard output, broker)
 //! ```
 //!
-//! A [`Publisher`] owns a bounded queue and one worker thread for one [`Destination`]. It decides what happens when the queue is full
-//! ([`WhenFull`]), how often a failed destination is tried again ([`Retry`]), and counts what became of each message ([`Counts`]).
-//! A destination only connects, takes messages over, and reports how many it holds for good.
+//! A [`Publisher`] owns a bounded queue and one worker thread for one [`Destination`]. It applies the policy for a full queue ([`WhenFull`]),
+//! retries after failures ([`Retry`]), and counts the outcome of each message ([`Counts`]). A destination only connects, accepts messages, and
+//! reports how many it has stored.
 //!
-//! [`LineFile`] is the destination for files, FIFOs, devices and standard output: one message is one line. It writes to an
-//! [`OutputFile`], which other writers of bytes use, too. A new destination is one file here that implements [`Destination`].
+//! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. It writes to an [`OutputFile`],
+//! which other writers use, too. To add a destination, add a file that implements [`Destination`].
 //!
-//! Knows no GStreamer and no format of messages.
+//! Knows no GStreamer and no message format.
 
 mod deadline;
 mod line_file;
@@ -29,13 +29,13 @@ pub use publisher::{Counts, Loss, Options, Publisher, Refused, Retry, WhenFull};
 /// A message for a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// What is published. The end of a line is not part of it.
+    /// The content, without line end.
     pub payload: Vec<u8>,
-    /// The stream it belongs to. A broker may use it as the key of a partition, or in the name of a topic.
+    /// The stream of the message. A broker can use it as partition key or in the name of a topic.
     pub stream: Option<Arc<str>>,
 }
 
-/// Why a destination did not take messages.
+/// Why a destination did not accept messages.
 #[derive(Debug)]
 pub struct Failure {
     error: io::Error,
@@ -43,12 +43,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A later attempt may succeed: the disk is full, the server does not answer.
+    /// A temporary failure: the disk is full, or the server does not answer.
     pub fn retryable(error: io::Error) -> Self {
         Self { error, is_fatal: false }
     }
 
-    /// No later attempt can succeed: the file cannot be created, the server refuses the password.
+    /// A permanent failure: the file cannot be created, or the server rejects the password.
     pub fn fatal(error: io::Error) -> Self {
         Self { error, is_fatal: true }
     }
@@ -58,46 +58,46 @@ impl Failure {
         &self.error
     }
 
-    /// Whether no later attempt can succeed.
+    /// Whether the failure is permanent.
     pub fn is_fatal(&self) -> bool {
         self.is_fatal
     }
 }
 
-/// Takes messages over. All methods are called on the worker thread of one [`Publisher`], so they may block until the deadline.
+/// Accepts messages. All methods are called on the worker thread of one [`Publisher`], so they may block until the deadline.
 ///
-/// Messages are numbered by the order in which they are handed over, and [`Destination::acknowledged`] is a cursor into that order. A
-/// destination may take any number of messages over before it acknowledges the first one.
+/// Messages are numbered in the order in which they are passed to the destination. [`Destination::acknowledged`] is a position in this order.
+/// A destination may accept any number of messages before it acknowledges the first.
 ///
-/// After a failure of any method the destination forgets the messages behind [`Destination::committed`]. The publisher connects again and
-/// hands them over again, or gives them up; either way the next message has the number that follows the committed ones.
+/// After a failure of any method, the destination discards the messages after [`Destination::committed`]. The publisher connects again and
+/// passes them again, or drops them. In both cases the next message has the number after the committed messages.
 pub trait Destination: Send + 'static {
-    /// Connects, or connects again after a failure.
+    /// Connects, also after a failure.
     ///
-    /// `deadline` limits how long this call and all later ones may wait. It can be set while a call waits, so a call that waits has to
-    /// look at it at least every 100 ms.
+    /// `deadline` limits the waiting time of this and all later calls. It can be set while a call waits, so waiting calls must check it at
+    /// least every 100 ms.
     ///
     /// # Errors
     /// If the destination cannot be opened or reached.
     fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure>;
 
-    /// Takes a message over. It may be buffered: only [`Destination::flush`] waits for acknowledgements.
+    /// Accepts a message, possibly into a buffer. Only [`Destination::flush`] waits for acknowledgments.
     ///
     /// # Errors
-    /// If this message or one before it was refused, or the connection was lost.
+    /// If this or an earlier message was rejected, or the connection was lost.
     fn publish(&mut self, message: &Message) -> Result<(), Failure>;
 
-    /// Blocks until every message is acknowledged.
+    /// Blocks until all messages are acknowledged.
     ///
     /// # Errors
     /// As [`Destination::publish`].
     fn flush(&mut self) -> Result<(), Failure>;
 
-    /// The number of messages that the destination holds for good, counted from the first one on. It never decreases.
+    /// Number of messages that the destination has stored permanently, from the first. Never decreases.
     fn acknowledged(&self) -> u64;
 
-    /// As [`Destination::acknowledged`], plus the messages that can no longer be taken back because a part of the last one is written. The
-    /// publisher does not hand these over again: the destination completes them with the next flush.
+    /// As [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last one is written. The publisher does not
+    /// pass these again; the destination completes them in the next flush.
     fn committed(&self) -> u64 {
         self.acknowledged()
     }
@@ -105,7 +105,7 @@ pub trait Destination: Send + 'static {
     /// Disconnects. Called once, after the last flush.
     ///
     /// # Errors
-    /// If the connection did not end properly. Messages that are not acknowledged are lost in any case.
+    /// If the connection did not end properly. Unacknowledged messages are lost in any case.
     fn close(&mut self) -> Result<(), Failure> {
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Messages as lines of a file, FIFO, device or standard output.
+//! Writes messages as lines to a file, FIFO, device or standard output.
 //!
-//! Lines are gathered and written together. A line that is written in part when the destination fails is completed by the next write, of
-//! this writer or of another one to the same file, so that lines are neither torn nor mixed.
+//! Lines are buffered and written together. If the destination fails within a line, the next write to the same file completes it, even from
+//! another writer. So lines are never torn or mixed.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -13,32 +13,32 @@ use std::time::Duration;
 use super::output_file::LineEnd;
 use super::{Deadline, Destination, Failure, IfExists, Message, OutputFile};
 
-/// Gathered lines are written at this size, also before a flush.
+/// Buffered lines are written at this size, even without a flush.
 const MAX_PENDING_BYTES: usize = 64 * 1024;
-/// How often a writer tries again while another one writes to the same file.
+/// Interval of attempts while another writer writes to the same file.
 const TURN_TICK: Duration = Duration::from_millis(2);
 
-/// A destination that writes each message as a line. The file is opened, and one that exists is replaced, when it is connected.
+/// A destination that writes each message as a line. Connecting opens the file and replaces an existing one.
 #[derive(Debug)]
 pub struct LineFile {
     path: PathBuf,
     if_exists: IfExists,
-    /// No other writer of the process has it.
+    /// Unique in the process.
     id: u64,
-    /// Exists once it is connected.
+    /// `None` before connecting.
     file: Option<OutputFile>,
     deadline: Deadline,
-    /// Whole lines that are not written.
+    /// Whole lines that are not written yet.
     pending: Vec<u8>,
-    /// Where each pending line ends.
+    /// End positions of the pending lines.
     ends: VecDeque<usize>,
     n_acknowledged: u64,
-    /// One more than the acknowledged ones if a part of the next line is written. The rest of that is in [`LineEnd`].
+    /// Committed lines: the acknowledged ones, plus one if a part of the next line is written. Its rest is in [`LineEnd`].
     n_committed: u64,
 }
 
 impl LineFile {
-    /// Opens nothing; `-` and `/dev/stdout` are standard output.
+    /// Creates the destination without opening it. `-` and `/dev/stdout` are standard output.
     pub fn new(path: impl Into<PathBuf>, if_exists: IfExists) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -54,13 +54,13 @@ impl LineFile {
         }
     }
 
-    /// Writes what is pending. What was not written is forgotten, but for the end of a line that was begun.
+    /// Writes the pending lines. After a failure they are discarded, except for the rest of a started line.
     fn write_pending(&mut self) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(ErrorKind::NotConnected)?;
         let shared = file.line_end()?;
         let mut line_end = lock(&shared, &self.deadline)?;
         if line_end.writer != self.id || line_end.rest.is_empty() {
-            // Another stream has completed the line that this one began.
+            // Another stream has completed the line.
             self.n_acknowledged = self.n_committed;
         }
         let (n_written, written) = write(file, &line_end.rest);
@@ -76,7 +76,7 @@ impl LineFile {
         if !is_between_lines {
             line_end.writer = self.id;
             if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
-                // The reader of the begin is gone. The next one gets whole lines.
+                // The reader of the first part is gone. The next reader gets whole lines.
                 (line_end.rest, line_end.writer) = (b"\n".to_vec(), 0);
             } else {
                 line_end.rest = self.pending[n_written..self.ends[n_lines]].to_vec();
@@ -92,7 +92,7 @@ impl Destination for LineFile {
         self.deadline = deadline.clone();
         let file = self.file.get_or_insert_with(|| OutputFile::new(&self.path, self.if_exists, deadline.clone()));
         file.flush().map_err(|error| match error.kind() {
-            // A FIFO may get its reader later.
+            // A FIFO may get a reader later.
             ErrorKind::TimedOut => Failure::retryable(error),
             _ => Failure::fatal(error),
         })
@@ -132,7 +132,7 @@ fn lock<'a>(shared: &'a Mutex<LineEnd>, deadline: &Deadline) -> io::Result<Mutex
     }
 }
 
-/// Writes all bytes, or as many as are accepted.
+/// Writes all bytes, or as many as the file accepts.
 fn write(file: &mut OutputFile, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut n_written = 0;
     while n_written < bytes.len() {
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// A FIFO, a reader that is open and does not block, and how many bytes the FIFO holds.
+    /// A FIFO with an open non-blocking reader, and the capacity of the FIFO.
     struct Fifo {
         path: PathBuf,
         reader: std::fs::File,
@@ -177,7 +177,7 @@ mod tests {
 
         fn read(&mut self) -> String {
             let mut bytes = Vec::new();
-            // Ends where the FIFO is empty.
+            // Stops when the FIFO is empty.
             let _would_block = self.reader.read_to_end(&mut bytes);
             String::from_utf8(bytes).unwrap()
         }
@@ -191,7 +191,7 @@ mod tests {
 
     fn publish(file: &mut LineFile, text: &str) {
         let message = Message { payload: text.into(), stream: None };
-        // A flush tells.
+        // The error is reported by the flush.
         let _flushed_if_large = file.publish(&message);
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_begun_is_completed_and_acknowledged_later() {
+    fn partial_line_is_completed_and_acknowledged_later() {
         let mut fifo = Fifo::new("begun");
         let deadline = Deadline::default();
         let mut file = connected(&fifo.path, &deadline);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn another_stream_completes_the_line_that_one_began() {
+    fn another_stream_completes_a_partial_line() {
         let mut fifo = Fifo::new("another");
         let deadline = Deadline::default();
         let (mut one, mut other) = (connected(&fifo.path, &deadline), connected(&fifo.path, &deadline));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_whose_last_writer_is_gone_is_forgotten() {
+    fn partial_line_is_discarded_after_its_last_writer() {
         let mut fifo = Fifo::new("gone");
         let deadline = Deadline::default();
         let mut file = connected(&fifo.path, &deadline);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_reader_gets_whole_lines() {
+    fn new_reader_gets_whole_lines() {
         let mut fifo = Fifo::new("reader");
         let deadline = Deadline::default();
         let mut file = connected(&fifo.path, &deadline);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_a_fatal_failure() {
+    fn unopenable_file_is_a_fatal_failure() {
         let mut file = LineFile::new("/nowhere/at/all", IfExists::Replace);
         assert!(file.connect(&Deadline::default()).unwrap_err().is_fatal());
         let fifo = Fifo::new("unread");

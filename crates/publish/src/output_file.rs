@@ -1,8 +1,8 @@
-//! A file, FIFO, device or standard output that bytes are written to.
+//! Output to a file, FIFO, device or standard output.
 //!
-//! [`OutputFile::check`] reports before a start whether it can be written, and changes nothing. The file is opened, and one that exists is
-//! replaced, by the first write or flush: a start that fails leaves earlier results as they are. A write that waits for a reader ends at
-//! a [`Deadline`] that another thread sets.
+//! [`OutputFile::check`] reports before the start whether the output can be written, without changing anything. The first write or flush opens
+//! the file and replaces an existing one, so a failed start keeps earlier results. A write that waits for a reader ends at a [`Deadline`],
+//! which another thread can set.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,22 +18,22 @@ use rustix::io::Errno;
 
 use super::Deadline;
 
-/// What happens to a file that exists when results are written to it. Devices and FIFOs are written in any case.
+/// What to do if the file exists. Devices and FIFOs are always written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfExists {
-    /// It is emptied when the first result is written.
+    /// Empty the file before the first write.
     #[default]
     Replace,
-    /// Results are written behind what it holds.
+    /// Append to the file.
     Append,
-    /// It is an error.
+    /// Report an error.
     Fail,
 }
 
-/// A file, FIFO, device or standard output that bytes are written to. It is opened by the first write or flush.
+/// A file, FIFO, device or standard output. The first write or flush opens it.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// `None` is standard output.
+    /// `None` for standard output.
     path: Option<PathBuf>,
     if_exists: IfExists,
     deadline: Deadline,
@@ -43,33 +43,33 @@ pub struct OutputFile {
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// A write can wait for a reader: a FIFO, a pipe, a terminal.
+    /// Whether writes can wait for a reader: FIFOs, pipes and terminals.
     can_wait: bool,
-    /// The most bytes that one write may have.
+    /// Maximum size of one write.
     max_bytes: usize,
-    /// Shared by all writers of lines to this file.
+    /// Shared by all line writers of this file.
     line_end: SharedLineEnd,
     /// Whether several streams of this process may write to it.
     is_shared: bool,
 }
 
-/// How often a write that waits looks at its deadline.
+/// Interval at which a waiting write checks its deadline.
 const TICK: Duration = Duration::from_millis(50);
-/// As much as a pipe takes at once when it says that it takes something.
+/// Number of bytes that a writable pipe accepts at once.
 const PIPE_BYTES: usize = 4096;
 
-/// The end of a line that a writer began and could not complete. Locked while lines are written, so that lines of several streams do not
-/// mix; the next writer writes it first, so that no line is torn.
+/// The rest of a line that a writer could not complete. The lock is held while lines are written, so lines of several streams are not mixed.
+/// The next writer writes the rest first, so no line is torn.
 #[derive(Debug, Default)]
 pub(super) struct LineEnd {
     pub(super) rest: Vec<u8>,
-    /// The writer that began the line.
+    /// The writer that started the line.
     pub(super) writer: u64,
 }
 
 pub(super) type SharedLineEnd = Arc<Mutex<LineEnd>>;
 
-/// That of standard output, a device or a FIFO, by device and number, which are its own as long as a writer has it open.
+/// The line ends of standard output, devices and FIFOs, by device and inode number. These are unique while a writer has the file open.
 fn line_end_at(device: u64, number: u64) -> SharedLineEnd {
     type Entry = ((u64, u64), Weak<Mutex<LineEnd>>);
     static LINE_ENDS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -83,25 +83,25 @@ fn line_end_at(device: u64, number: u64) -> SharedLineEnd {
     })
 }
 
-/// Whether this path names the standard output of this process.
+/// Whether the path names standard output.
 pub fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
 impl OutputFile {
-    /// Nothing is opened; `-` and `/dev/stdout` are standard output.
+    /// Creates the output without opening it. `-` and `/dev/stdout` are standard output.
     pub fn new(path: impl Into<PathBuf>, if_exists: IfExists, deadline: Deadline) -> Self {
         let path = path.into();
         let path = (!is_stdout(&path)).then_some(path);
         Self { path, if_exists, deadline, opened: None }
     }
 
-    /// Whether this is the standard output of the process.
+    /// Whether it is standard output.
     pub fn is_stdout(&self) -> bool {
         self.path.is_none()
     }
 
-    /// Whether a muxer may go back in it.
+    /// Whether a muxer can seek in it.
     pub fn is_seekable(&self) -> bool {
         if self.opened.as_ref().is_some_and(|opened| opened.is_shared) {
             return false;
@@ -110,10 +110,10 @@ impl OutputFile {
         self.if_exists != IfExists::Append && std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
     }
 
-    /// Looks whether the destination can be opened, and changes nothing.
+    /// Checks that the output can be opened, without changing anything.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot be opened.
     pub fn check(&self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         if path.as_os_str().is_empty() {
@@ -123,7 +123,7 @@ impl OutputFile {
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => Err(ErrorKind::IsADirectory.into()),
             Ok(metadata) if metadata.is_file() && self.if_exists == IfExists::Fail => Err(ErrorKind::AlreadyExists.into()),
-            // Opening shows more than the permissions, such as a file system that is read-only.
+            // Opening reveals more than permissions, for example a read-only file system.
             Ok(metadata) if metadata.is_file() => OpenOptions::new().write(true).open(path).map(drop),
             Ok(_) => may(path, Access::WRITE_OK),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -151,20 +151,20 @@ impl OutputFile {
         Ok(self.opened.as_mut().expect("it was opened above"))
     }
 
-    /// Where the end of a line that was begun is kept; opens the file if no write has.
+    /// The line end of this file. Opens the file if it is not open.
     pub(super) fn line_end(&mut self) -> io::Result<SharedLineEnd> {
         Ok(self.open()?.line_end.clone())
     }
 }
 
 impl Write for OutputFile {
-    /// Writes some bytes, waiting for a reader until the deadline.
+    /// Writes some bytes. Waits for a reader until the deadline.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let deadline = self.deadline.clone();
         self.open()?.write(bytes, &deadline)
     }
 
-    /// Opens the file if no write has.
+    /// Opens the file if it is not open.
     fn flush(&mut self) -> io::Result<()> {
         self.open()?.file.flush()
     }
@@ -191,10 +191,10 @@ impl Opened {
     }
 }
 
-/// Waits a moment until something can be written; also true if a write would fail.
+/// Waits briefly for the file to become writable. Also true if a write would fail.
 fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
     let mut descriptors = [PollFd::new(file, PollFlags::OUT)];
-    // After the deadline what can be written at once still is.
+    // After the deadline, bytes that can be written immediately are still written.
     let remaining = deadline.remaining(TICK);
     let time = remaining.as_ref().map_or(Duration::ZERO, |time| *time);
     let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ };
@@ -206,11 +206,11 @@ fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
     }
 }
 
-/// The folder of a file that does not exist, and its name in it; no name if the path can only be a folder's. Links that lead nowhere
-/// are followed: it is their target that would be made.
+/// Folder and name of a file that does not exist; no name if the path can only be a folder. Dangling symlinks are followed, because their
+/// target would be created.
 ///
 /// # Errors
-/// If links lead in a circle.
+/// If symlinks form a cycle.
 pub fn new_file(path: &Path) -> io::Result<(PathBuf, Option<std::ffi::OsString>)> {
     const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
@@ -229,7 +229,7 @@ fn open_path(path: &Path, if_exists: IfExists, deadline: &Deadline) -> io::Resul
     loop {
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let mut options = OpenOptions::new();
-        // A FIFO that nothing reads must not hold the thread, nor a device that is slow.
+        // A FIFO without a reader or a slow device must not block the thread.
         options.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         match if_exists {
             _ if is_special => {}
@@ -259,7 +259,7 @@ fn is_fifo(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Empties a file, or ends the line that an earlier run did not.
+/// Truncates a file, or terminates an incomplete line of an earlier run.
 fn begin(mut file: &File, path: &Path, if_exists: IfExists) -> io::Result<()> {
     if if_exists != IfExists::Append {
         return file.set_len(0);
@@ -284,7 +284,7 @@ fn open_stdout() -> io::Result<Opened> {
     if metadata.is_file() {
         return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, line_end, is_shared: true });
     }
-    // Opened anew, so that not waiting is a matter of this process alone: others may share what it was started with.
+    // Opened again, so that non-blocking mode affects this process only. Other processes may share the original file description.
     let own = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/proc/self/fd/1");
     let (file, max_bytes) = own.map_or((file, PIPE_BYTES), |own| (own, usize::MAX));
     Ok(Opened { file, can_wait: true, max_bytes, line_end, is_shared: true })
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_by_the_first_write_only() {
+    fn file_is_replaced_by_the_first_write_only() {
         let folder = Folder::new("replace");
         let path = folder.0.join("file");
         std::fs::write(&path, "old").unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_behind_complete_lines() {
+    fn lines_are_appended_after_complete_lines() {
         let folder = Folder::new("append");
         let path = folder.0.join("file");
         for (before, after) in [("a\n", "a\nb\n"), ("torn", "torn\nb\n"), ("", "b\n")] {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn check_names_what_cannot_be_written() {
+    fn check_reports_unwritable_outputs() {
         let folder = Folder::new("check");
         let file = folder.0.join("file");
         std::fs::write(&file, "old").unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_a_reader_ends_at_the_deadline() {
+    fn write_without_a_reader_ends_at_the_deadline() {
         let folder = Folder::new("deadline");
         let path = folder.0.join("fifo");
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
@@ -383,7 +383,7 @@ mod tests {
         deadline.set(Instant::now());
         let (mut destination, opening) = writer.join().unwrap();
         assert_eq!(opening, Err(ErrorKind::TimedOut));
-        // A reader that is there and reads nothing: the pipe takes what it has room for.
+        // A reader that reads nothing: the pipe accepts bytes until it is full.
         deadline.clear();
         let reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path).unwrap();
         assert!(destination.write(&[0; 1 << 20]).unwrap() < 1 << 20);

@@ -1,10 +1,10 @@
-//! The bounded queue in front of a destination, and the worker thread that empties it.
+//! The bounded queue before a destination, and its worker thread.
 //!
-//! A message is queued, then in flight (handed over, not acknowledged), then acknowledged or lost. The queue's bounds count queued messages and
-//! those in flight. The worker hands over what is queued once [`Options::linger`] has passed since the oldest one came, or earlier if a
-//! batch is full or a flush is requested; the very first message does not wait.
+//! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The bounds of the queue count
+//! queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest one arrived. It does
+//! so earlier if a batch is full or a flush is requested. The very first message does not wait.
 //!
-//! One lock guards the state. It is held neither while the destination is called nor while a loss is reported.
+//! One lock protects the state. It is not held while the destination is called or a loss is reported.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 
 use super::{Deadline, Destination, Failure, Message};
 
-/// How long [`Publisher::close`] waits beyond its deadline, for a system call that does not return.
+/// How long [`Publisher::close`] waits after its deadline for a system call to return.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a publisher does. The default is for files: nothing is dropped, and a failed write is not tried again.
+/// Options of a publisher. The defaults are for files: nothing is dropped, and a failed write is not retried.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The most messages that are queued or in flight; at least 1.
+    /// Maximum number of queued and in-flight messages; at least 1.
     pub max_messages: usize,
-    /// The most bytes that they have. One message alone may have more.
+    /// Maximum number of their bytes. A single message may be larger.
     pub max_bytes: usize,
-    /// What happens to a message for which there is no space.
+    /// What to do when the queue is full.
     pub when_full: WhenFull,
-    /// How often messages are handed over again after a failure.
+    /// Retries after a temporary failure.
     pub retry: Retry,
-    /// How long a message may wait for others to be handed over with it.
+    /// Maximum time that a message waits for a batch.
     pub linger: Duration,
 }
 
@@ -45,26 +45,26 @@ impl Default for Options {
     }
 }
 
-/// What happens to a message for which the queue has no space.
+/// What to do with a message when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// [`Publisher::publish`] blocks until there is space.
+    /// [`Publisher::publish`] blocks until the queue has space.
     #[default]
     Wait,
-    /// The oldest queued message is dropped. If all are in flight, the new one is.
+    /// Drop the oldest queued message. If all messages are in flight, drop the new one.
     DropOldest,
-    /// The new message is dropped.
+    /// Drop the new message.
     DropNewest,
 }
 
-/// How often messages are handed over again after a failure that is not fatal.
+/// Retries after a temporary failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Attempts without progress after which the messages are lost; at least 1.
+    /// Number of attempts without progress after which messages are lost; at least 1.
     pub max_attempts: u32,
-    /// The pause before the second attempt. It doubles with each further one.
+    /// Pause before the second attempt. Doubles with each attempt.
     pub delay: Duration,
-    /// The longest pause.
+    /// Maximum pause.
     pub max_delay: Duration,
 }
 
@@ -74,42 +74,42 @@ impl Default for Retry {
     }
 }
 
-/// What became of the messages so far. Queued messages and those in flight are in none of the numbers.
+/// Outcome of the messages so far. Queued and in-flight messages are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Messages that the destination holds.
+    /// Messages that the destination has stored.
     pub acknowledged: u64,
-    /// Their bytes, without what a destination adds.
+    /// Bytes of these messages, without additions of the destination.
     pub bytes: u64,
-    /// Messages that the destination did not take.
+    /// Messages that the destination did not accept.
     pub lost: u64,
     /// Messages that were dropped because the queue was full.
     pub dropped: u64,
-    /// Attempts that followed a failure.
+    /// Attempts after a failure.
     pub retries: u64,
 }
 
-/// Reported when messages are lost, or when all later ones will be.
+/// A loss of messages, or a permanent failure.
 #[derive(Debug)]
 pub struct Loss<'a> {
-    /// Why.
+    /// The reason.
     pub failure: &'a Failure,
-    /// How many messages were lost by this failure.
+    /// Number of messages lost by this failure.
     pub n_messages: u64,
 }
 
-/// Why [`Publisher::publish`] did not take a message.
+/// Why [`Publisher::publish`] did not accept a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// [`Publisher::interrupt`] was called while it waited for space. The message is not counted.
+    /// [`Publisher::interrupt`] was called while the caller waited for space. The message is not counted.
     Interrupted,
-    /// The destination failed for good. The message counts as lost.
+    /// The destination failed permanently. The message counts as lost.
     Failed,
     /// The publisher is closed. The message counts as lost.
     Closed,
 }
 
-/// A queue of messages and the worker thread that hands them to a destination. Closed, without waiting for a reader, when dropped.
+/// A message queue with a worker thread for one destination. Dropping it closes it without waiting for a reader.
 pub struct Publisher {
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -119,9 +119,9 @@ struct Shared {
     options: Options,
     deadline: Deadline,
     state: Mutex<State>,
-    /// Notified when the worker has something to do.
+    /// Notified when the worker has work.
     work: Condvar,
-    /// Notified when space is freed, a flush is done or the phase changes.
+    /// Notified when space is available, a flush is complete, or the phase changes.
     progress: Condvar,
 }
 
@@ -129,35 +129,35 @@ struct Shared {
 struct State {
     phase: Phase,
     queue: VecDeque<Arc<Message>>,
-    /// When the oldest queued message came.
+    /// Arrival time of the oldest queued message.
     oldest_at: Option<Instant>,
-    /// Of queued messages and those in flight.
+    /// Number and bytes of queued and in-flight messages.
     n_held: usize,
     n_held_bytes: usize,
     counts: Counts,
     n_flushes_requested: u64,
     n_flushes_done: u64,
-    /// Whether callers must not wait.
+    /// Whether callers must not block.
     is_interrupted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Nothing was published.
+    /// Before the first message.
     #[default]
     Idle,
-    /// Messages are handed over.
+    /// Messages are passed to the destination.
     Running,
-    /// The queue takes no more messages; what it has is handed over.
+    /// The queue accepts no more messages; the remaining ones are passed.
     Closing,
-    /// The destination failed for good, and the worker ends.
+    /// The destination failed permanently, and the worker ends.
     Failed,
     /// The worker ends.
     Closed,
 }
 
 impl Publisher {
-    /// Starts the worker. Nothing is opened until the first message or flush. `on_loss` is called on the worker's thread.
+    /// Starts the worker. The destination is opened by the first message or flush. `on_loss` is called on the worker thread.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -188,10 +188,10 @@ impl Publisher {
         Ok(Self { shared, worker: Mutex::new(Some(worker)) })
     }
 
-    /// Queues a message. If the queue is full, does what [`Options::when_full`] says.
+    /// Queues a message. Applies [`Options::when_full`] if the queue is full.
     ///
     /// # Errors
-    /// If the message was not taken. One that was dropped because the queue is full is no error.
+    /// If the message was not accepted. A drop because of a full queue is not an error.
     pub fn publish(&self, message: Message) -> Result<(), Refused> {
         let Options { max_messages, max_bytes, when_full, .. } = self.shared.options;
         let mut state = self.shared.lock();
@@ -220,7 +220,7 @@ impl Publisher {
         state.n_held += 1;
         state.n_held_bytes += message.payload.len();
         state.queue.push_back(Arc::new(message));
-        // Notified once to begin a batch, and once when it is full.
+        // Notify at the start of a batch and when it is full.
         let is_first = state.oldest_at.is_none();
         state.oldest_at.get_or_insert_with(Instant::now);
         if is_first || self.shared.is_batch_full(&state) {
@@ -229,12 +229,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Lets the worker connect to the destination before the first message. Does not wait.
+    /// Connects to the destination before the first message. Does not block.
     pub fn connect(&self) {
         self.shared.request_flush(&mut self.shared.lock());
     }
 
-    /// Connects, and blocks until everything that was published is acknowledged, lost or dropped. Returns early if it is interrupted.
+    /// Connects and blocks until all published messages are acknowledged, lost or dropped. Returns early if it is interrupted.
     pub fn flush(&self) {
         let mut state = self.shared.lock();
         let flush = self.shared.request_flush(&mut state);
@@ -243,24 +243,24 @@ impl Publisher {
         }
     }
 
-    /// Wakes callers that wait, and lets no caller wait until [`Publisher::resume`].
+    /// Wakes up waiting callers. No call blocks until [`Publisher::resume`].
     pub fn interrupt(&self) {
         self.shared.lock().is_interrupted = true;
         self.shared.progress.notify_all();
     }
 
-    /// Lets callers wait again.
+    /// Allows calls to block again.
     pub fn resume(&self) {
         self.shared.lock().is_interrupted = false;
     }
 
-    /// What became of the messages so far.
+    /// Outcome of the messages so far.
     pub fn counts(&self) -> Counts {
         self.shared.lock().counts
     }
 
-    /// Hands over what is queued, which may wait for a reader until `deadline`, and ends the worker. Messages that are not acknowledged by
-    /// then count as lost. Later calls only return the counts.
+    /// Passes the queued messages until `deadline` and ends the worker. Unacknowledged messages count as lost. Later calls only return the
+    /// counts.
     pub fn close(&self, deadline: Instant) -> Counts {
         self.shared.deadline.set(deadline);
         let mut state = self.shared.lock();
@@ -273,7 +273,7 @@ impl Publisher {
         while state.phase == Phase::Closing {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::warn!("a destination of results does not return; {} messages are lost", state.n_held);
+                tracing::warn!("closing a destination timed out: {} messages are lost", state.n_held);
                 let lost = state.n_held as u64;
                 return Counts { lost: state.counts.lost + lost, ..state.counts };
             }
@@ -282,7 +282,7 @@ impl Publisher {
         let counts = state.counts;
         drop(state);
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // It has nothing left to do. A worker that drops its own publisher cannot wait for itself.
+        // The worker has nothing left to do. It must not wait for itself if it drops its own publisher.
         if let Some(worker) = worker.filter(|worker| worker.thread().id() != std::thread::current().id()) {
             let _ended = worker.join();
         }
@@ -318,12 +318,12 @@ impl Shared {
         state.n_flushes_requested
     }
 
-    /// Whether the worker should not wait for more messages: it would else be idle while the queue fills up.
+    /// Whether the worker should not wait for a full batch, because the queue would fill up meanwhile.
     fn is_batch_full(&self, state: &State) -> bool {
         2 * state.n_held >= self.options.max_messages || 2 * state.n_held_bytes >= self.options.max_bytes
     }
 
-    /// Waits for something to do: the queued messages, and the number of the last flush that was requested. `None` at the end.
+    /// Waits for work: the queued messages, and the number of the last requested flush. `None` at the end.
     fn next_batch(&self) -> Option<(VecDeque<Arc<Message>>, u64)> {
         let mut state = self.lock();
         loop {
@@ -375,7 +375,7 @@ impl State {
         self.counts.lost += messages.len() as u64;
     }
 
-    /// Loses everything; returns how many messages that are.
+    /// Loses all messages and returns their number.
     fn fail(&mut self) -> u64 {
         self.phase = Phase::Failed;
         self.queue.clear();
@@ -386,15 +386,15 @@ impl State {
     }
 }
 
-/// The thread's own part of a publisher.
+/// Data of the worker thread.
 struct Worker {
     shared: Arc<Shared>,
     destination: Box<dyn Destination>,
     on_loss: Box<dyn FnMut(Loss<'_>) + Send>,
     is_connected: bool,
-    /// Handed over and not acknowledged.
+    /// Messages that were passed and are not acknowledged.
     in_flight: VecDeque<Arc<Message>>,
-    /// The destination's cursor as it was last seen.
+    /// Last known position of the destination.
     n_acknowledged: u64,
 }
 
@@ -407,7 +407,7 @@ impl Worker {
             self.shared.lock().n_flushes_done = n_flushes;
             self.shared.progress.notify_all();
         }
-        // A message that was committed, but not completed, has its last chance.
+        // Last attempt to complete a committed message.
         if self.is_connected || !self.in_flight.is_empty() {
             let closed = self.attempt(&mut VecDeque::new()).and_then(|()| self.destination.close());
             self.settle();
@@ -417,7 +417,7 @@ impl Worker {
         }
     }
 
-    /// Hands over messages until they are acknowledged or lost. Fails with the destination.
+    /// Passes messages until they are acknowledged or lost. Fails if the destination fails permanently.
     fn send(&mut self, mut messages: VecDeque<Arc<Message>>) -> Result<(), ()> {
         let Retry { max_attempts, delay, max_delay } = self.shared.options.retry;
         let mut n_attempts = 0;
@@ -458,7 +458,7 @@ impl Worker {
         self.destination.flush()
     }
 
-    /// Takes account of what the destination has acknowledged.
+    /// Processes new acknowledgments of the destination.
     fn settle(&mut self) {
         let n_acknowledged = self.destination.acknowledged();
         let n_new = n_acknowledged.saturating_sub(self.n_acknowledged) as usize;
@@ -476,7 +476,7 @@ impl Worker {
         self.shared.progress.notify_all();
     }
 
-    /// Counts messages as lost, and reports it.
+    /// Counts messages as lost and reports it.
     fn give_up(&mut self, failure: &Failure, messages: &VecDeque<Arc<Message>>) {
         if messages.is_empty() {
             return;
@@ -486,7 +486,7 @@ impl Worker {
         self.shared.progress.notify_all();
     }
 
-    /// The destination failed for good: everything is lost.
+    /// The destination failed permanently: all messages are lost.
     fn fail(&mut self, failure: &Failure) {
         let n_messages = self.shared.lock().fail();
         (self.on_loss)(Loss { failure, n_messages });
@@ -501,22 +501,22 @@ mod tests {
 
     use super::*;
 
-    /// What takes longer hangs.
+    /// Time after which a test is considered hanging.
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// What the destination of a test does with a call, which waits for it.
+    /// How the test destination answers a call, which waits for the answer.
     enum Answer {
         Accept,
-        /// Accepts without an acknowledgement.
+        /// Accept without acknowledgment.
         Keep,
-        /// As [`Answer::Keep`], but the message can't be taken back.
+        /// As [`Answer::Keep`], but the message cannot be undone.
         Commit,
         Fail,
         FailForGood,
         Panic,
     }
 
-    /// A destination whose every call waits for the test.
+    /// A destination whose calls wait for answers of the test.
     struct Scripted {
         calls: Sender<String>,
         answers: Receiver<Answer>,
@@ -572,7 +572,7 @@ mod tests {
         }
     }
 
-    /// A publisher, the calls of its destination, and the answers to them.
+    /// A publisher, the calls of its destination, and their answers.
     struct Rig {
         publisher: Arc<Publisher>,
         calls: Receiver<String>,
@@ -585,14 +585,14 @@ mod tests {
             let ((calls, of_test), (answers, of_destination), (lost, losses)) = (channel(), channel(), channel());
             let destination = Scripted { calls, answers: of_destination, n_acknowledged: 0, n_committed: 0, n_handed_over: 0 };
             let on_loss = move |loss: Loss<'_>| {
-                // Some tests do not look.
+                // Some tests ignore losses.
                 let _sent = lost.send(loss.n_messages);
             };
             let publisher = Publisher::start(destination, options, Deadline::default(), on_loss).unwrap();
             Self { publisher: Arc::new(publisher), calls: of_test, answers, losses }
         }
 
-        /// Expects these calls, and gives each its answer.
+        /// Expects these calls and answers them.
         fn expect<const N: usize>(&self, calls: [(&str, Answer); N]) {
             for (call, answer) in calls {
                 assert_eq!(self.calls.recv_timeout(LIMIT).unwrap(), call);
@@ -610,7 +610,7 @@ mod tests {
             std::thread::spawn(move || act(&publisher))
         }
 
-        /// Accepts the end of the stream.
+        /// Accepts the calls at the end of the stream.
         fn close(self) -> Counts {
             let closing = self.spawn(|publisher| publisher.close(Instant::now() + LIMIT));
             self.expect([("flush", Answer::Accept), ("close", Answer::Accept)]);
@@ -619,7 +619,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Closes, and accepts everything until then.
+        /// Closes the publisher and accepts all calls.
         fn accept_all(self) -> Counts {
             let closing = self.spawn(|publisher| publisher.close(Instant::now() + LIMIT));
             while !closing.is_finished() {
@@ -635,13 +635,13 @@ mod tests {
         Message { payload: text.into(), stream: None }
     }
 
-    /// Nothing is handed over before a batch is full or a flush is requested, but for the first message.
+    /// Messages are passed only in full batches or by a flush, except for the first message.
     fn patient() -> Options {
         Options { max_messages: 4, linger: LIMIT, ..Options::default() }
     }
 
     #[test]
-    fn the_first_message_does_not_wait_for_a_batch() {
+    fn first_message_does_not_wait_for_a_batch() {
         let rig = Rig::new(patient());
         rig.publisher.connect();
         rig.expect([("connect", Answer::Accept), ("flush", Answer::Accept)]);
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_waits_no_longer_than_the_linger_time() {
+    fn message_waits_at_most_the_linger_time() {
         let rig = Rig::new(Options { linger: Duration::from_millis(1), ..Options::default() });
         for text in ["a", "b"] {
             rig.publish(text).unwrap();
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_blocks_until_a_message_is_acknowledged() {
+    fn full_queue_blocks_until_an_acknowledgment() {
         let rig = Rig::new(Options { max_messages: 2, ..patient() });
         rig.publish("a").unwrap();
         assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_wakes_a_caller_that_waits_for_space() {
+    fn interrupt_wakes_a_blocked_publish() {
         let rig = Rig::new(Options { max_messages: 1, ..patient() });
         rig.publish("a").unwrap();
         let waiting = rig.spawn(|publisher| publisher.publish(message("b")));
@@ -708,11 +708,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_the_oldest_or_the_newest() {
+    fn full_queue_drops_the_oldest_or_the_newest() {
         for (when_full, kept) in [(WhenFull::DropOldest, ["c", "d"]), (WhenFull::DropNewest, ["b", "c"])] {
             let rig = Rig::new(Options { max_messages: 3, when_full, ..patient() });
             rig.publish("a").unwrap();
-            // In flight from here on, and not dropped.
+            // In flight from here on, so it is not dropped.
             assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
             ["b", "c", "d"].iter().for_each(|text| rig.publish(text).unwrap());
             rig.answers.send(Answer::Accept).unwrap();
@@ -723,13 +723,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_the_rest_is_handed_over_again_in_order() {
+    fn messages_are_passed_again_in_order_after_a_failure() {
         let retry = Retry { max_attempts: 3, delay: Duration::ZERO, ..Retry::default() };
         let rig = Rig::new(Options { max_messages: 6, retry, ..patient() });
         rig.publish("first").unwrap();
         rig.expect([("connect", Answer::Accept), ("first", Answer::Accept), ("flush", Answer::Accept)]);
         ["a", "b", "c"].iter().for_each(|text| rig.publish(text).unwrap());
-        // The first is acknowledged, the second is written in part, the third is forgotten.
+        // The first is acknowledged, the second is partly written, the third is discarded.
         rig.expect([("a", Answer::Accept), ("b", Answer::Commit), ("c", Answer::Fail), ("connect", Answer::Fail)]);
         rig.expect([("connect", Answer::Keep), ("c", Answer::Keep), ("flush", Answer::Accept)]);
         let counts = rig.close();
@@ -749,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_fatal_failure_messages_are_refused_and_counted() {
+    fn messages_are_rejected_after_a_fatal_failure() {
         for answer in [Answer::FailForGood, Answer::Panic] {
             let rig = Rig::new(Options { max_messages: 1, ..patient() });
             rig.publish("a").unwrap();
@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_does_not_wait_for_a_call_that_hangs() {
+    fn close_does_not_wait_for_a_hanging_call() {
         let rig = Rig::new(patient());
         rig.publish("a").unwrap();
         assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");

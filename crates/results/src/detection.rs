@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Geometry, PixelRect, Point, Rect, Size};
 
-/// Number of ids that [`ObjectId::next`] has returned, plus the offset of this copy of the library.
+/// Number of IDs created so far, plus the offset of this copy of the library.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
-/// Identifies one object within the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
+/// Identifies an object within the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
-    /// The first id of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number their tracks from
-    /// 1, so lower ids would collide with theirs.
+    /// Smallest ID of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number tracks from 1. Smaller
+    /// IDs would collide with these.
     const FIRST: u32 = 1 << 16;
 
-    /// Returns a new id. Wraps after about 2^31 objects.
+    /// Creates an ID. IDs wrap around after about 2^31 objects.
     pub fn next() -> Self {
         Self::nth(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Reserves a separate range of ids for one of several copies of this library in a process, counted from 0. Each range has 2^27 ids.
+    /// Reserves a range of 2^27 IDs for a copy of this library, if a process contains several. Copies are numbered from 0.
     pub fn begin_at_copy(copy_idx: usize) {
         NEXT_ID.fetch_add((copy_idx as u32) << 27, Ordering::Relaxed);
     }
@@ -42,45 +42,45 @@ impl fmt::Display for ObjectId {
 /// One object in a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Detection {
-    /// The id that classifications and ROI metas refer to.
+    /// The ID that classifications and ROI metas refer to.
     pub id: ObjectId,
-    /// The track ID: the same in every frame, given by a tracker.
+    /// The track ID, assigned by a tracker: the same in every frame.
     pub track: Option<ObjectId>,
-    /// The state of the track in this frame; `None` without a tracker.
+    /// State of the track in this frame; `None` without a tracker.
     pub track_state: Option<TrackState>,
-    /// The object in whose region this one was detected.
+    /// The object in whose region this object was detected.
     pub parent: Option<ObjectId>,
-    /// The box in pixels of the frame; real-valued, may reach outside the frame.
+    /// The box in frame pixels; real-valued, may extend beyond the frame.
     pub rect: Rect,
-    /// Keypoints in pixels of the frame, in the model's order. Faces: left eye, right eye, nose, left and right corner of the mouth, as seen in
-    /// the image. Empty if the model has none. May lie outside the box.
+    /// Keypoints in frame pixels, in the order of the model. Faces: left eye, right eye, nose, left and right mouth corner, as seen in the
+    /// image. Empty if the model has none. They may be outside the box.
     pub keypoints: Vec<Point>,
-    /// Confidence of the detector, in 0..=1.
+    /// Confidence of the detector, 0..=1.
     pub confidence: f32,
-    /// Class index of the model.
+    /// Class index.
     pub label_id: u32,
-    /// Name of the class, if the model has labels.
+    /// Label of the class, if the model has labels.
     pub label: Option<Arc<str>>,
-    /// Attributes, in the order in which classifiers ran.
+    /// Attributes, in the order of the classifiers.
     pub classifications: Vec<Classification>,
 }
 
 impl Detection {
-    /// Sets the track ID of another tracker, if the object has none.
+    /// Sets the track ID of another tracker, unless the object has a track ID.
     pub fn adopt_track(&mut self, track: ObjectId) {
         if self.track.is_none() {
             (self.track, self.track_state) = (Some(track), Some(TrackState::Confirmed));
         }
     }
 
-    /// Moves the box, and with it the keypoints and the geometry of the attributes.
+    /// Moves the box, its keypoints, and the geometry of its attributes.
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
         self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
         self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, rect)));
     }
 
-    /// Whether this is the same object as `earlier`: equal id, or equal track ID.
+    /// Whether this and `earlier` are the same object: equal ID or equal track ID.
     pub fn is_same_object(&self, earlier: &Self) -> bool {
         self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
     }
@@ -89,18 +89,18 @@ impl Detection {
 /// State of a track in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackState {
-    /// Tracked, but not seen in enough frames to have a track ID.
+    /// Tracked, but not detected in enough frames for a track ID.
     Tentative,
     /// Has a track ID and was detected in this frame.
     Confirmed,
-    /// Has a track ID; this frame was not inferred, and the object is carried over from an earlier frame.
+    /// Has a track ID and was carried over from an earlier frame, because this frame was not inferred.
     Held,
 }
 
 /// An attribute of one object or of the whole frame, from one head of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
-    /// Name of the attribute, such as "gender"; the key in the JSON.
+    /// Name of the attribute, such as "gender". It is the key in the JSON.
     pub name: Arc<str>,
     /// Name of the model.
     pub model: Arc<str>,
@@ -115,24 +115,24 @@ pub enum Outcome {
     Label {
         label_id: u32,
         label: Option<Arc<str>>,
-        /// In 0..=1.
+        /// Confidence, 0..=1.
         confidence: f32,
     },
-    /// Several classes, by descending confidence.
+    /// Several classes, in descending order of confidence.
     Labels(Vec<ScoredLabel>),
     /// A number, such as an age in years.
     Value(f32),
     /// Recognized text.
     Text {
         text: Arc<str>,
-        /// 0..=1.
+        /// Confidence, 0..=1.
         confidence: f32,
     },
-    /// A shape in the frame, or a map of values over it.
+    /// A shape in the frame, or a map of values.
     Geometry(Geometry),
-    /// An embedding, or raw outputs.
+    /// An embedding or raw outputs.
     Tensor {
-        /// Extent of each axis.
+        /// Extents of the axes.
         shape: Vec<usize>,
         /// Values in row-major order.
         data: Arc<[f32]>,
@@ -140,7 +140,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Maps the coordinates of a geometry to another space, see [`Geometry::map`]. Other values have no coordinates and stay as they are.
+    /// Maps the coordinates of a geometry to another space, see [`Geometry::map`]. Other values are not changed.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         if let Self::Geometry(geometry) = self {
             geometry.map(to);
@@ -153,17 +153,17 @@ impl Outcome {
 pub struct ScoredLabel {
     pub label_id: u32,
     pub label: Option<Arc<str>>,
-    /// 0..=1.
+    /// Confidence, 0..=1.
     pub confidence: f32,
 }
 
-/// Whether a frame was inferred.
+/// Inference status of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InferenceStatus {
     /// Inferred.
     #[default]
     Inferred,
-    /// Passed without inference, for this reason.
+    /// Skipped, with the skip reason.
     Skipped(Arc<str>),
     /// Inference failed with this error.
     Failed(Arc<str>),
@@ -178,14 +178,14 @@ pub struct FrameResults {
     pub frame_number: u64,
     /// The worst status of all inference stages.
     pub status: InferenceStatus,
-    /// The objects, by descending confidence.
+    /// Detected objects, in descending order of confidence.
     pub detections: Vec<Detection>,
     /// Attributes of the whole frame.
     pub classifications: Vec<Classification>,
 }
 
 impl FrameResults {
-    /// Sets the size of the frame, and scales the geometry of its attributes to it. Detections are not changed.
+    /// Sets the frame size and scales the geometry of the frame's attributes. Detections are not changed.
     pub fn set_size(&mut self, size: Size) {
         let was = std::mem::replace(&mut self.size, size);
         if was != size && was.width > 0 && was.height > 0 {
@@ -194,7 +194,7 @@ impl FrameResults {
         }
     }
 
-    /// The detection with this id.
+    /// The detection with this ID.
     pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
         self.detections.iter_mut().find(|detection| detection.id == id)
     }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn geometry_of_attributes_moves_with_the_detection() {
+    fn attribute_geometry_moves_with_the_detection() {
         let polygon = |points: [(f32, f32); 2]| Outcome::Geometry(Geometry::Polygons(vec![points.map(|(x, y)| Point { x, y }).to_vec()]));
         let said = |outcome| Classification { name: "outline".into(), model: "m".into(), outcome };
         let mut found = Detection {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_begin_above_those_of_others_and_neighbors_differ_also_where_they_wrap() {
+    fn ids_start_above_other_numbers_and_wrap_around() {
         let first = ObjectId::FIRST as i32;
         assert_eq!([0, 1, 2].map(|n| ObjectId::nth(n).0), [first, first + 1, first + 2]);
         let wrap = i32::MAX as u32 - ObjectId::FIRST + 1;

@@ -1,5 +1,5 @@
-//! Shapes beyond boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a named space, and can be
-//! mapped to another space.
+//! Shapes other than boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a named space. They
+//! can be mapped to another space.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use super::Point;
 pub enum Geometry {
     /// Keypoints of a pose, a face or a hand.
     Keypoints(Keypoints),
-    /// A rotated box, as of text or aerial images.
+    /// A rotated box, for example of text or in aerial images.
     RotatedRect(RotatedRect),
-    /// Outlines. Points inside an odd number of outlines belong to the shape (even-odd rule).
+    /// Outlines of a shape, filled by the even-odd rule: points inside an odd number of outlines belong to the shape.
     Polygons(Vec<Vec<Point>>),
-    /// Probability of each cell, 0 to 255 for 0 to 1. Cells of 128 or more belong to the object.
+    /// Mask: probability of each cell; 0 to 255 represent 0 to 1. Cells of 128 or more belong to the object.
     Mask(Grid<u8>),
-    /// Class of each cell: a semantic segmentation.
+    /// Semantic segmentation: class index of each cell.
     ClassMap {
         classes: Grid<u8>,
-        /// Names of the classes; may be empty.
+        /// Labels of the classes; may be empty.
         labels: Arc<[Arc<str>]>,
     },
-    /// A number for each cell, such as a depth or a heat map.
+    /// A number per cell, such as a depth map or a heat map.
     ValueMap(Grid<f32>),
 }
 
 /// The keypoints of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Keypoints {
-    /// In the model's order.
+    /// Keypoints in the order of the model.
     pub points: Vec<Keypoint>,
-    /// Names and edges, shared by all objects of a model.
+    /// Names and edges, shared by the objects of a model.
     pub skeleton: Arc<Skeleton>,
 }
 
@@ -40,16 +40,16 @@ pub struct Keypoints {
 pub struct Keypoint {
     /// Position; may be outside the frame.
     pub point: Point,
-    /// Confidence in 0..=1, if the model reports it.
+    /// Confidence, 0..=1, if the model outputs it.
     pub confidence: Option<f32>,
 }
 
 /// Names and edges of a model's keypoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Skeleton {
-    /// Names of the keypoints, in their order; may be empty.
+    /// Names of the keypoints, in order; may be empty.
     pub names: Vec<Arc<str>>,
-    /// Pairs of keypoint indexes that a line connects.
+    /// Pairs of indexes of connected keypoints.
     pub edges: Vec<(u32, u32)>,
 }
 
@@ -59,18 +59,18 @@ pub struct RotatedRect {
     pub center: Point,
     pub width: f32,
     pub height: f32,
-    /// Angle from the x axis to the side with the width, in degrees, clockwise (y points down).
+    /// Clockwise angle from the x axis to the side of length `width`, in degrees (y points down).
     pub angle: f32,
 }
 
-/// Values on a grid of cells, which may lie anywhere in the frame, also rotated.
+/// A grid of cells with values, at any position in the frame and possibly rotated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid<T> {
     /// Number of cells per row.
     pub columns: usize,
-    /// Values, row by row.
+    /// Values in row-major order.
     pub values: Arc<[T]>,
-    /// Top left, top right and bottom left corner of the grid, before rotation: the outer corners of its first cell, of the last cell of the
+    /// Top left, top right and bottom left corner of the unrotated grid. These are outer corners of the first cell, of the last cell of the
     /// first row, and of the first cell of the last row.
     pub corners: [Point; 3],
 }
@@ -85,7 +85,7 @@ impl RotatedRect {
         })
     }
 
-    /// The rectangle through the mapped midpoints of the sides. Exact for maps that keep angles.
+    /// The rectangle through the mapped midpoints of the sides. Exact if `to` preserves angles.
     fn map(&self, to: impl Fn(Point) -> Point) -> Self {
         let [top_left, top_right, bottom_right, bottom_left] = self.corners();
         let middle = |one: Point, other: Point| to(Point { x: (one.x + other.x) / 2.0, y: (one.y + other.y) / 2.0 });
@@ -107,7 +107,7 @@ impl<T> Grid<T> {
         self.values.len().checked_div(self.columns).unwrap_or(0)
     }
 
-    /// The value at a point in the space of the corners; `None` outside the grid.
+    /// The value at a point; `None` outside the grid.
     pub fn at(&self, point: Point) -> Option<&T> {
         let [origin, right, down] = self.corners;
         let (along, across) = ((right.x - origin.x, right.y - origin.y), (down.x - origin.x, down.y - origin.y));
@@ -123,8 +123,8 @@ impl<T> Grid<T> {
 }
 
 impl Geometry {
-    /// Maps all coordinates with `to`, which must map lines to lines, for example from the model's input to the frame. Masks and maps keep
-    /// their values; their grid moves.
+    /// Maps all coordinates with `to`, for example from input to frame space. `to` must map lines to lines. Values of masks and maps stay the
+    /// same; their grid is moved.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         match self {
             Self::Keypoints(keypoints) => keypoints.points.iter_mut().for_each(|of| of.point = to(of.point)),
@@ -148,9 +148,9 @@ mod tests {
         Point { x, y }
     }
 
-    /// An input of 10x20 that shows a frame of 40x20, turned clockwise.
+    /// Transform of an input of 10x20 that shows a frame of 40x20, rotated clockwise.
     const TURNED: Transform = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
-    /// An input that shows a frame twice as wide and four times as high, from (8, -3) on.
+    /// Transform of an input that shows a frame of twice the width and four times the height, from (8, -3).
     const STRETCHED: Transform = Transform { scale: (2.0, 4.0), offset: (8.0, -3.0), swaps_axes: false };
 
     fn mapped(mut geometry: Geometry, transform: Transform) -> Geometry {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn keypoints_and_polygons_move_point_by_point() {
+    fn keypoints_and_polygons_are_mapped_point_by_point() {
         let skeleton = Arc::new(Skeleton { names: vec!["nose".into()], edges: vec![] });
         let keypoints =
             |point| Geometry::Keypoints(Keypoints { points: vec![Keypoint { point, confidence: Some(0.5) }], skeleton: skeleton.clone() });
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_box_turns_with_the_image_and_stays_a_box() {
+    fn rotated_box_stays_a_box_after_rotation() {
         let flat = RotatedRect { center: at(4.0, 3.0), width: 4.0, height: 2.0, angle: 0.0 };
         assert_eq!(flat.corners(), [at(2.0, 2.0), at(6.0, 2.0), at(6.0, 4.0), at(2.0, 4.0)]);
         let Geometry::RotatedRect(turned) = mapped(Geometry::RotatedRect(flat), TURNED) else { panic!() };
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_a_mask_are_where_they_were_in_the_image() {
-        // Two rows of four cells of 2x3 pixels from (1, 2) on.
+    fn mask_values_keep_their_position_in_the_image() {
+        // Two rows of four cells of 2x3 pixels, from (1, 2).
         let values: Vec<u8> = (0..8).collect();
         let mask = Grid { columns: 4, values: values.into(), corners: [at(1.0, 2.0), at(9.0, 2.0), at(1.0, 8.0)] };
         let (in_input, above) = (at(6.0, 7.0), at(6.0, 1.0));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_lie_where_the_image_lies() {
+    fn maps_are_placed_at_the_image() {
         let corners = [at(0.0, 0.0), at(4.0, 0.0), at(0.0, 4.0)];
         let classes = Geometry::ClassMap {
             classes: Grid { columns: 2, values: [0, 1, 2, 3].into(), corners },

@@ -1,4 +1,4 @@
-//! The results of one frame as one line of JSON.
+//! JSON format: the results of a frame as one line.
 //!
 //! The schema is that of DL Streamer's `gvametaconvert`, with additional fields:
 //!
@@ -11,19 +11,19 @@
 //!   "age":{"value":31.4,"model":{"name":"age-gender"}}}]}
 //! ```
 //!
-//! `timestamp` is the stream time, as `gvametaconvert` writes it, and `pts` the presentation time stamp of the buffer, both in nanoseconds.
+//! `timestamp` is the stream time, as in `gvametaconvert`. `pts` is the presentation timestamp of the buffer. Both are in nanoseconds.
 //!
-//! - `id` is the track ID, the same in every frame. It is null without a tracker, and until the tracker gives one.
-//! - `track_state` exists if a tracker follows the object: tentative, confirmed, or held on a frame without inference.
-//! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in which this one was detected.
+//! - `id` is the track ID, the same in every frame. It is null without a tracker and for tentative tracks.
+//! - `track_state` exists if the object is tracked: tentative, confirmed, or held on a frame without inference.
+//! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this one was detected.
 //!
 //! The same stream gives the same lines in every run, except for `time`.
 //!
-//! - `x`, `y`, `w`, `h` are whole pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions of
-//!   the frame size, not clipped.
-//! - `classifications` holds attributes of the whole frame, and exists only if there are some.
-//! - Objects without a pixel in the frame are omitted. NaN and infinite numbers are null.
-//! - The module `geometry` lists the keys of masks, polygons and other shapes. Their coordinates are fractions of the frame size.
+//! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions
+//!   of the frame size, not clipped.
+//! - `classifications` has the attributes of the whole frame. It is omitted if there are none.
+//! - Objects outside the frame are omitted. NaN and infinite numbers are null.
+//! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
 mod geometry;
 
@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use geometry::{Place, Placed};
+use geometry::{Placed, RelativePoint};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -39,30 +39,30 @@ use crate::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
 };
 
-/// Version of the schema. Grows when a field changes its meaning, not when a field is added.
+/// Version of the schema. Incremented when the meaning of a field changes, not when a field is added.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// Fields of a line that are not results.
+/// Fields of a line in addition to the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// Number of the frame in its stream, from 0.
     pub frame_number: u64,
     /// Name of the stream.
     pub stream_id: Option<&'a str>,
-    /// Origin of the stream, without credentials: see [`crate::redaction`].
+    /// Source of the stream, without credentials; see [`crate::redaction`].
     pub source: Option<&'a str>,
     /// Stream time in nanoseconds.
     pub timestamp_ns: Option<u64>,
-    /// Presentation time stamp in nanoseconds.
+    /// Presentation timestamp in nanoseconds.
     pub pts_ns: Option<u64>,
-    /// Capture time of the frame, or else the current time.
+    /// Capture time of the frame, or the current time if unknown.
     pub time: SystemTime,
 }
 
-/// Appends one line of JSON and a line feed to `line`.
+/// Appends one line of JSON with a line feed to `line`.
 ///
 /// # Errors
-/// No error is known: every value can be written as JSON.
+/// None in practice: every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
     let frame = Frame {
@@ -87,7 +87,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether these results have an object with a pixel in the frame, or an attribute of the frame.
+/// Whether there is an object with a pixel inside the frame, or an attribute of the frame.
 pub fn has_results(results: &FrameResults) -> bool {
     objects(results).next().is_some() || !results.classifications.is_empty()
 }
@@ -139,7 +139,7 @@ struct BoundingBox {
     y_max: f32,
 }
 
-/// Fractions of the frame size.
+/// Coordinates as fractions of the frame size.
 struct Points<'a>(&'a [Point], Size);
 
 impl Points<'_> {
@@ -150,7 +150,7 @@ impl Points<'_> {
 
 impl Serialize for Points<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|point| Place::of(*point, self.1)))
+        serializer.collect_seq(self.0.iter().map(|point| RelativePoint::of(*point, self.1)))
     }
 }
 
@@ -222,11 +222,11 @@ struct Object<'a> {
     pixels: PixelRect,
     size: Size,
     region_id: u32,
-    /// Of all objects of the line.
+    /// All detections of the line.
     region_ids: &'a HashMap<ObjectId, u32>,
 }
 
-/// Keys of an object that are not names of classifiers.
+/// Keys of an object that are reserved.
 const KEYS: [&str; 10] = ["x", "y", "w", "h", "id", "track_state", "region_id", "parent_id", "roi_type", "detection"];
 
 impl Serialize for Object<'_> {
@@ -258,7 +258,7 @@ impl Serialize for Object<'_> {
     }
 }
 
-/// Attributes of the whole frame, one key for each.
+/// Attributes of the whole frame, one key per attribute.
 struct Classifications<'a>(&'a [Classification], Size);
 
 impl Classifications<'_> {
@@ -275,7 +275,7 @@ impl Serialize for Classifications<'_> {
     }
 }
 
-/// One key for each attribute, distinct from the keys that are in use.
+/// One key per attribute, different from reserved keys.
 fn serialize_classifications<M: SerializeMap>(
     map: &mut M,
     classifications: &[Classification],
@@ -309,7 +309,7 @@ fn serialize_classifications<M: SerializeMap>(
     Ok(())
 }
 
-/// The classifier's name, with a number appended if the object has that key already: readers of JSON reject or lose duplicate keys.
+/// The attribute's name; a number is appended if the object already has this key. JSON parsers reject or drop duplicate keys.
 fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
     let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();
@@ -346,7 +346,7 @@ fn inference(status: &InferenceStatus) -> Inference<'_> {
     }
 }
 
-/// UTC in RFC 3339, to the millisecond. Clamped to the years 1970 to 9999.
+/// UTC time in RFC 3339 with milliseconds. Clamped to the years 1970 to 9999.
 fn rfc3339(time: SystemTime) -> String {
     const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST_SECOND)).to_string()
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_schema_that_the_module_states() {
+    fn line_matches_the_documented_schema() {
         let name = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
         let mut face = detection(5, Rect::from_corners(20.0, 10.0, 60.0, 90.0));
         (face.track, face.track_state) = (Some(ObjectId(3)), Some(TrackState::Confirmed));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_numbered_in_their_order_and_parents_by_these_numbers() {
+    fn regions_are_numbered_and_parents_refer_to_the_numbers() {
         let inside = Rect::from_corners(20.0, 10.0, 60.0, 90.0);
         let outside = Rect::from_corners(300.0, 0.0, 400.0, 10.0);
         let child = |id, parent| Detection { parent: Some(ObjectId(parent)), ..detection(id, inside) };
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tentative_object_has_no_id_and_says_so() {
+    fn tentative_object_has_a_null_id() {
         let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
         for (track, state, expected) in [
             (None, TrackState::Tentative, json!([null, "tentative"])),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn keypoints_are_in_parts_of_the_frame_and_left_out_where_there_are_none() {
+    fn keypoints_are_relative_and_omitted_if_empty() {
         let mut face = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
         let (_, value) = line(&results(vec![face.clone()]));
         assert_eq!(value["objects"][0]["detection"].get("keypoints"), None);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn several_labels_and_vectors_have_keys_of_their_own() {
+    fn labels_and_vectors_have_separate_keys() {
         let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let label = |label_id, name: Option<&str>| ScoredLabel { label_id, label: name.map(Into::into), confidence: 0.5 };
         let mut person = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_geometry_are_attributes_like_the_rest() {
+    fn text_and_geometry_are_attributes() {
         let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let outline = Outcome::Geometry(Geometry::Polygons(vec![vec![Point { x: 50.0, y: 25.0 }]]));
         let mut plate = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn pixels_are_cut_and_the_bounding_box_is_not() {
+    fn pixels_are_clipped_and_the_bounding_box_is_not() {
         let (_, value) = line(&results(vec![
             detection(1, Rect::from_corners(-20.0, 50.0, 20.0, 150.0)),
             detection(2, Rect::from_corners(300.0, 0.0, 400.0, 10.0)),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_json_has_not_are_null() {
+    fn nan_and_infinity_are_null() {
         let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
         face.confidence = f32::NAN;
         face.label = None;
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_there_twice() {
+    fn keys_are_unique() {
         let named = |name: &str| Classification { name: name.into(), model: "m".into(), outcome: Outcome::Value(1.0) };
         let mut face = detection(1, Rect::from_corners(0.0, 0.0, 10.0, 10.0));
         face.classifications = vec![named("detection"), named("age"), named("age"), named("x")];
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_inferred_says_why() {
+    fn skipped_and_failed_frames_have_a_reason() {
         for (status, word) in
             [(InferenceStatus::Skipped("a \"reason\"\n".into()), "skipped"), (InferenceStatus::Failed("a \"reason\"\n".into()), "failed")]
         {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_a_frame_of_unknown_size_are_left_out() {
+    fn objects_are_omitted_if_the_frame_size_is_unknown() {
         let mut results = results(vec![detection(1, Rect::from_corners(-5.0, -5.0, 10.0, 10.0))]);
         assert!(has_results(&results));
         results.size = Size::default();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_match_the_calendar() {
         #[derive(Debug)]
         struct Case(u64, &'static str);
         let cases = [

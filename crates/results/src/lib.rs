@@ -1,9 +1,9 @@
-//! Results of video analytics: boxes and other geometry, detections, attributes. Plain values.
+//! Results of video analytics: geometry, detections and attributes. Plain values.
 //!
 //! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line of
-//! JSON. [`redaction`] hides credentials in any text.
+//! JSON. [`redaction`] hides credentials in text.
 //!
-//! Knows no pixels, no models, no threads, no GStreamer.
+//! Knows no pixels, models, threads or GStreamer.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! Rectangles and sizes. The one place that states the edge conventions:
-//! coordinates grow right and down from the top-left corner of the top-left pixel; a rectangle covers `x <= px < x + width`;
-//! areas and overlaps are those of the real-valued rectangles (no "+ 1").
+//! Rectangles and sizes.
+//!
+//! Conventions: coordinates grow right and down from the top left corner of the top left pixel. A rectangle covers `x <= px < x + width`. Areas
+//! and overlaps are those of real-valued rectangles (no "+ 1").
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Makes a size.
+    /// Creates a size.
     pub const fn new(width: u32, height: u32) -> Self {
         Self { width, height }
     }
@@ -24,7 +25,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A point with real-valued coordinates; may lie outside the frame.
+/// A point with real-valued coordinates; may be outside the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Point {
     pub x: f32,
@@ -32,14 +33,15 @@ pub struct Point {
 }
 
 impl Point {
-    /// The point at the same relative position after a rectangle changed from `was` to `is`; only translated if `was` has no extent.
+    /// Moves the point with a rectangle that changes from `was` to `is`, so that its relative position stays the same. If `was` is empty, the
+    /// point is only translated.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Point {
         let Rect { x, y, .. } = Rect { x: self.x, y: self.y, width: 0.0, height: 0.0 }.moved_with(was, is);
         Point { x, y }
     }
 }
 
-/// A rectangle with real-valued edges; may reach outside the frame.
+/// A rectangle with real-valued edges; may extend beyond the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rect {
     pub x: f32,
@@ -49,12 +51,12 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// A rectangle from its corners, the second one exclusive.
+    /// Creates a rectangle from its corners; the second is exclusive.
     pub const fn from_corners(x_min: f32, y_min: f32, x_max: f32, y_max: f32) -> Self {
         Self { x: x_min, y: y_min, width: x_max - x_min, height: y_max - y_min }
     }
 
-    /// A rectangle from its center.
+    /// Creates a rectangle from its center and size.
     pub const fn from_center(x: f32, y: f32, width: f32, height: f32) -> Self {
         Self { x: x - width / 2.0, y: y - height / 2.0, width, height }
     }
@@ -69,17 +71,17 @@ impl Rect {
         self.y + self.height
     }
 
-    /// The area; 0 for a rectangle of negative extent.
+    /// The area; 0 if width or height is negative.
     pub fn area(&self) -> f32 {
         self.width.max(0.0) * self.height.max(0.0)
     }
 
-    /// Whether all four numbers are finite and the extent is positive.
+    /// Whether all values are finite and the size is positive.
     pub fn is_proper(&self) -> bool {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite()) && self.width > 0.0 && self.height > 0.0
     }
 
-    /// Intersection over union, in 0..=1; 0 if either is empty.
+    /// Intersection over union, 0..=1; 0 if a rectangle is empty.
     pub fn iou(&self, other: &Rect) -> f32 {
         let width = self.x_max().min(other.x_max()) - self.x.max(other.x);
         let height = self.y_max().min(other.y_max()) - self.y.max(other.y);
@@ -88,9 +90,9 @@ impl Rect {
         if union > 0.0 { intersection / union } else { 0.0 }
     }
 
-    /// The pixels of this rectangle in a frame: edges are rounded half up and clipped to the frame.
+    /// The pixels of the rectangle in a frame. Edges are rounded half up and clipped to the frame.
     ///
-    /// `None` if the rectangle is not valid or outside the frame. A valid rectangle that touches the frame has at least 1x1 pixels.
+    /// `None` if the rectangle is invalid or outside the frame. Otherwise the result has at least 1x1 pixels.
     pub fn to_pixels(&self, frame: Size) -> Option<PixelRect> {
         if frame.width == 0
             || frame.height == 0
@@ -102,7 +104,7 @@ impl Rect {
         {
             return None;
         }
-        // Saturating casts: coordinates far outside end at the frame's edge.
+        // The casts saturate, so coordinates far outside are clipped to the frame.
         let round = |v: f32| (v + 0.5).floor();
         let edge = |min: f32, max: f32, limit: u32| {
             let begin = (round(min).max(0.0) as u32).min(limit - 1);
@@ -114,14 +116,14 @@ impl Rect {
         Some(PixelRect { x, y, width, height })
     }
 
-    /// The same rectangle in a frame that was scaled from one size to another.
+    /// Scales the rectangle from one frame size to another.
     pub fn rescaled(&self, from: Size, to: Size) -> Rect {
         let (sx, sy) = (to.width as f32 / from.width as f32, to.height as f32 / from.height as f32);
         Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
     }
 
-    /// The rectangle at the same relative position after another one changed from `was` to `is`; only translated if `was` has no
-    /// extent.
+    /// Moves the rectangle with another rectangle that changes from `was` to `is`, so that its relative position stays the same. If `was` is
+    /// empty, the rectangle is only translated.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Rect {
         let scale = |was: f32, is: f32| if was > 0.0 { is / was } else { 1.0 };
         let (sx, sy) = (scale(was.width, is.width), scale(was.height, is.height));
@@ -129,7 +131,7 @@ impl Rect {
     }
 }
 
-/// A rectangle of whole pixels.
+/// A rectangle of integer pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PixelRect {
     pub x: u32,
@@ -139,7 +141,7 @@ pub struct PixelRect {
 }
 
 impl PixelRect {
-    /// All of a frame.
+    /// The whole frame.
     pub const fn whole(size: Size) -> Self {
         Self { x: 0, y: 0, width: size.width, height: size.height }
     }
@@ -149,7 +151,7 @@ impl PixelRect {
         Size::new(self.width, self.height)
     }
 
-    /// The same rectangle with real-valued edges.
+    /// Converts to real-valued edges.
     pub fn to_rect(&self) -> Rect {
         Rect { x: self.x as f32, y: self.y as f32, width: self.width as f32, height: self.height as f32 }
     }
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlap_is_that_of_real_rectangles() {
+    fn iou_is_that_of_real_valued_rectangles() {
         let a = Rect::from_corners(0.0, 0.0, 10.0, 4.0);
         assert_eq!(a.iou(&a), 1.0);
         assert_eq!(a.iou(&Rect::from_corners(5.0, 0.0, 15.0, 4.0)), 20.0 / 60.0);
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_follows_the_whole() {
+    fn point_and_rectangle_follow_a_moved_rectangle() {
         let (was, is) = (Rect { x: 10.0, y: 20.0, width: 40.0, height: 10.0 }, Rect { x: 100.0, y: 0.0, width: 80.0, height: 10.0 });
         let part = Rect { x: 20.0, y: 22.0, width: 8.0, height: 5.0 };
         assert_eq!(part.moved_with(was, is), Rect { x: 120.0, y: 2.0, width: 16.0, height: 5.0 });
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn pixels_are_rounded_half_up_and_cut() {
+    fn pixels_are_rounded_half_up_and_clipped() {
         #[derive(Debug)]
         struct Case(Rect, Option<[u32; 4]>);
         let frame = Size::new(20, 10);

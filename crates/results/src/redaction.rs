@@ -1,11 +1,10 @@
-//! Keeps credentials out of everything that is shown or written: user names and passwords, tokens in queries and paths.
+//! Redaction of credentials in all output: user names and passwords, and tokens in queries and paths.
 //!
-//! [`redact`] hides what looks like a credential in the address of an input, whether or not the address is a valid URI.
-//! [`Secrets`] remembers the credentials of an input and hides them in any other text, such as an error that quotes the address.
+//! [`redact`] hides credentials in the address of an input, even if the address is not a valid URI. [`Secrets`] stores the credentials of an
+//! input and hides them in other text, such as an error that quotes the address.
 //!
-//! When in doubt, more is hidden: users write passwords with `/`, `?`, `#` and `@` that are not percent-encoded. Hiding too much of an address is
-//! better than showing a password. A parser of valid URIs (the crate `url`) would not do: it
-//! refuses such an address, or takes a part of the password for the host or the path. Knows no files, no GStreamer.
+//! In doubtful cases more is hidden, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is not
+//! sufficient: it rejects such addresses, or takes a part of the password as host or path. Knows no files and no GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,19 +12,19 @@ use std::ops::Range;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// Stands for what is hidden.
+/// Replacement for hidden text.
 pub const HIDDEN: &str = "***";
 
-/// Schemes of the network: what follows is a host, however many slashes are between. The others need `://`.
+/// Network schemes: the following text is a host after any number of slashes. Other schemes require `://`.
 const NETWORK: [&str; 33] = [
     "rtsp", "rtsps", "rtspu", "rtspt", "rtsph", "rtspsu", "rtspst", "rtspsh", "rtsp-sdp", "rtmp", "rtmps", "rtmpt", "rtmpe", "rtmpte",
     "http", "https", "ws", "wss", "srt", "rist", "udp", "tcp", "rtp", "sftp", "ftp", "ftps", "smb", "mms", "mmsh", "icecast", "whep",
     "onvif", "webrtc",
 ];
-/// Those in whose paths an `@` is common, as in `https://host/@name`.
+/// Schemes with paths that often contain `@`, as in `https://host/@name`.
 const WEB: [&str; 4] = ["http", "https", "ws", "wss"];
 
-/// A key is a credential's if it has one of these in it, letter case and punctuation aside.
+/// A key belongs to a credential if it contains one of these, ignoring case and punctuation,
 const SECRET_PARTS: [&str; 26] = [
     "login",
     "password",
@@ -54,17 +53,17 @@ const SECRET_PARTS: [&str; 26] = [
     "userid",
     "streamid",
 ];
-/// Or if it ends with one of these.
+/// or ends with one of these,
 const SECRET_ENDS: [&str; 9] = ["pass", "pas", "key", "user", "usr", "account", "sig", "sign", "pin"];
-/// Or if it is one of these.
+/// or equals one of these.
 const SECRET_WORDS: [&str; 17] =
     ["pw", "psw", "psd", "sas", "sid", "otp", "nonce", "code", "ticket", "tkn", "tok", "md5", "hash", "policy", "u", "p", "k"];
-/// What may follow a value in the paths of cameras, as in `/user=admin_password=secret_channel=1_stream=0.sdp`.
+/// Separators after a value in camera paths, as in `/user=admin_password=secret_channel=1_stream=0.sdp`.
 const AFTER_UNDERSCORE: [&str; 8] = ["user=", "usr=", "password=", "passwd=", "pwd=", "channel=", "stream=", "subtype="];
 
-/// The address of an input without its credentials: `rtsp://***@host/path?token=***`. Text without credentials stays what it is.
+/// Hides credentials in the address of an input: `rtsp://***@host/path?token=***`. Text without credentials is unchanged.
 ///
-/// Do not redact names of local files: they are not addresses.
+/// Do not use it for names of local files, which are not addresses.
 pub fn redact(address: &str) -> Cow<'_, str> {
     let hidden = hidden(address);
     if hidden.is_empty() {
@@ -80,22 +79,22 @@ pub fn redact(address: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Credentials that must not appear in any text that leaves the program.
+/// Credentials that must not appear in output.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// Whole addresses and what to show for them.
+    /// Complete addresses and their redacted form.
     addresses: Vec<(String, String)>,
-    /// As given and percent-decoded; longest first.
+    /// Credentials as given and percent-decoded; longest first.
     secrets: Vec<Vec<u8>>,
 }
 
-/// A shorter secret is found only where it stands alone: as a part of words it would be found everywhere.
+/// Shorter secrets are hidden only as whole words. As parts of words they would match everywhere.
 const ANYWHERE_BYTES_MIN: usize = 6;
-/// A shorter one is hidden only in addresses.
+/// Shorter secrets are hidden in addresses only.
 const ALONE_BYTES_MIN: usize = 3;
 
 impl Secrets {
-    /// Those in the address of an input.
+    /// Credentials in the address of an input.
     pub fn of(address: &str) -> Self {
         let mut secrets = Self::default();
         for range in credentials(address) {
@@ -111,7 +110,7 @@ impl Secrets {
         secrets
     }
 
-    /// Those of a command-line argument, if it holds an address; `NAME=VALUE` alone is none.
+    /// Credentials in a command-line argument, if it contains an address. `NAME=VALUE` alone is not an address.
     pub fn of_argument(argument: &str) -> Self {
         if argument.contains('@') || scheme(argument).is_some() { Self::of(argument) } else { Self::default() }
     }
@@ -126,7 +125,7 @@ impl Secrets {
         self.secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 
-    /// Adds all of `other`.
+    /// Adds all credentials of `other`.
     pub fn extend(&mut self, other: Self) {
         self.addresses.extend(other.addresses);
         self.secrets.extend(other.secrets);
@@ -134,12 +133,12 @@ impl Secrets {
         self.secrets.dedup();
     }
 
-    /// Whether there is nothing to hide.
+    /// Whether there are no credentials.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.secrets.is_empty()
     }
 
-    /// `text` with these credentials hidden, percent-encoded ones too. If there are any, other addresses in `text` are redacted as well.
+    /// Hides these credentials in `text`, also in percent-encoded form. If there are any, other addresses in `text` are redacted, too.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_empty() {
             return Cow::Borrowed(text);
@@ -194,7 +193,7 @@ fn without(text: &str, secret: &[u8]) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// Where `secret` ends if it begins at `at`, each byte percent-encoded, as it is, or behind a backslash.
+/// End of `secret` at position `at` of the text; `None` if it does not match. Each byte may be percent-encoded or escaped by a backslash.
 fn match_at(text: &[u8], at: usize, secret: &[u8]) -> Option<usize> {
     let Some((&byte, rest)) = secret.split_first() else { return Some(at) };
     let text_here = text.get(at..)?;
@@ -207,12 +206,12 @@ fn match_at(text: &[u8], at: usize, secret: &[u8]) -> Option<usize> {
         .find_map(|(_, n_bytes)| match_at(text, at + n_bytes, rest))
 }
 
-/// What is hidden of an address, in order.
+/// The hidden ranges of an address, in order.
 fn hidden(address: &str) -> Vec<Range<usize>> {
     merged(credentials(address))
 }
 
-/// The parts of an address that may be credentials. Some may be parts of others: an `@` may end a password or stand in a token.
+/// Ranges that may be credentials. They can overlap: an `@` may end a password or be part of a token.
 fn credentials(address: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     match scheme(address) {
@@ -233,7 +232,7 @@ fn credentials(address: &str) -> Vec<Range<usize>> {
                 hide_segments(address, tail, &mut ranges);
             }
         }
-        // No scheme, but perhaps `user:password@host`.
+        // No scheme, but possibly `user:password@host`.
         None => {
             let begin = address.len() - address.trim_start_matches(['/', '\\', ':']).len();
             let end = address.rfind('@').filter(|end| begin < *end && address[..*end].contains(':'));
@@ -244,7 +243,7 @@ fn credentials(address: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The scheme in lower case, and where what follows it begins. Also of addresses with a slash too few or too many.
+/// The lower-case scheme and the position after it. Accepts addresses with too few or too many slashes.
 fn scheme(address: &str) -> Option<(&'static str, usize)> {
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
     let mut begin = 0;
@@ -265,11 +264,11 @@ fn scheme(address: &str) -> Option<(&'static str, usize)> {
     None
 }
 
-/// Where the user and password of an address end, at an `@`; `rest` begins behind the scheme.
+/// End of user and password, at an `@`. `rest` begins after the scheme.
 fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
     if let Some((user, host)) = authority.rsplit_once('@') {
-        // Nothing else looks like an IP address, so what follows it is no part of a password.
+        // Only a host looks like an IP address, so the text after it is not part of a password.
         return if is_ip_address(host) || scheme == "file" { Some(user.len()) } else { rest.rfind('@') };
     }
     let may_be_user = match scheme {
@@ -282,7 +281,7 @@ fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     rest.rfind('@').filter(|_| may_be_user)
 }
 
-/// An IPv4 address, or one in brackets; with or without a port.
+/// Whether the text starts with an IPv4 address or an address in brackets, with or without a port.
 fn is_ip_address(host: &str) -> bool {
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if let Some((_, port)) = host.strip_prefix('[').and_then(|host| host.split_once(']')) {
@@ -292,7 +291,7 @@ fn is_ip_address(host: &str) -> bool {
     is_port(port) && host.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-/// Hides the values of keys that are known for credentials, from `begin` on.
+/// Adds the values of credential keys, from `begin`.
 fn hide_values(address: &str, begin: usize, ranges: &mut Vec<Range<usize>>) {
     let (mut at, mut key_begin) = (begin, begin);
     while let Some(equals) = address[at..].find('=').map(|found| at + found) {
@@ -300,13 +299,13 @@ fn hide_values(address: &str, begin: usize, ranges: &mut Vec<Range<usize>>) {
         if is_secret_key(key_before(&address[..equals], key_begin)) {
             let end = value_end(address, at);
             ranges.extend((at < end).then_some(at..end));
-            // What is hidden is no part of the next key.
+            // A hidden value is not part of the next key.
             (at, key_begin) = (end, end);
         }
     }
 }
 
-/// Hides all behind the host if it has such keys only when decoded: an address inside an address, `%2F%3Fpassword%3D...`.
+/// Adds everything after the host if credential keys exist in decoded form only. Example: `%2F%3Fpassword%3D...` for a nested address.
 fn hide_encoded_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let n_secrets = |text: &str| text.match_indices('=').filter(|(equals, _)| is_secret_key(key_before(&text[..*equals], 0))).count();
     let text = &address[tail..];
@@ -332,7 +331,7 @@ fn is_secret_key(key: &str) -> bool {
         || SECRET_WORDS.contains(&&*plain)
 }
 
-/// A value ends where the next one begins, not at a `/`, `?` or `#`: it may have those.
+/// A value ends at the next key. It can contain `/`, `?` and `#`.
 fn value_end(address: &str, begin: usize) -> usize {
     let value = &address[begin..];
     let is_end = |(at, c): &(usize, char)| {
@@ -349,7 +348,7 @@ fn value_end(address: &str, begin: usize) -> usize {
     value.char_indices().find(is_end).map_or(address.len(), |(at, _)| begin + at)
 }
 
-/// Hides values of a query that are neither numbers nor words, whatever their keys: they may be tokens.
+/// Adds query values that are neither numbers nor words, for any key, because they may be tokens.
 fn hide_odd_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let Some(mut begin) = address[tail..].find(['?', '#']).map(|found| tail + found + 1) else { return };
     for item in address[begin..].split(['&', ';', '?', '#']) {
@@ -371,7 +370,7 @@ fn is_harmless(value: &str) -> bool {
     }
 }
 
-/// Hides parts of a path that are tokens: behind one that is named so, and long ones of mixed letters and digits.
+/// Adds path segments that are tokens: the segment after one named like a token, and long ones of mixed letters and digits.
 fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let end = tail + address[tail..].find(['?', '#']).unwrap_or(address.len() - tail);
     let (mut begin, mut is_token) = (tail, false);
@@ -381,7 +380,7 @@ fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
             && name.chars().filter(char::is_ascii_digit).count() >= 4
             && name.chars().filter(char::is_ascii_alphabetic).count() >= 4;
-        // As in `/user:password/stream`, which some cameras have.
+        // For cameras with paths such as `/user:password/stream`.
         let is_pair = segment.contains(':');
         let is_hidden = !segment.is_empty() && (is_pair || is_token || is_random || segment.starts_with("eyJ"));
         ranges.extend(is_hidden.then_some(begin..begin + segment.len()));
@@ -402,12 +401,12 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
-/// The bytes that percent-encoding stands for. A `%` without two hexadecimal digits stands for itself.
+/// Percent-decodes. A `%` without two hexadecimal digits stays unchanged.
 pub fn percent_decoded(text: &str) -> Vec<u8> {
     percent_decode_str(text).collect()
 }
 
-/// Percent-encodes everything but letters, digits and those of `-_.~`.
+/// Percent-encodes all characters except letters, digits and `-_.~`.
 pub fn percent_encoded(text: &str) -> String {
     const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
     utf8_percent_encode(text, &ENCODED).to_string()
@@ -422,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_hidden_and_the_rest_is_shown() {
+    fn credentials_are_hidden_and_other_text_is_unchanged() {
         for (address, shown) in [
             ("rtsp://user:pass@host:554/a?b=c", "rtsp://***@host:554/a?b=c"),
             ("rtsp://user:pass@10.0.0.1:554/a?b=c@d", "rtsp://***@10.0.0.1:554/a?b=***"),
@@ -480,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_in_other_texts() {
+    fn secrets_are_hidden_in_other_text() {
         let secrets = Secrets::of("rtsp://admin:s3cr%40t/w@cam/live");
         for (text, scrubbed) in [
             ("no one said s3cr@t/w", "no one said ***"),
@@ -497,9 +496,9 @@ mod tests {
         assert!(!format!("{secrets:?}").contains("s3cr"));
     }
 
-    /// Passwords that nobody encoded, in every place where one can stand.
+    /// Unencoded passwords at every possible position.
     #[test]
-    fn no_random_password_is_shown() {
+    fn random_passwords_are_never_shown() {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x2545_f491_4f6c_dd1d_u64);
         println!("SEED={seed}");
         let mut state = seed;

@@ -2,7 +2,7 @@
 
 use super::Point;
 
-/// A similarity transform: keeps angles and proportions. `x' = a x - b y + c`, `y' = b x + a y + d`.
+/// A similarity transform, which preserves angles and proportions: `x' = a x - b y + c`, `y' = b x + a y + d`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Similarity {
     a: f64,
@@ -12,9 +12,10 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// The transform that maps `points` to `targets`, of equal number, with the least sum of squared distances (Umeyama 1991).
+    /// Estimates the transform from `points` to `targets` with the least sum of squared distances. Both have the same length.
     ///
-    /// `None` for fewer than two points, for numbers that are not finite, and if all points or all targets coincide.
+    /// Source: Umeyama, "Least-Squares Estimation of Transformation Parameters Between Two Point Patterns", 1991. `None` for fewer than two
+    /// points, for values that are not finite, and if all points or all targets coincide.
     pub fn estimate(points: &[Point], targets: &[Point]) -> Option<Self> {
         if points.len() != targets.len() || points.len() < 2 {
             return None;
@@ -39,12 +40,12 @@ impl Similarity {
         is_proper.then_some(found)
     }
 
-    /// The point in the target space.
+    /// Maps a point.
     pub fn apply(&self, x: f64, y: f64) -> (f64, f64) {
         (self.a * x - self.b * y + self.c, self.b * x + self.a * y + self.d)
     }
 
-    /// The inverse.
+    /// The inverse transform.
     #[must_use]
     pub fn invert(&self) -> Self {
         let square = self.a * self.a + self.b * self.b;
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn points_that_were_turned_scaled_and_moved_are_brought_back() {
+    fn estimated_transform_maps_points_to_targets() {
         let (targets, angle) = (points(&[(3.0, 4.0), (9.0, 4.5), (6.0, 8.0), (4.0, 11.0), (8.0, 11.5)]), 0.7_f32);
         let turned = |point: &Point| Point {
             x: 5.0 * (angle.cos() * point.x - angle.sin() * point.y) + 100.0,
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirrored_face_is_not_mirrored_back() {
+    fn estimated_transform_has_no_reflection() {
         let targets = points(&[(0.0, 0.0), (4.0, 0.0), (2.0, 2.0)]);
         let mirrored = points(&[(4.0, 0.0), (0.0, 0.0), (2.0, 2.0)]);
         let found = Similarity::estimate(&mirrored, &targets).unwrap();
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn points_that_tell_no_direction_have_none() {
+    fn coinciding_points_have_no_transform() {
         let face = points(&[(1.0, 1.0), (2.0, 1.0), (1.5, 2.0)]);
         for others in [points(&[(5.0, 5.0); 3]), points(&[(f32::NAN, 0.0), (1.0, 1.0), (2.0, 2.0)]), points(&[(1.0, 1.0), (2.0, 2.0)])] {
             assert_eq!(Similarity::estimate(&others, &face), None, "{others:?}");

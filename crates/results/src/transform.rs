@@ -1,11 +1,11 @@
-//! Axis-aligned transforms (scale, offset, quarter turns) between two named spaces.
+//! Axis-aligned transforms (scale, offset, rotation by multiples of 90 degrees) between two named spaces.
 
 use super::{Point, Rect};
 
-/// Maps points and rectangles of one space to another: `target = source * scale + offset`, per axis. With swapped axes, x of the target is
-/// computed from y of the source, and y from x.
+/// Maps points and rectangles from a source space to a target space: `target = source * scale + offset`, per axis. If axes are swapped, the
+/// target's x is computed from the source's y, and y from x.
 ///
-/// Variables are named after their spaces, so that the names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
+/// Name variables after their spaces, so that names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transform {
     /// Scale of the target's x and y; negative for a mirrored axis.
@@ -21,27 +21,27 @@ impl Default for Transform {
 }
 
 impl Transform {
-    /// The identity.
+    /// The identity transform.
     pub const IDENTITY: Transform = Transform { scale: (1.0, 1.0), offset: (0.0, 0.0), swaps_axes: false };
 
-    /// The rectangle in the target space.
+    /// Maps a rectangle.
     pub fn apply(&self, rect: Rect) -> Rect {
         let corner = self.apply_to_point(Point { x: rect.x, y: rect.y });
         let (width, height) = if self.swaps_axes { (rect.height, rect.width) } else { (rect.width, rect.height) };
         let (width, height) = (width * self.scale.0, height * self.scale.1);
-        // On a mirrored axis the first corner becomes the last one.
+        // On a mirrored axis, the corners are exchanged.
         let first = |corner: f32, extent: f32, scale: f32| if scale < 0.0 { (corner + extent, -extent) } else { (corner, extent) };
         let ((x, width), (y, height)) = (first(corner.x, width, self.scale.0), first(corner.y, height, self.scale.1));
         Rect { x, y, width, height }
     }
 
-    /// The point in the target space.
+    /// Maps a point.
     pub fn apply_to_point(&self, point: Point) -> Point {
         let (x, y) = if self.swaps_axes { (point.y, point.x) } else { (point.x, point.y) };
         Point { x: x * self.scale.0 + self.offset.0, y: y * self.scale.1 + self.offset.1 }
     }
 
-    /// The inverse.
+    /// The inverse transform.
     pub fn invert(&self) -> Transform {
         let scale = (1.0 / self.scale.0, 1.0 / self.scale.1);
         let offset = (-self.offset.0 * scale.0, -self.offset.1 * scale.1);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_inverse_leads_back() {
+    fn inverse_undoes_the_transform() {
         let frame_from_input = Transform { scale: (2.0, 4.0), offset: (-8.0, 3.0), swaps_axes: false };
         let in_input = Rect { x: 5.0, y: 7.0, width: 2.0, height: 3.0 };
         let in_frame = frame_from_input.apply(in_input);
@@ -72,8 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_turn_swaps_extents_and_its_inverse_leads_back() {
-        // An input of 10x20 that shows a frame of 40x20, turned clockwise.
+    fn rotation_swaps_extents_and_is_invertible() {
+        // An input of 10x20 that shows a frame of 40x20, rotated clockwise.
         let frame_from_input = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
         let in_input = Rect { x: 1.0, y: 3.0, width: 2.0, height: 5.0 };
         let in_frame = frame_from_input.apply(in_input);

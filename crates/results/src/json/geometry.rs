@@ -1,8 +1,8 @@
-//! Geometry in JSON. Coordinates are fractions of the frame size, as those of bounding boxes.
+//! Geometry in JSON. Coordinates are fractions of the frame size, like those of bounding boxes.
 //!
 //! | geometry | keys |
 //! |---|---|
-//! | keypoints | `keypoints`: `x`, `y`, and `name` and `confidence` where there are some; `skeleton`: pairs of indexes that a line joins |
+//! | keypoints | `keypoints`: `x`, `y`, and optionally `name` and `confidence`; `skeleton`: pairs of indexes of connected keypoints |
 //! | rotated box | `corners`: four, clockwise from the top left corner at angle 0; `angle`: degrees, clockwise |
 //! | polygons | `polygons`: lists of `x` and `y` |
 //! | mask | `corners`: top left, top right, bottom left; `columns`, `rows`; `runs`: alternating numbers of cells outside and inside, row by row |
@@ -14,7 +14,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use crate::{Geometry, Grid, Keypoint, Point, Size};
 
-/// A geometry in a frame of this size; its keys are flattened into the object of its attribute.
+/// A geometry in a frame of this size. Its keys are flattened into the object of its attribute.
 pub(super) struct Placed<'a> {
     pub(super) of: &'a Geometry,
     pub(super) size: Size,
@@ -32,17 +32,17 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
     match geometry {
         Geometry::Keypoints(keypoints) => {
             let names = keypoints.skeleton.names.iter().map(|name| Some(&**name)).chain(std::iter::repeat(None));
-            let point = |(&Keypoint { point, confidence }, name)| NamedPoint { name, place: Place::of(point, size), confidence };
+            let point = |(&Keypoint { point, confidence }, name)| NamedPoint { name, place: RelativePoint::of(point, size), confidence };
             map.serialize_entry("keypoints", &List(keypoints.points.iter().zip(names).map(point)))?;
             map.serialize_entry("skeleton", &keypoints.skeleton.edges)
         }
         Geometry::RotatedRect(rect) => {
-            map.serialize_entry("corners", &rect.corners().map(|corner| Place::of(corner, size)))?;
+            map.serialize_entry("corners", &rect.corners().map(|corner| RelativePoint::of(corner, size)))?;
             map.serialize_entry("angle", &rect.angle)
         }
         Geometry::Polygons(polygons) => {
-            let places = |polygon: &Vec<Point>| polygon.iter().map(|point| Place::of(*point, size)).collect::<Vec<_>>();
-            map.serialize_entry("polygons", &List(polygons.iter().map(places)))
+            let points = |polygon: &Vec<Point>| polygon.iter().map(|point| RelativePoint::of(*point, size)).collect::<Vec<_>>();
+            map.serialize_entry("polygons", &List(polygons.iter().map(points)))
         }
         Geometry::Mask(mask) => {
             serialize_grid(map, mask, size)?;
@@ -74,21 +74,21 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
     }
 }
 
-/// Top left, top right and bottom left corner, and how many cells there are.
+/// Top left, top right and bottom left corner, and the number of cells.
 fn serialize_grid<M: SerializeMap, T>(map: &mut M, grid: &Grid<T>, size: Size) -> Result<(), M::Error> {
-    map.serialize_entry("corners", &grid.corners.map(|corner| Place::of(corner, size)))?;
+    map.serialize_entry("corners", &grid.corners.map(|corner| RelativePoint::of(corner, size)))?;
     map.serialize_entry("columns", &grid.columns)?;
     map.serialize_entry("rows", &grid.rows())
 }
 
-/// In parts of a frame.
+/// A point in fractions of the frame size.
 #[derive(Serialize)]
-pub(super) struct Place {
+pub(super) struct RelativePoint {
     x: f32,
     y: f32,
 }
 
-impl Place {
+impl RelativePoint {
     pub(super) fn of(point: Point, size: Size) -> Self {
         Self { x: point.x / size.width as f32, y: point.y / size.height as f32 }
     }
@@ -99,12 +99,12 @@ struct NamedPoint<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     #[serde(flatten)]
-    place: Place,
+    place: RelativePoint,
     #[serde(skip_serializing_if = "Option::is_none")]
     confidence: Option<f32>,
 }
 
-/// The items of an iterator.
+/// Serializes the items of an iterator as a list.
 struct List<I>(I);
 
 impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn keypoints_have_names_and_the_lines_between_them() {
+    fn keypoints_have_names_and_a_skeleton() {
         let skeleton = Arc::new(Skeleton { names: vec!["nose".into()], edges: vec![(0, 1)] });
         let points = [(at(50.0, 25.0), Some(0.5)), (at(100.0, 50.0), None)].map(|(point, confidence)| Keypoint { point, confidence });
         let expected = json!({
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_and_outlines_are_points_in_parts_of_the_frame() {
+    fn boxes_and_polygons_are_relative_points() {
         let rect = RotatedRect { center: at(100.0, 50.0), width: 100.0, height: 50.0, angle: 0.0 };
         let corners = json!([{"x": 0.25, "y": 0.25}, {"x": 0.75, "y": 0.25}, {"x": 0.75, "y": 0.75}, {"x": 0.25, "y": 0.75}]);
         assert_eq!(written(Geometry::RotatedRect(rect)), json!({"corners": corners, "angle": 0.0}));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_and_maps_say_where_their_cells_are_and_what_is_in_them() {
+    fn masks_and_maps_have_corners_and_runs() {
         let place = json!({
             "corners": [{"x": 0.0, "y": 0.0}, {"x": 0.5, "y": 0.0}, {"x": 0.0, "y": 0.5}], "columns": 3, "rows": 2,
         });
