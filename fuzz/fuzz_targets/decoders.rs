@@ -1,4 +1,4 @@
-//! Output decoders on arbitrary outputs: nothing panics, and boxes, points and scores are good whatever comes in.
+//! Decoders with arbitrary outputs: nothing panics, and boxes, points and scores are always valid.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Descriptions of models with arbitrary text: nothing panics, and what is understood can be used.
+//! Model descriptions with arbitrary text: nothing panics, and accepted descriptions can be used.
 
 #![no_main]
 

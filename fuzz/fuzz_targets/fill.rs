@@ -1,5 +1,4 @@
-//! The fill of a model's input on arbitrary geometry: nothing panics, nothing but the row is written, and every set of instructions writes
-//! the same bits.
+//! Preprocessing with arbitrary geometry: nothing panics, only the batch item is written, and all SIMD backends give the same bits.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! OpenVINO IRs with arbitrary text: nothing panics, and names and metadata are read as they are written.
+//! OpenVINO IRs with arbitrary text: nothing panics, and names and metadata are read correctly.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Files of DL Streamer with arbitrary text: nothing panics, and what is understood can be used.
+//! DL Streamer files with arbitrary text: nothing panics, and accepted descriptions can be used.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! ONNX files with arbitrary bytes: nothing panics, and another reader finds the same in them, also when their input shapes are changed.
+//! ONNX files with arbitrary bytes: nothing panics, and a second parser reads the same values, also after input shapes are changed.
 
 #![no_main]
 

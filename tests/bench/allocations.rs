@@ -1,4 +1,4 @@
-//! Heap allocations in steady state: what one more run asks of the allocator, all threads together.
+//! Heap allocations per run in steady state, of all threads.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::requests::{Queue, Restarting};
 use crate::tensors;
 
-/// Enough that one that comes seldom shows.
+/// Enough runs to include rare allocations.
 const N_RUNS: usize = 500;
 
 pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
@@ -42,7 +42,7 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
         batched.infer(()).expect("it runs");
     });
 
-    // Many at once: what starts and ends on several threads.
+    // Several at once, with starts and ends on several threads.
     let n_requests = 2 * engines.n_threads()?;
     let (restarting, queue) = (Restarting::new(&engines.noop, n_requests)?, Queue::new(&engines.noop, n_requests)?);
     let values = effort.count(N_RUNS, |n_runs| of_all_threads(|| restarting.run(n_runs)));
@@ -50,7 +50,7 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
     let values = effort.count(N_RUNS, |n_runs| of_all_threads(|| queue.run(n_runs)));
     report.counted("allocations, a run, queue", "each", &values, budget);
 
-    // An engine allocates in its own code: what the bare call asks for is taken off.
+    // The allocations of the bare engine call are subtracted.
     for subject in &engines.models {
         let (mut bare, request) = (subject.bare(), subject.request()?);
         let of_engine = effort.count(4, |n_runs| of_all_threads(|| (0..n_runs).for_each(|_| bare())));

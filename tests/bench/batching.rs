@@ -1,4 +1,4 @@
-//! Runs of several requests in one call of the engine, against the same runs one by one, on the same threads.
+//! Batched runs of several requests against the same runs without batching, on the same threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::requests::Restarting;
 const N_REQUESTS: usize = 16;
 const BATCH_SIZE: usize = 8;
 
-/// How many times as long a run takes when runs are gathered: below 1 where a call costs something by itself.
+/// Ratio of the duration with and without batching; below 1 if a call has a fixed cost.
 pub fn batching(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(N_REQUESTS);
     let plain = Config { n_requests: Some(N_REQUESTS), ..Config::default() };
@@ -58,7 +58,7 @@ fn subject(model: CompiledModel) -> Subject {
     Subject::new("batches", model, Box::new(bare), input)
 }
 
-/// A model whose calls cost so many rounds of arithmetic, and so many more for each row.
+/// A model whose calls need `rounds_per_call` rounds of arithmetic, and `rounds_per_row` more for each batch item.
 fn costing(rounds_per_call: u64, rounds_per_row: u64, config: &Config) -> Result<CompiledModel> {
     let script = Script::computing(move |io, _cancel| {
         let n_rows = io.input(0).layout().shape()[0];

@@ -1,10 +1,10 @@
-//! What roiflow costs beyond the engine's own call: `make bench`.
+//! Overhead of roiflow over the bare engine call: `make bench`.
 //!
-//! Every figure is measured against a baseline in the same run, by interleaved pairs; `harness` says how and why. Budgets stand
-//! in `budgets` alone. Prints a table, writes `summary.json` and `raw.csv`, and ends with 1 if a budget is missed.
+//! Every figure is compared with a baseline in the same run, with interleaved pairs; see `harness`. All budgets are in `budgets`. Prints a
+//! table, writes `summary.json` and `raw.csv`, and exits with 1 if a budget is missed.
 //!
-//! `--quick` proves that it all works, in seconds, and judges nothing. `--only WORDS` runs the sections with these words in
-//! their name, `--pairs N` takes that many pairs, `--out FOLDER` says where the files go.
+//! `--quick` checks within seconds that everything works, without results. `--only WORDS` runs the sections whose names contain these words.
+//! `--pairs N` sets the number of pairs, `--out FOLDER` the folder of the files.
 
 mod allocations;
 #[path = "../support/allocator.rs"]
@@ -72,10 +72,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all budgets are kept.
+/// Returns whether all budgets are met.
 fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Beside the project or where this says, as for the tests; else where `make demo` puts them.
+    // In the same folder as for the tests, otherwise where `make demo` puts them.
     let beside = std::env::var_os("ROIFLOW_MODELS").map_or_else(|| root.join("../shared/models"), PathBuf::from).join("models");
     let engines = Engines::new(&[beside, root.join("assets/demo")], options.effort.quick)?;
     println!("{}", machine(engines.n_threads()?));
@@ -106,7 +106,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 }
                 n_pairs = Some(n);
             }
-            // What cargo says to every benchmark.
+            // Cargo passes this to every benchmark.
             "--bench" => {}
             _ => return Err(format!("`{arg}` is unknown")),
         }
@@ -120,7 +120,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(Options { effort, only, out: out.unwrap_or_else(|| target.join(if quick { "bench/quick" } else { "bench" })) })
 }
 
-/// What the figures were taken on, as far as the system says.
+/// The machine, as far as the system reports it.
 fn machine(n_threads: usize) -> String {
     let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = facts.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("a processor of unknown name");

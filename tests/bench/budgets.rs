@@ -1,31 +1,31 @@
-//! What a run may cost beyond the engine's own call: all budgets of `make bench` in one place.
+//! All budgets of `make bench`: the allowed overhead over the bare engine call.
 //!
-//! A budget is missed only if the whole 95 % interval of the median lies beyond it.
+//! A budget is missed only if the whole 95 % interval of the median is beyond it.
 
-/// A run through a request on the caller's thread, in microseconds of wall time more than the bare call.
+/// A run on the caller's thread: additional wall time in microseconds.
 pub const SYNC_MORE_US: f64 = 5.0;
 
-/// A run by start and callback, by the queue, or by `.await`, when the workers always have something to do: microseconds of
-/// processor time more than the bare call on the same threads. Where one thread feeds the others (queue, `.await`), one feeds the
-/// bare calls too; the figure against calls that nobody feeds is printed beside it.
+/// A run by start and callback, queue, or `.await`, while the workers are always busy: additional processor time in microseconds, on the same
+/// threads. If one thread feeds the others (queue, `.await`), the bare calls are fed by one thread, too. The figure against unfed bare calls is
+/// printed next to it.
 pub const ASYNC_MORE_US: f64 = 5.0;
 
-/// Either kind of run on a model of a millisecond or longer, in percent of the bare call.
+/// Any run of a model that takes at least a millisecond: overhead in percent.
 pub const MODEL_MORE_PERCENT: f64 = 1.0;
 
-/// Making, and dropping, a tensor that is a region of another one, in nanoseconds of processor time.
+/// Creating and dropping a tensor region: processor time in nanoseconds.
 pub const ROI_NS: f64 = 50.0;
 
-/// Making a tensor that is a region of another one.
+/// Creating a tensor region: allocations.
 pub const ROI_ALLOCATIONS: f64 = 0.0;
 
-/// Heap allocations in a run, in steady state, engine apart.
+/// Heap allocations of a run in steady state, without the engine.
 pub const RUN_ALLOCATIONS: f64 = 0.0;
 
-/// A frame of one of 16 streams on one compiled model, against one of a single stream: processor time.
+/// Processor time per frame with 16 streams on one compiled model, relative to a single stream.
 pub const STREAMS: f64 = 1.05;
-/// Heap allocations for the names over time of a frame's objects, once there have been as many as there will be.
+/// Heap allocations for tracking a frame's objects, in steady state.
 pub const TRACKING_ALLOCATIONS: f64 = 0.0;
 
-/// Boxes from an output of 25,200 rows of 85 values, suppressed, in microseconds of processor time.
+/// Decoding an output of 25,200 rows of 85 values, with NMS: processor time in microseconds.
 pub const DECODER_US: f64 = 1000.0;

@@ -1,4 +1,4 @@
-//! Output tensors to boxes: the largest output that is usual, [1, 25200, 85] of YOLOv5 at 640x640, against the plain way of doing it.
+//! Decoding of the largest usual output, [1, 25200, 85] of YOLOv5 at 640x640, compared with a plain implementation.
 
 use std::hint::black_box;
 
@@ -13,12 +13,12 @@ use crate::report::Report;
 
 const INPUT: Size = Size::new(640, 640);
 const SHAPE: [usize; 3] = [1, 25_200, 85];
-/// What the decoder takes where nothing else is said.
+/// Default threshold of the decoder.
 const IOU: f32 = 0.45;
 const MAX_BOXES: usize = 300;
 
-/// Decoding and suppressing, in time and against the plain way, on a street with many objects; then on outputs of which every row is a
-/// candidate, which no threshold that one would use leaves.
+/// Decoding and NMS: absolute and relative to the plain implementation, for a street scene with many objects. Also for outputs in which every
+/// row is a candidate, which no useful threshold allows.
 pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     for (name, n_objects, score, budget) in
@@ -61,7 +61,7 @@ pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Objects of sizes as in a street, each seen by so many rows; all other rows are nearly nothing.
+/// Objects of realistic sizes, each detected by several rows. All other rows are nearly zero.
 fn street(n_objects: usize, n_rows_each: usize) -> Vec<f32> {
     let (n_rows, n_columns) = (SHAPE[1], SHAPE[2]);
     let mut data = vec![0.0; n_rows * n_columns];
@@ -104,7 +104,7 @@ fn plain_rows(data: &[f32], score_min: f32) -> Vec<RawDetection> {
     boxes
 }
 
-/// As one writes it down: every class score of every row, a sort, and each box against all that were kept.
+/// The plain implementation: every class score of every row, a sort, and a comparison of each box with all kept boxes.
 fn plain(data: &[f32], score_min: f32) -> Vec<RawDetection> {
     let mut boxes = plain_rows(data, score_min);
     boxes.sort_by(|one, other| other.score.total_cmp(&one.score));
@@ -119,7 +119,7 @@ fn plain(data: &[f32], score_min: f32) -> Vec<RawDetection> {
     kept
 }
 
-/// Good enough for a picture (xorshift).
+/// Pseudorandom numbers (xorshift).
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What is measured: engines that can be called bare, and the same engines behind a compiled model.
+//! Engines to measure: bare calls, and the same engines behind a compiled model.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use roiflow::tensor::{ElementType, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::plan::SimplePlan;
 
-/// One call of an engine, inputs in place, outputs thrown away.
+/// One call of an engine with prepared inputs; outputs are ignored.
 pub type BareCall = Box<dyn FnMut() + Send>;
 
-/// An engine with a model, bare and through roiflow.
+/// An engine with a model: bare, and through roiflow.
 pub struct Subject {
     pub name: &'static str,
     pub model: CompiledModel,
@@ -24,24 +24,24 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A model of an engine that nobody calls by itself.
+    /// A model without a bare call.
     pub fn new(name: &'static str, model: CompiledModel, bare: Box<dyn Fn() -> BareCall>, input: Option<Tensor>) -> Self {
         Self { name, model, bare, input }
     }
 
-    /// A bare call with an engine state of its own.
+    /// A bare call with a separate engine state.
     pub fn bare(&self) -> BareCall {
         (self.bare)()
     }
 
-    /// A request whose input lies where the engine reads it in place, as the bare call's does.
+    /// A request whose input is at the position where the engine reads it, as for the bare call.
     pub fn request(&self) -> Result<InferRequest> {
         let request = self.model.create_infer_request()?;
         self.prepare(&request)?;
         Ok(request)
     }
 
-    /// Puts the input where the engine reads it in place.
+    /// Writes the input to the position where the engine reads it.
     pub fn prepare(&self, request: &InferRequest) -> Result<()> {
         match &self.input {
             Some(input) => request.set_inputs(input.view::<f32>()?.view()),
@@ -50,23 +50,23 @@ impl Subject {
     }
 }
 
-/// All engines on one core, so that all run on the same threads.
+/// All engines on one core, so that they use the same threads.
 pub struct Engines {
     pub core: Core,
     /// Computes nothing.
     pub noop: Subject,
-    /// Computes for some 100 microseconds.
+    /// Computes for about 100 microseconds.
     pub short: Subject,
     /// Computes for about a millisecond.
     pub millisecond: Subject,
-    /// Those of the demo that are there.
+    /// Existing models of the demo.
     pub models: Vec<Subject>,
-    /// What [`compute`] does in a millisecond.
+    /// Rounds of [`compute`] per millisecond.
     pub rounds_per_ms: u64,
 }
 
 impl Engines {
-    /// `folders` are where the demo's models may lie. A quick look needs no more than one.
+    /// `folders` may contain the demo's models. A quick run uses at most one model.
     pub fn new(folders: &[PathBuf], quick: bool) -> Result<Self> {
         let rounds_per_ms = rounds_per_ms();
         let mut core = Core::new();
@@ -89,13 +89,13 @@ impl Engines {
         Ok(Self { core, noop, short, millisecond, models: found, rounds_per_ms })
     }
 
-    /// The number of threads on which models run.
+    /// Number of threads that run models.
     pub fn n_threads(&self) -> Result<usize> {
         Ok(self.core.executors().cpu()?.n_threads())
     }
 }
 
-/// A model of one input and one output on a null device that does `n_rounds` of arithmetic.
+/// A model with one input and one output, on a null device that executes `n_rounds` of arithmetic.
 fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subject> {
     let device = format!("NULL.{name}");
     let script = Script::computing(move |_io, _cancel| {
@@ -110,7 +110,7 @@ fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subje
     Ok(Subject { name, model, bare: Box::new(bare), input: None })
 }
 
-/// A chain of arithmetic that keeps one core busy and touches no memory: its length is fixed, so that its processor time is.
+/// Arithmetic that keeps one core busy without accessing memory. The number of operations is fixed, and so is the processor time.
 #[inline(never)]
 pub fn compute(n_rounds: u64) {
     let mut state = black_box(0x9E37_79B9_7F4A_7C15_u64);
@@ -134,7 +134,7 @@ fn rounds_per_ms() -> u64 {
     (N_ROUNDS as f64 * 1e6 / fastest.as_nanos().max(1) as f64) as u64
 }
 
-/// A model of the demo: on device `CPU`, and by the engine's own interface with the same options.
+/// A model of the demo: on device `CPU`, and by the interface of the engine with the same options.
 fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> Result<Subject> {
     let model = core.compile_model(&core.read_model(path)?, "CPU", &Config::default())?;
     let mut state = 1_u32;

@@ -1,22 +1,21 @@
-//! Pairs: both sides of a comparison measured in turn in one process, so that what disturbs the machine disturbs both.
+//! Paired measurements: both sides are measured alternately in one process, so that disturbances affect both.
 //!
-//! Not criterion: it measures each function by itself, one after the other, and compares with an earlier run; here the quantity
-//! is the difference of two neighbors, on a machine that others load too, in processor time as well as in wall time, and a
-//! budget is held against the interval of its median.
+//! Criterion is not used: it measures each function separately and compares with an earlier run. Here the figure is the difference between
+//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its median.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What one block of runs took, in nanoseconds per run.
+/// Duration of one block of runs, in nanoseconds per run.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     pub wall_ns: f64,
-    /// Processor time of the whole process, all threads.
+    /// Processor time of all threads of the process.
     pub cpu_ns: f64,
 }
 
-/// Which of the two clocks a figure is about.
+/// The clock of a figure.
 #[derive(Debug, Clone, Copy)]
 pub enum Clock {
     Wall,
@@ -32,33 +31,33 @@ impl Reading {
     }
 }
 
-/// Blocks of the bare call and blocks of ours, by turns.
+/// Interleaved blocks of the bare call and of roiflow.
 #[derive(Debug)]
 pub struct Pairs(pub Vec<(Reading, Reading)>);
 
-/// How long to measure.
+/// Length of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub n_pairs: usize,
-    /// The slower side computes about this long in a block.
+    /// Approximate duration of a block, for the slower side.
     pub block: Duration,
-    /// A block has at least so many runs.
+    /// Minimum number of runs per block.
     pub n_runs_min: usize,
-    /// Proves that it works, and nothing more: a few runs, no budgets.
+    /// Checks that everything works: few runs, no budgets.
     pub quick: bool,
 }
 
 impl Effort {
-    /// The same where several threads take part: what it costs to begin and end a block must not show.
+    /// For several threads: longer blocks, so that their start and end have no effect.
     pub fn of_threads(&self, n_requests: usize) -> Self {
         Self { block: 2 * self.block, n_runs_min: 4 * n_requests, ..*self }
     }
 
-    /// Measures two ways to do a number of runs.
+    /// Measures two implementations of a number of runs.
     pub fn compare(&self, mut bare: impl FnMut(usize), mut ours: impl FnMut(usize)) -> Pairs {
         let n_runs = self.n_runs(&mut bare, &mut ours);
         let pair = |pair_idx: usize| {
-            // Each goes first as often as the other: the second may find warmer caches, or a hotter processor.
+            // Each side is first equally often, because the second may find warmer caches or a hotter processor.
             if pair_idx.is_multiple_of(2) {
                 let of_bare = read(n_runs, &mut bare);
                 (of_bare, read(n_runs, &mut ours))
@@ -70,19 +69,19 @@ impl Effort {
         Pairs((0..self.n_pairs).map(pair).collect())
     }
 
-    /// Measures something that counts itself, `n_pairs` times after a warm-up: what it gives for a number of runs, per run.
+    /// Measures a counter `n_pairs` times after a warm-up: its value per run.
     pub fn count(&self, n_runs: usize, mut count: impl FnMut(usize) -> usize) -> Vec<f64> {
         let n_runs = if self.quick { 2 } else { n_runs };
         count(n_runs);
         (0..self.n_pairs).map(|_| count(n_runs) as f64 / n_runs as f64).collect()
     }
 
-    /// Enough runs for a block, after a warm-up of both.
+    /// Number of runs of a block, after a warm-up of both sides.
     fn n_runs(&self, bare: &mut impl FnMut(usize), ours: &mut impl FnMut(usize)) -> usize {
         if self.quick {
             return 2;
         }
-        // By processor time: on a machine that others load too, wall time would make the blocks short.
+        // Based on processor time, because wall time would make blocks short under other load.
         let mut n_runs = 1;
         loop {
             let slower = read(n_runs, bare).cpu_ns.max(read(n_runs, ours).cpu_ns) * n_runs as f64;
@@ -107,7 +106,7 @@ fn cpu_time_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// A median, and an interval that holds the true one with a probability of at least 95 %.
+/// A median, and an interval that contains the true median with a probability of at least 95 %.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub median: f64,
@@ -116,8 +115,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The interval is one between order statistics: whatever the distribution, the number of values below the true median
-    /// is that of heads among as many coins. Seven values give the smallest and the largest, with 98.4 %; six are too few.
+    /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial distribution.
+    /// With seven values, the smallest and largest give 98.4 %; six values are too few.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -128,7 +127,7 @@ impl Estimate {
     }
 }
 
-/// How many values at each end lie outside of the interval.
+/// Number of values at each end outside the interval.
 fn n_skipped(n: usize) -> usize {
     let (mut probability, mut tail, mut skipped) = (0.5_f64.powi(n as i32), 0.0, 0);
     loop {
@@ -141,9 +140,9 @@ fn n_skipped(n: usize) -> usize {
     }
 }
 
-/// That the statistics say what tables say; run before anything is measured.
+/// Checks the statistics against a table. Called before any measurement.
 pub fn check() {
-    // How many values are cut off at each end, from a table of the sign test at 5 %, two-sided.
+    // Number of excluded values at each end, from a table of the sign test at 5 %, two-sided.
     for (n, expected) in [(1, 0), (7, 0), (8, 0), (9, 1), (12, 2), (15, 3), (21, 5), (25, 7)] {
         assert_eq!(n_skipped(n), expected, "{n} values");
     }

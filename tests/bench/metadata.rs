@@ -1,9 +1,9 @@
-//! What it costs that results travel with a frame, through three inference elements and to a reader: `cargo bench --bench metadata`.
+//! Cost of results on frames that pass through three inference elements to a reader: `cargo bench --bench metadata`.
 //!
-//! The baseline of each pair is the work that other elements' readers need in any case: the regions of all objects with their structures,
-//! written with GStreamer's own functions by one program that keeps nothing else. `harness` says how pairs are measured.
+//! The baseline is work that other elements need in any case: region metas of all objects with their structures, written with GStreamer
+//! functions by one program. `harness` describes the pairs.
 //!
-//! `--quick` proves that it works, in a second. `--pairs N` takes that many pairs.
+//! `--quick` checks within a second that everything works. `--pairs N` sets the number of pairs.
 
 #[path = "../support/allocator.rs"]
 mod allocator;
@@ -77,7 +77,7 @@ fn print(name: &str, pairs: &Pairs) {
     println!("{name:<56} {bare:>5.1} us {ours:>7.1} us  {median:.2} x ({low:.2} .. {high:.2})");
 }
 
-/// So many runs of this.
+/// Number of runs.
 fn runs(act: &dyn Fn()) -> impl FnMut(usize) {
     move |n_runs| (0..n_runs).for_each(|_| act())
 }
@@ -98,14 +98,14 @@ fn found() -> FrameResults {
     FrameResults { size: SIZE, detections: (0..N_OBJECTS).map(detection).collect(), ..FrameResults::default() }
 }
 
-/// A frame as a detector leaves it, with objects of its own.
+/// A frame with detections, as from a detector.
 fn detected(found: &FrameResults) -> gst::Buffer {
     let mut buffer = gst::Buffer::new();
     meta::attach(buffer.get_mut().expect("a new buffer"), found.clone());
     buffer
 }
 
-/// What a classifier does with the metas of a frame.
+/// Meta operations of a classifier for a frame.
 fn classify(buffer: &mut gst::Buffer, answer: &dyn Fn(&Detection) -> Option<Classification>) {
     let mut results = meta::take(buffer, SIZE).expect("they were attached");
     for detection in &mut results.detections {
@@ -123,7 +123,7 @@ fn age(_: &Detection) -> Option<Classification> {
     Some(Classification { name: "age".into(), model: "age-gender".into(), outcome: Outcome::Value(31.4) })
 }
 
-/// The regions of a frame, with what each of these adds to all of them.
+/// The region metas of a frame, with the additional data of each.
 fn regions(steps: &[fn(&mut gst::BufferRef)]) {
     let mut buffer = gst::Buffer::new();
     let writable = buffer.get_mut().expect("a new buffer");

@@ -1,4 +1,4 @@
-//! What was measured: one table, `summary.json`, and `raw.csv` with every pair.
+//! The report: a table, `summary.json`, and `raw.csv` with every pair.
 
 use std::fmt::Write as _;
 use std::io;
@@ -13,7 +13,7 @@ use crate::harness::{Clock, Estimate, Pairs};
 pub struct Report {
     metrics: Vec<Metric>,
     raw: String,
-    /// Figures without a verdict: they were not measured long enough to have one.
+    /// Figures without a verdict, because the measurement was too short.
     quick: bool,
 }
 
@@ -23,12 +23,12 @@ struct Metric {
     unit: &'static str,
     estimate: Estimate,
     budget: Option<f64>,
-    /// The medians of both sides, for people.
+    /// Medians of both sides, for display.
     sides: Option<(f64, f64, &'static str)>,
 }
 
 impl Metric {
-    /// Missed only if the whole interval lies beyond the budget.
+    /// Missed only if the whole interval is beyond the budget.
     fn is_ok(&self) -> bool {
         self.budget.is_none_or(|budget| self.estimate.low <= budget)
     }
@@ -39,27 +39,27 @@ impl Report {
         Self { quick, ..Self::default() }
     }
 
-    /// How much longer ours takes, in microseconds per run.
+    /// Overhead in microseconds per run.
     pub fn more_us(&mut self, name: &str, pairs: &Pairs, clock: Clock, budget: Option<f64>) {
         self.pairs(name, pairs, clock, "us", budget, |bare, ours| (ours - bare) / 1e3);
     }
 
-    /// How much longer ours takes, in nanoseconds per run.
+    /// Overhead in nanoseconds per run.
     pub fn more_ns(&mut self, name: &str, pairs: &Pairs, clock: Clock, budget: Option<f64>) {
         self.pairs(name, pairs, clock, "ns", budget, |bare, ours| ours - bare);
     }
 
-    /// How much longer ours takes, in percent of the bare call.
+    /// Overhead in percent of the bare call.
     pub fn more_percent(&mut self, name: &str, pairs: &Pairs, clock: Clock, budget: Option<f64>) {
         self.pairs(name, pairs, clock, "%", budget, |bare, ours| 100.0 * (ours / bare - 1.0));
     }
 
-    /// How many times as long ours takes.
+    /// Ratio to the bare call.
     pub fn ratio(&mut self, name: &str, pairs: &Pairs, clock: Clock, budget: Option<f64>) {
         self.pairs(name, pairs, clock, "x", budget, |bare, ours| ours / bare);
     }
 
-    /// Something that was counted.
+    /// A counted value.
     pub fn counted(&mut self, name: &str, unit: &'static str, values: &[f64], budget: Option<f64>) {
         for (idx, value) in values.iter().enumerate() {
             let _written = writeln!(self.raw, "\"{name}\",{unit},{idx},,{value}");
@@ -103,7 +103,7 @@ impl Report {
         self.metrics.push(metric);
     }
 
-    /// The names of the metrics whose budget is missed.
+    /// Names of the metrics with missed budgets.
     pub fn missed(&self) -> Vec<&str> {
         let judged = self.metrics.iter().filter(|_| !self.quick);
         judged.filter(|metric| !metric.is_ok()).map(|metric| &*metric.name).collect()
@@ -116,14 +116,14 @@ impl Report {
             let value = (metric.estimate.median * 1e4).round() / 1e4;
             json!({ "name": metric.name, "value": value, "unit": metric.unit, "budget": metric.budget, "ok": self.quick || metric.is_ok() })
         });
-        // One metric a line, so that two runs can be compared by eye.
+        // One metric per line, so that two runs are easy to compare.
         let lines: Vec<String> = metrics.map(|metric| metric.to_string()).collect();
         std::fs::write(folder.join("summary.json"), format!("{{\"metrics\": [\n{}\n]}}\n", lines.join(",\n")))?;
         std::fs::write(folder.join("raw.csv"), format!("metric,unit,pair,bare,ours\n{}", self.raw))
     }
 }
 
-/// Three digits that count.
+/// Formats with three significant digits.
 fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -1,5 +1,5 @@
-//! A run through a request against the bare call of the engine, on the same threads: one at a time, several at once, and how
-//! long the way to another thread takes.
+//! Runs through requests against bare engine calls on the same threads: one at a time, several at once, and the latency of handing a run to
+//! another thread.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ pub fn sync(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Runs that keep all threads busy, each started by the callback of the one before.
+/// Runs that keep all threads busy, each started by the callback of the previous one.
 pub fn callback(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     saturated("callback", engines, effort, report, |subject, n_requests| {
         let restarting = Restarting::new(subject, n_requests)?;
@@ -70,7 +70,7 @@ pub fn awaited(engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
 
 type Runs = Box<dyn FnMut(usize)>;
 
-/// Against bare calls on the same threads.
+/// Compared with bare calls on the same threads.
 fn saturated(
     way: &str,
     engines: &Engines,
@@ -79,14 +79,14 @@ fn saturated(
     ours: impl Fn(&Subject, usize) -> Result<Runs>,
 ) -> Result<()> {
     let n_threads = engines.n_threads()?;
-    // One running on each thread, and one more for each that is ready when that one ends.
+    // One running per thread, and one ready to follow it.
     let n_requests = 2 * n_threads;
     let effort = effort.of_threads(n_requests);
     let feeds_itself = way == "callback";
     for subject in [&engines.noop, &engines.short, &engines.millisecond].into_iter().chain(&engines.models) {
         let name = format!("{way}, saturated, {}", subject.name);
         let is_long = ![&engines.noop, &engines.short].into_iter().any(|short| std::ptr::eq(short, subject));
-        // At saturation the cores are busy on both sides: the wall time shows whether they were.
+        // At saturation the cores are busy on both sides, which the wall time shows.
         let mut more = |name: &str, pairs: &Pairs, judged: bool| match is_long {
             true => {
                 report.more_percent(name, pairs, Clock::Cpu, judged.then_some(MODEL_MORE_PERCENT));
@@ -98,8 +98,8 @@ fn saturated(
             }
         };
         let (bare, mut ours) = (Threads::new(engines, subject, n_threads)?, ours(subject, n_requests)?);
-        // Where one thread feeds the others, that thread falls asleep and is woken once for each run, whoever wrote the code: what is
-        // judged is the comparison with bare calls that are fed by one thread too.
+        // A feeding thread sleeps and is woken for each run, in any implementation. So the comparison is with bare calls that are fed by one
+        // thread, too.
         more(&name, &effort.compare(|n_runs| bare.run(n_runs), &mut ours), feeds_itself);
         if !feeds_itself {
             let fed = Fed::new(engines, subject, n_requests)?;
@@ -109,7 +109,7 @@ fn saturated(
     Ok(())
 }
 
-/// Runs per second with few and many requests, against the bare engine on as many threads as can be busy.
+/// Runs per second with few and many requests, relative to the bare engine on as many threads as can be busy.
 pub fn throughput(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let n_threads = engines.n_threads()?;
     let gender = engines.models.iter().find(|subject| subject.name == "gender");
@@ -124,7 +124,7 @@ pub fn throughput(engines: &Engines, effort: &Effort, report: &mut Report) -> Re
     Ok(())
 }
 
-/// How long it takes to have something done by another thread that sleeps, and to hear of it: by a channel, and by a request.
+/// Latency of a call to a sleeping thread and back: by a channel, and by a request.
 pub fn wake_up(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let echo = Echo::new();
     let request = engines.noop.request()?;
@@ -150,7 +150,7 @@ pub fn requests(subject: &Subject, n_requests: usize) -> Result<Vec<InferRequest
     (0..n_requests).map(|_| subject.request()).collect()
 }
 
-/// Bare calls on the threads on which models run.
+/// Bare calls on the threads that run models.
 struct Threads {
     pool: Arc<Pool>,
     tasks: Vec<Arc<Loop>>,
@@ -188,10 +188,10 @@ impl Task for Loop {
     }
 }
 
-/// Bare calls on the same threads, handed over one by one by a thread that sleeps until one of them is free.
+/// Bare calls on the same threads, passed one by one by a thread that sleeps until one of them is free.
 ///
-/// It sleeps at once, as ours does. A channel of crossbeam yields for a while before, until the thread that computes has had its turn:
-/// then calls run out, and at a tenth less than full load there is less processor time to be spent.
+/// It sleeps immediately, like the feeding thread of requests. A crossbeam channel yields first, until the computing thread has run. Then calls
+/// run out, and at 90 % load less processor time is used.
 struct Fed {
     pool: Arc<Pool>,
     calls: Vec<Arc<Call>>,
@@ -248,7 +248,7 @@ fn take_one(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
 }
 
-/// Requests whose callbacks start them again until enough runs are done.
+/// Requests that are restarted by their callbacks until enough runs are done.
 pub struct Restarting {
     requests: Vec<InferRequest>,
     left: Arc<AtomicUsize>,
@@ -313,7 +313,7 @@ fn await_each(requests: &[InferRequest], n_runs: usize) {
     })));
 }
 
-/// A thread that answers what it hears.
+/// A thread that answers each message.
 struct Echo {
     there: Sender<()>,
     back: Receiver<()>,

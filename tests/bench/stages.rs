@@ -1,4 +1,4 @@
-//! Stages at work: the regions of a frame in one call against one by one, and many streams on one compiled model against one.
+//! Stages: the regions of a frame in one batch against single runs, and many streams on one compiled model against one stream.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -14,16 +14,16 @@ use crate::harness::{Clock, Effort};
 use crate::report::Report;
 
 const N_REGIONS: u32 = 16;
-/// More than there are requests, as in an element's window.
+/// More frames than requests, as in the in-flight queue of an element.
 const N_IN_FLIGHT: usize = 8;
 
-/// How many times as long a frame takes: with its regions in one call, and with others' streams on the same model.
+/// Ratios of the duration of a frame: with its regions in a batch, and with other streams on the same model.
 pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let here = |path: &str| Some(root.join(path)).filter(|path| path.is_file());
     let tiny = (root.join("assets/tiny/color.onnx"), None);
-    // What `make demo` fetches.
+    // Fetched by `make demo`.
     let gender = here("assets/demo/gender-v1.onnx").zip(here("assets/models/gender.toml").map(Some));
     let core = devices::core();
     for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"] {
@@ -61,7 +61,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Runs so many frames, each on the next of the stages.
+/// Runs a number of frames, in turn on each stage.
 fn play(stages: &[Stage], n_frames: usize) {
     let size = Size::new(256, 256);
     let frame = Frame::from_packed(PixelFormat::Rgb, size, &[90; 256 * 256 * 3]).expect("so many bytes");

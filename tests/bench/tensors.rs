@@ -1,4 +1,4 @@
-//! Regions of tensors: making one, and gathering several into a batch.
+//! Tensor regions: creation, and gathering several into a batch.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::report::Report;
 
 const WIDTH: usize = 1920;
 const HEIGHT: usize = 1080;
-/// The edge of a slice, in pixels.
+/// Side length of a slice in pixels.
 const EDGE: usize = 224;
-/// Slices of a batch.
+/// Number of slices in a batch.
 const N_SLICES: usize = 8;
 
 /// A region of the frame.
 const REGION: PixelRect = PixelRect { x: 301, y: 99, width: 300, height: 300 };
 
-/// Making a region, and dropping it.
+/// Creating and dropping a region.
 pub fn regions(effort: &Effort, report: &mut Report) -> Result<()> {
     let (picture, frame) = (picture()?, frame()?);
     let none = |n_runs: usize| {
@@ -54,7 +54,7 @@ pub fn regions(effort: &Effort, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A run on a batch of regions, against copying as many bytes.
+/// A run on a batch of regions, compared with copying the same number of bytes.
 pub fn gather(effort: &Effort, report: &mut Report) -> Result<()> {
     let picture = picture()?;
     let (request, _) = batched(&picture)?;
@@ -90,7 +90,7 @@ pub fn gather(effort: &Effort, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A picture in RGB.
+/// An RGB image.
 pub fn picture() -> Result<Tensor> {
     Ok(Tensor::new(ElementType::U8, [1, HEIGHT, WIDTH, 3])?)
 }
@@ -99,7 +99,7 @@ pub fn region(picture: &Tensor) -> Tensor {
     picture.roi(&[0, 100, 200, 0], &[1, 100 + EDGE, 200 + EDGE, 3]).expect("it lies inside")
 }
 
-/// A picture as video has it.
+/// An image in a video format.
 pub fn frame() -> Result<Frame> {
     let memory = Memory::zeroed(WIDTH * HEIGHT * 3 / 2);
     let places =
@@ -111,7 +111,7 @@ pub fn frame_region(frame: &Frame) -> Frame {
     frame.region(REGION).expect("it lies inside")
 }
 
-/// A request that computes nothing on a batch, with slices of the picture set; and the slices.
+/// A request with an empty model whose input is a batch of slices of the image; and the slices.
 pub fn batched(picture: &Tensor) -> Result<(InferRequest, Vec<Tensor>)> {
     let info = ModelInfo {
         inputs: vec![Port::new("pictures", ElementType::U8, [N_SLICES, EDGE, EDGE, 3])],
@@ -130,7 +130,7 @@ pub fn batched(picture: &Tensor) -> Result<(InferRequest, Vec<Tensor>)> {
     Ok((request, slices))
 }
 
-/// Where a slice begins: row and column.
+/// Position of a slice: row and column.
 fn place(slice_idx: usize) -> (usize, usize) {
     (slice_idx * 100, slice_idx * 200)
 }

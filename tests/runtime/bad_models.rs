@@ -1,4 +1,4 @@
-//! Models and descriptions that are wrong: the error says what was found, what was expected, and what to do.
+//! Invalid models and descriptions: the error has the expected and actual values, and what to do.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use roiflow::stages::{Stage, StageOptions};
 
 use crate::support::{Scratch, real, tiny};
 
-/// Collects what does not hold, so that a table shows all its failures.
+/// Collects failures, so that all failures of a table are shown.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
 impl Failures {
-    /// `result` is an error of this kind whose sentence has all these parts.
+    /// Checks that `result` is an error of this kind whose text contains all parts.
     fn check<T>(&mut self, case: &str, result: Result<T>, kind: ErrorKind, parts: &[&str]) {
         let Err(error) = result else { return self.0.push(format!("{case}: no error")) };
         let said = error.to_string();
@@ -35,7 +35,7 @@ impl Drop for Failures {
 }
 
 #[test]
-fn a_file_that_is_no_model_says_what_it_is_and_what_is_read() {
+fn file_that_is_not_a_model_is_an_error() {
     let scratch = Scratch::new("bad-files");
     let whole = std::fs::read(tiny("stripes.onnx")).unwrap();
     let mut failures = Failures::default();
@@ -59,7 +59,7 @@ fn a_file_that_is_no_model_says_what_it_is_and_what_is_read() {
     check("unsupported", tiny("unsupported.onnx"), ErrorKind::Model, &unsupported);
 }
 
-/// Every beginning of a model file, and every file with a byte changed, is a model or an error; never a panic.
+/// Truncated model files, and files with one changed byte, are models or errors, never a panic.
 #[test]
 fn no_broken_file_panics() {
     let whole = std::fs::read(tiny("double.onnx")).unwrap();
@@ -81,7 +81,7 @@ fn no_broken_file_panics() {
 }
 
 #[test]
-fn an_unknown_device_names_the_known_ones() {
+fn unknown_device_error_lists_the_known_devices() {
     let core = devices::core();
     let model = core.read_model(tiny("double.onnx")).unwrap();
     let mut failures = Failures::default();
@@ -94,7 +94,7 @@ fn an_unknown_device_names_the_known_ones() {
     failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &said);
 }
 
-/// A description of `rectangle.onnx`, in parts that a case changes.
+/// A description of `rectangle.onnx`, whose parts are replaced by the cases.
 const DETECTOR: &str = r#"
 version = 1
 task = "detection"
@@ -108,7 +108,7 @@ threshold = 0.5
 labels = ["rectangle"]
 "#;
 
-/// The same of `color.onnx`.
+/// A description of `color.onnx`.
 const CLASSIFIER: &str = r#"
 version = 1
 task = "classification"
@@ -122,7 +122,7 @@ labels = ["red", "green", "blue", "other"]
 "#;
 
 #[test]
-fn a_wrong_description_says_both_sides() {
+fn invalid_description_error_has_both_sides() {
     #[derive(Debug)]
     struct Case {
         name: &'static str,
@@ -306,7 +306,7 @@ fn a_wrong_description_says_both_sides() {
 }
 
 #[test]
-fn the_descriptions_that_the_cases_change_are_right() {
+fn unchanged_descriptions_of_the_cases_are_valid() {
     let scratch = Scratch::new("good-descriptions");
     for (model, text) in [("rectangle.onnx", DETECTOR), ("color.onnx", CLASSIFIER)] {
         let description = Some(scratch.file("description.toml", text));
@@ -315,7 +315,7 @@ fn the_descriptions_that_the_cases_change_are_right() {
 }
 
 #[test]
-fn a_missing_description_names_the_file_to_write() {
+fn missing_description_error_names_the_file_to_write() {
     let scratch = Scratch::new("no-description");
     let model = scratch.file("model.onnx", std::fs::read(tiny("color.onnx")).unwrap());
     let mut failures = Failures::default();
@@ -333,9 +333,9 @@ fn a_missing_description_names_the_file_to_write() {
     Stage::classifier(&options).unwrap();
 }
 
-/// What the caller says instead of the description is checked like the description.
+/// Options of the caller are checked like keys of the description.
 #[test]
-fn a_callers_own_choice_is_checked_as_well() {
+fn caller_options_are_checked() {
     let scratch = Scratch::new("bad-options");
     let options = StageOptions { model: tiny("rectangle.onnx"), ..StageOptions::default() };
     let mut failures = Failures::default();
@@ -353,7 +353,7 @@ fn a_callers_own_choice_is_checked_as_well() {
 }
 
 #[test]
-fn models_with_several_inputs_or_outputs_say_what_is_missing() {
+fn unsupported_inputs_and_outputs_are_errors() {
     let scratch = Scratch::new("several-ports");
     let mut failures = Failures::default();
     let description = Some(scratch.file("add.toml", CLASSIFIER));
@@ -365,9 +365,9 @@ fn models_with_several_inputs_or_outputs_say_what_is_missing() {
     failures.check("two outputs", Stage::classifier(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
 }
 
-/// A device that reads no files runs a model that another one read: zeros are no objects.
+/// The NULL device runs a model that another device read. Zeros are not objects.
 #[test]
-fn a_detector_on_the_null_device_finds_nothing() {
+fn detector_on_the_null_device_finds_nothing() {
     let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };
     let detector = Stage::detector(&options).unwrap();
     let frame = roiflow::frame::Frame::from_packed(roiflow::frame::PixelFormat::Gray8, roiflow::frame::Size::new(8, 8), &[255; 64]);

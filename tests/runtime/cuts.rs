@@ -1,4 +1,4 @@
-//! Which part of a frame a classifier sees, as its description says, and what such a description may not say.
+//! Regions that a classifier gets, as defined by its description; and errors for invalid definitions.
 
 use std::sync::mpsc;
 
@@ -7,14 +7,14 @@ use roiflow::stages::{Region, RunGuard, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
 
-/// The tiny model's own description with more keys of `[input]`.
+/// The description of a tiny model with additional keys of `[input]`.
 fn options(scratch: &Scratch, model: &str, keys: &str) -> StageOptions {
     let text = std::fs::read_to_string(tiny(&format!("{model}.toml"))).unwrap();
     let description = Some(scratch.file("described.toml", text.replace("[input]", &format!("[input]\n{keys}"))));
     StageOptions { model: tiny(&format!("{model}.onnx")), description, ..StageOptions::default() }
 }
 
-/// Red, with a green bar 4 wide and 16 high in the middle, and blue in the lower right quarter.
+/// A red frame with a green bar of 4x16 pixels in the center, and blue in the lower right quarter.
 fn frame() -> Frame {
     let size = Size::new(64, 64);
     let color = |x: u32, y: u32| match (x, y) {
@@ -28,7 +28,7 @@ fn frame() -> Frame {
 
 const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
-/// What is said of a region.
+/// The label of a region.
 fn said(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };
@@ -42,7 +42,7 @@ fn said(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
 }
 
 #[test]
-fn a_margin_and_a_square_show_what_is_around_the_box() {
+fn margin_and_square_include_the_surroundings() {
     let scratch = Scratch::new("cuts");
     for (keys, expected) in [("", "green"), ("margin = 1.0", "red"), ("square = true", "red"), ("square = false\nmargin = 0", "green")] {
         let classifier = Stage::classifier(&options(&scratch, "color", keys)).unwrap();
@@ -52,7 +52,7 @@ fn a_margin_and_a_square_show_what_is_around_the_box() {
 }
 
 #[test]
-fn keypoints_decide_what_is_seen_and_boxes_where_they_cannot() {
+fn alignment_uses_keypoints_or_falls_back_to_the_box() {
     let scratch = Scratch::new("aligned cuts");
     let classifier = Stage::classifier(&options(&scratch, "color", "align = [[0.0, 0.0], [1.0, 1.0]]")).unwrap();
     let points = |of: [(f32, f32); 2]| of.map(|(x, y)| Point { x, y }).to_vec();
@@ -62,12 +62,12 @@ fn keypoints_decide_what_is_seen_and_boxes_where_they_cannot() {
         assert_eq!(said(&classifier, BAR, keypoints), "green");
         assert_eq!(classifier.n_unaligned(), n as u64 + 1);
     }
-    // Beside the frame there is nothing but the border: 114 each.
+    // Outside the frame there is only the border, of value 114.
     assert_eq!(said(&classifier, BAR, points([(400.0, 45.0), (420.0, 60.0)])), "other");
 }
 
 #[test]
-fn descriptions_that_contradict_themselves_are_refused_with_what_to_do() {
+fn contradicting_descriptions_are_errors_with_advice() {
     let scratch = Scratch::new("bad cuts");
     for (keys, parts) in [
         ("rotate = 45", &["`rotate`", "0, 90, 180 or 270", "45"][..]),
@@ -84,9 +84,9 @@ fn descriptions_that_contradict_themselves_are_refused_with_what_to_do() {
     assert!(error.contains("`margin`") && error.contains("expected it of a classifier"), "{error}");
 }
 
-/// A camera that hangs upside down: what a detector finds is where it is in the frame.
+/// For a camera that is mounted upside down.
 #[test]
-fn a_turned_detector_tells_places_of_the_frame() {
+fn rotated_detector_reports_frame_coordinates() {
     let scratch = Scratch::new("turned");
     let upright = Stage::detector(&options(&scratch, "rectangle", "")).unwrap();
     let size = Size::new(64, 64);

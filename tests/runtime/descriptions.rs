@@ -1,5 +1,5 @@
-//! Where the description of a model comes from when nobody names one: a known model, what a model says of itself, its ports; and files
-//! of DL Streamer. What is not known is an error that names the file to write.
+//! Sources of a description without an explicit file: known models, metadata, ports, and DL Streamer files. Otherwise the error names the file
+//! to write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn port(name: &str, shape: &[Option<usize>]) -> Port {
 /// Names and shapes.
 type Ports<'a> = &'a [(&'a str, &'a [usize])];
 
-/// A model of ports: names and shapes, 0 for what is open.
+/// A model with these ports; extent 0 is dynamic.
 fn ports(inputs: Ports<'_>, outputs: Ports<'_>) -> ModelInfo {
     let all = |list: Ports<'_>| {
         let shape = |shape: &[usize]| shape.iter().map(|&extent| (extent > 0).then_some(extent)).collect::<Vec<_>>();
@@ -39,7 +39,7 @@ fn with_metadata(info: ModelInfo, entries: &[(&str, &str)]) -> ModelInfo {
     ModelInfo { metadata: entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(), ..info }
 }
 
-/// A model that is nowhere.
+/// Options for a model file that does not exist.
 fn options() -> StageOptions {
     StageOptions { model: "/no/such/model.onnx".into(), ..StageOptions::default() }
 }
@@ -59,7 +59,7 @@ fn decoder(spec: &ModelSpec) -> &str {
     &spec.heads[0].decoder_name
 }
 
-/// The score and the overlap.
+/// Score threshold and IoU threshold.
 fn thresholds(spec: &ModelSpec) -> (f32, f32) {
     let decoder = &spec.heads[0].decoder;
     let iou = decoder.summary().strip_prefix("iou-threshold ").map_or(f32::NAN, |iou| iou.parse().unwrap());
@@ -70,14 +70,14 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
     (0..spec.labels.len() as u32).map(|class_id| spec.labels.get(class_id).unwrap().to_string()).collect()
 }
 
-/// What a description says, without where it comes from.
+/// Contents of a description without its source.
 fn content(spec: &ModelSpec) -> String {
     let ModelSpec { name, task, heads, preprocess, cut, input_size, input_shape, labels, .. } = spec;
     format!("{name} {task:?} {heads:?} {preprocess:?} {cut:?} {input_size} {input_shape} {labels:?}")
 }
 
 #[test]
-fn a_known_model_is_found_by_its_checksum_then_by_its_name() {
+fn known_model_is_found_by_checksum_or_name() {
     let models = [
         ("age-v1.onnx", "age"),
         ("gender-v1.onnx", "gender"),
@@ -104,7 +104,7 @@ fn a_known_model_is_found_by_its_checksum_then_by_its_name() {
         let named = spec(&StageOptions { description: Some(description(&format!("{name}.toml"))), ..options.clone() });
         assert_eq!(content(&by_checksum), content(&named), "{file}");
         assert_eq!(by_checksum.assumed, named.assumed, "{file}");
-        // Another name does not matter, other bytes do; then its name counts, and that is said.
+        // With another name the checksum still matches; with other bytes the name is used, and this is reported.
         let renamed = scratch.file("other.onnx", std::fs::read(&model).unwrap());
         assert_eq!(spec(&StageOptions { model: renamed, ..StageOptions::default() }).source, by_checksum.source, "{file}");
         let changed = scratch.file(file, b"other bytes");
@@ -114,9 +114,9 @@ fn a_known_model_is_found_by_its_checksum_then_by_its_name() {
     }
 }
 
-/// What `roiflow describe` writes of a model that is known is read as it was, wherever it lies.
+/// A known description that `roiflow describe` writes is equivalent at any path.
 #[test]
-fn what_is_written_down_says_the_same() {
+fn written_description_is_equivalent() {
     let scratch = Scratch::new("written-down");
     let files =
         ["age-v1", "gender-v1", "emotion_mini_xception", "nanodet_m_320", "person-reidentification-retail-0288", "ultraface_rfb_320_nhwc"];
@@ -129,7 +129,7 @@ fn what_is_written_down_says_the_same() {
         let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
         assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
-        // With other labels it differs in these alone.
+        // Other labels are the only difference.
         if written.labels.is_empty() || written.heads.len() > 1 {
             continue;
         }
@@ -143,21 +143,21 @@ fn what_is_written_down_says_the_same() {
 }
 
 #[test]
-fn a_name_alone_makes_no_known_model_of_another() {
+fn name_without_matching_ports_is_not_a_known_model() {
     let info = ports(&[("image", &[1, 3, 32, 32])], &[("scores", &[1, 5])]);
     let error = ModelSpec::load(&StageOptions { model: "/no/such/gender-v1.onnx".into(), ..options() }, &info).unwrap_err().to_string();
     assert!(error.contains("has no description") && error.contains("roiflow describe /no/such/gender-v1.onnx"), "{error}");
 }
 
 #[test]
-fn what_lies_beside_the_model_comes_before_what_is_known_of_it() {
+fn file_next_to_the_model_precedes_known_models() {
     let Some(model) = real("models/gender-v1.onnx") else { return };
     let scratch = Scratch::new("beside-known");
     let info = devices::core().read_model(&model).unwrap().info().clone();
     let model = scratch.file("gender-v1.onnx", std::fs::read(&model).unwrap());
     let load = |options: &StageOptions| ModelSpec::load(options, &info).unwrap();
     let options = StageOptions { model, ..StageOptions::default() };
-    // A file of that ending that is no model-proc file is another tool's.
+    // A JSON file that is not a model-proc file belongs to another program.
     scratch.file("gender-v1.json", r#"{"accuracy": 0.5}"#);
     assert!(matches!(load(&options).source, Source::Known { .. }));
     let json = r#"{"json_schema_version": "2.2.0", "output_postproc": [{"converter": "label", "labels": ["a", "b"]}]}"#;
@@ -168,16 +168,16 @@ fn what_lies_beside_the_model_comes_before_what_is_known_of_it() {
     assert_eq!((load(&options).source, labels(&load(&options))[0].as_str()), (Source::NextToModel(toml.clone()), "one"));
     let named = StageOptions { model_proc: Some(json.clone()), ..options.clone() };
     assert_eq!(load(&named).source, Source::Named(json.clone()));
-    // The property `description` takes either.
+    // The property `description` accepts both formats.
     assert_eq!(content(&load(&StageOptions { description: Some(json), ..options.clone() })), content(&load(&named)));
     let both = StageOptions { description: Some(toml), ..named };
     let error = ModelSpec::load(&both, &info).unwrap_err().to_string();
     assert!(error.contains("both `description` and `model-proc`"), "{error}");
 }
 
-/// What Ultralytics itself wrote: `tests/golden/descriptions/make.py` has the versions.
+/// Metadata written by Ultralytics; `tests/golden/descriptions/make.py` has the versions.
 #[test]
-fn an_export_of_ultralytics_needs_no_description() {
+fn ultralytics_export_needs_no_description() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
     let names: Vec<&str> = golden["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let expected = [
@@ -229,7 +229,7 @@ fn an_export_of_ultralytics_needs_no_description() {
 }
 
 #[test]
-fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_sides() {
+fn ultralytics_metadata_must_match_the_ports() {
     let image: Ports<'_> = &[("images", &[1, 3, 64, 64])];
     let entries = |names: &'static str| [("author", "Ultralytics"), ("task", "detect"), ("names", names), ("imgsz", "[64, 64]")];
     let three = "{0: 'a', 1: 'b', 2: 'c'}";
@@ -243,13 +243,13 @@ fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_side
         let said = refused(&with_metadata(ports(image, outputs), &entries(names)));
         assert!(parts.iter().all(|part| said.contains(part)), "{outputs:?}: {said}");
     }
-    // Boxes that are final have no columns of classes, whatever the exporter's flag is called.
+    // Final boxes have no class columns, independent of the name of the flag.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
         let outputs: Ports<'_> = &[("output0", &[1, 300, 6])];
         let entries = [&entries(three)[..], &[flag]].concat();
         assert_eq!(decoder(&load(&with_metadata(ports(image, outputs), &entries))), "yolov10");
     }
-    // The YOLOv5 repository leaves these two alone.
+    // The YOLOv5 repository writes only these two keys.
     let yolov5 = [("stride", "32"), ("names", "['a', 'b', 'c']")];
     let spec = load(&with_metadata(ports(image, &[("output0", &[1, 252, 8])]), &yolov5));
     assert_eq!((decoder(&spec), thresholds(&spec)), ("yolov5", (0.25, 0.45)));
@@ -259,10 +259,10 @@ fn metadata_of_ultralytics_that_contradict_the_ports_are_an_error_with_both_side
 }
 
 #[test]
-fn an_ultralytics_export_finds_its_boxes_on_the_embedded_engine() {
+fn ultralytics_export_runs_on_the_embedded_engine() {
     let detector =
         Stage::detector(&StageOptions { model: golden("yolo.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap();
-    // Twice the input's size, and borders of a quarter of the height above and below.
+    // Twice the size of the input, with borders of a quarter of the height at top and bottom.
     let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(192, 64), &[0; 192 * 64]).unwrap();
     let found = detector.detect(&frame).unwrap();
     let [found] = &*found else { panic!("{found:?}") };
@@ -273,7 +273,7 @@ fn an_ultralytics_export_finds_its_boxes_on_the_embedded_engine() {
 }
 
 #[test]
-fn model_info_in_an_ir_says_what_the_model_wants() {
+fn model_info_of_an_ir_gives_preprocessing_and_labels() {
     if !is_here("OPENVINO.CPU") {
         return;
     }
@@ -296,9 +296,9 @@ fn model_info_in_an_ir_says_what_the_model_wants() {
     assert_eq!(found.unwrap()[0].label.as_deref(), Some("three"));
 }
 
-/// Its `metadata.yaml` says more than `model_info`, which calls all of its models YOLO.
+/// `metadata.yaml` has more information than `model_info`, which has the type YOLO for all models.
 #[test]
-fn an_openvino_export_of_ultralytics_has_its_metadata_beside_it() {
+fn openvino_export_of_ultralytics_uses_metadata_yaml() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
     let names: Vec<&str> = golden["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let scratch = Scratch::new("ultralytics-openvino");
@@ -316,7 +316,7 @@ fn an_openvino_export_of_ultralytics_has_its_metadata_beside_it() {
             ("of the metadata of an Ultralytics export", names.iter().map(|name| (*name).to_owned()).collect())
         );
         assert_eq!(spec.preprocess.resize, if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } });
-        // Without it, model_info is enough for a detector, but that names lose their spaces.
+        // Without the file, model_info is sufficient for a detector, but labels lose their spaces.
         std::fs::remove_file(yaml).unwrap();
         match ModelSpec::load(&options, &info) {
             Ok(spec) => {
@@ -329,7 +329,7 @@ fn an_openvino_export_of_ultralytics_has_its_metadata_beside_it() {
 }
 
 #[test]
-fn what_model_info_leaves_open_is_model_apis_default_and_said() {
+fn missing_model_info_keys_use_reported_defaults() {
     let image: Ports<'_> = &[("image", &[1, 3, 64, 64])];
     let ssd = with_metadata(ports(image, &[("boxes", &[1, 1, 100, 7])]), &[("model_info model_type", "ssd")]);
     let spec = load(&ssd);
@@ -370,7 +370,7 @@ fn what_model_info_leaves_open_is_model_apis_default_and_said() {
     ] {
         let info = with_metadata(ssd.clone(), entries);
         if parts == ["", ""] {
-            load(&info); // Without borders their value says nothing.
+            load(&info); // Without borders, the pad value has no effect.
         } else {
             let said = refused(&info);
             assert!(parts.iter().all(|part| said.contains(part)), "{said}");
@@ -379,7 +379,7 @@ fn what_model_info_leaves_open_is_model_apis_default_and_said() {
 }
 
 #[test]
-fn ports_that_only_one_family_has_are_enough() {
+fn characteristic_ports_are_sufficient() {
     let image = |height, width| ("input", [1, 3, height, width]);
     let cases: [(_, Ports<'_>, _, _, _); 3] = [
         (image(240, 320), &[("scores", &[1, 4420, 2]), ("boxes", &[1, 4420, 4])], "ultraface", ChannelOrder::Rgb, [127.0; 3]),
@@ -407,17 +407,17 @@ fn ports_that_only_one_family_has_are_enough() {
 }
 
 #[test]
-fn a_model_of_several_pictures_at_once_is_refused() {
+fn model_with_fixed_batch_size_is_an_error() {
     let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
     let said = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
     assert!(said.contains("has a batch size of 10") && said.contains("batch size 1"), "{said}");
 }
 
 #[test]
-fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
+fn ambiguous_ports_are_an_error_with_advice() {
     let image: Ports<'_> = &[("image", &[1, 3, 640, 640])];
     for (info, parts) in [
-        // A pose model of one class looks like a detector of 52.
+        // A pose model of one class has the ports of a detector with 52 classes.
         (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov5` or `yolov8`", "how images are preprocessed"][..]),
         (ports(image, &[("output0", &[1, 25200, 85])]), &["the decoder `yolov5`", "how images are preprocessed"]),
         (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
@@ -434,7 +434,7 @@ fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
             "not guessed",
         ];
         assert!(all.iter().chain(parts).all(|part| said.contains(part)), "{parts:?}: {said}");
-        // What is begun is a description but for what is left to say.
+        // The draft is a description except for the missing values.
         let (begun, open) = Description::begin(&options(), &info).unwrap();
         assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
         begun.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{error}\n{}", begun.text));
@@ -442,7 +442,7 @@ fn what_ports_do_not_say_is_an_error_that_says_how_to_go_on() {
 }
 
 #[test]
-fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
+fn given_decoder_adds_the_preprocessing_of_its_family() {
     let info = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 6])]);
     assert!(refused(&info).contains("yolox"));
     let (begun, open) = Description::begin_with("yolox", &info).unwrap();
@@ -451,18 +451,18 @@ fn who_knows_the_decoder_gets_the_rest_as_its_authors_have_it() {
     let expected =
         Preprocess { color: ChannelOrder::Bgr, resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 114.0, ..Preprocess::default() };
     assert_eq!((decoder(&spec), spec.preprocess.clone()), ("yolox", Preprocess { layout: InputLayout::Nchw, ..expected }));
-    // Converters of Paddle's models leave the names of classes.
+    // Converters of Paddle models write the class names.
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
     assert!(Description::begin(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
-    // Of these there is more than one way, so that it is left to say.
+    // There are several preprocessings, so the value is missing.
     let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }
 
-/// Its two outputs are read by no decoder, though `yolov5` would read one of them and pass over the other.
+/// No decoder uses both outputs; `yolov5` would ignore one of them.
 #[test]
-fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
+fn decoder_that_ignores_outputs_is_not_chosen() {
     let image: Ports<'_> = &[("input", &[1, 3, 128, 128])];
     let in_parts: [Ports<'_>; 2] = [
         &[("regressors", &[1, 896, 16]), ("classificators", &[1, 896, 1])],
@@ -476,10 +476,10 @@ fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
         let said = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
         assert!(said.contains("`decoder` is not given, and none fit"), "{said}");
-        // In one output it has not as many rows as YOLOv5 has.
+        // A single output, but not the number of rows of YOLOv5.
         let said = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
         assert!(said.contains("do not have the number of rows of `yolov5` models"), "{said}");
-        // 3 x (256 + 64 + 16) rows are those of YOLOv5, and a user who says so is right in any case.
+        // 3 x (256 + 64 + 16) rows match YOLOv5; a configured decoder is always used.
         let spec = ModelSpec::load(&named, &ports(image, &[("both", &[1, 1008, 17])])).unwrap();
         assert_eq!(decoder(&spec), "yolov5");
         let text = format!("{text}decoder = \"yolov5\"\n");
@@ -489,7 +489,7 @@ fn a_decoder_that_would_pass_over_outputs_is_not_taken() {
 }
 
 #[test]
-fn ports_of_a_known_family_with_one_output_more_are_not_its_own() {
+fn known_ports_with_an_additional_output_are_not_certain() {
     let faces = ("input", &[1, 3, 640, 640][..]);
     let retinaface: Ports<'_> = &[("a", &[1, 16800, 4]), ("b", &[1, 16800, 2]), ("c", &[1, 16800, 10])];
     assert_eq!(decoder(&load(&ports(&[faces], retinaface))), "retinaface");

@@ -1,5 +1,5 @@
-//! Engines that are loaded at run time: found, missing, damaged, several at once, many times. Each damaged library is loaded in
-//! a process of its own.
+//! Engines loaded at run time: found, missing, damaged, several in one process, loaded repeatedly. Each damaged library is loaded in its own
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn resident_kib() -> usize {
     resident_bytes().unwrap_or(0) / 1024
 }
 
-/// A family of devices, with the library at this path alone.
+/// A device family with only the library at this path.
 fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     match device {
         // SAFETY: libraries of these engines, files that are no libraries, and libm, whose initializers do no harm.
@@ -31,14 +31,14 @@ fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     }
 }
 
-/// The library that a device of this process uses.
+/// The library of a device in this process.
 fn library_of(device: &str) -> Option<PathBuf> {
     let devices = is_here(device).then(|| devices::core().devices())?;
     let (_, info) = devices.into_iter().find(|(name, _)| name == device)?;
     info.properties.into_iter().find(|(key, _)| *key == "library").map(|(_, path)| PathBuf::from(path))
 }
 
-/// A core with the embedded engine and these.
+/// A core with the embedded engine and these families.
 fn core_of(families: impl IntoIterator<Item = Arc<dyn DeviceFamily>>) -> Core {
     let mut core = Core::new();
     core.register(Arc::new(CpuDevice));
@@ -51,11 +51,11 @@ fn compile_in(core: &Core, device: &str) -> Result<CompiledModel> {
 }
 
 #[test]
-fn a_library_that_cannot_be_used_is_listed_with_the_reason_and_the_command() {
+fn unusable_library_is_listed_with_reason_and_command() {
     let scratch = Scratch::new("broken-libraries");
     let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let mut foreign = own.clone();
-    foreign[18] = 183; // The number of 64-bit ARM.
+    foreign[18] = 183; // ELF machine number of 64-bit ARM.
     let cases = [
         ("missing", scratch.path().join("missing.so"), "No such file"),
         ("a folder", scratch.path().to_owned(), "not a file"),
@@ -80,10 +80,10 @@ fn a_library_that_cannot_be_used_is_listed_with_the_reason_and_the_command() {
     }
 }
 
-/// Loaded without harm, and then found to be something else.
+/// The library loads but is not an engine.
 #[test]
-fn a_library_of_another_kind_is_refused() {
-    alone("engines::a_library_of_another_kind_is_refused", || {
+fn library_of_another_kind_is_an_error() {
+    alone("engines::library_of_another_kind_is_an_error", || {
         let Some(other) = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"]
             .map(PathBuf::from)
             .into_iter()
@@ -104,10 +104,10 @@ fn a_library_of_another_kind_is_refused() {
     });
 }
 
-/// A library beside the named one that was cut off ends no process either.
+/// A truncated library next to the named one is an error, not a crash.
 #[test]
-fn a_library_whose_neighbor_is_cut_off_is_refused() {
-    alone("engines::a_library_whose_neighbor_is_cut_off_is_refused", || {
+fn truncated_dependency_is_an_error() {
+    alone("engines::truncated_dependency_is_an_error", || {
         let Some(library) = library_of("OPENVINO.CPU") else { return };
         let scratch = Scratch::new("cut-neighbor");
         let copy = scratch.path().join(library.file_name().unwrap());
@@ -120,9 +120,9 @@ fn a_library_whose_neighbor_is_cut_off_is_refused() {
     });
 }
 
-/// The variables of the environment name a library, or the folder it lies in; what they name is final.
+/// Environment variables name a library or its folder, and nothing else is searched.
 #[test]
-fn the_variables_name_the_library() {
+fn environment_variables_select_the_library() {
     for (device, variable) in [("ORT.CPU", "ORT_DYLIB_PATH"), ("OPENVINO.CPU", "ROIFLOW_OPENVINO_LIB")] {
         let Some(library) = library_of(device) else { continue };
         let said = |value: &Path| {
@@ -153,7 +153,7 @@ fn tells_what_is_found() {
 }
 
 #[test]
-fn a_device_that_the_engine_lacks_says_what_it_has() {
+fn unknown_engine_device_error_lists_existing_devices() {
     for (device, lacking) in [("ORT.CPU", "ORT.FANCY"), ("OPENVINO.CPU", "OPENVINO.FANCY")] {
         if is_here(device) {
             let error = compile_in(devices::core(), lacking).unwrap_err();
@@ -166,7 +166,7 @@ fn a_device_that_the_engine_lacks_says_what_it_has() {
 }
 
 #[test]
-fn a_model_that_the_engine_rejects_is_an_error_that_names_the_file() {
+fn model_rejected_by_the_engine_is_an_error_with_the_file() {
     let scratch = Scratch::new("rejected");
     let core = devices::core();
     let unsupported = core.read_model(tiny("unsupported.onnx")).unwrap();
@@ -174,7 +174,7 @@ fn a_model_that_the_engine_rejects_is_an_error_that_names_the_file() {
         let error = core.compile_model(&unsupported, device, &Config::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Model, "{error}");
         assert!(error.to_string().contains("unsupported.onnx") && error.to_string().contains("FancyOp"), "{error}");
-        // Gone between reading and compiling.
+        // Removed between reading and compiling.
         let path = scratch.file("gone.onnx", std::fs::read(tiny("double.onnx")).unwrap());
         let gone = core.read_model(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -184,12 +184,12 @@ fn a_model_that_the_engine_rejects_is_an_error_that_names_the_file() {
     let ir = scratch.file("broken.xml", "<net name=\"broken\" version=\"11\"><layers></net>");
     let error = core.read_model(&ir).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Model, "{error}");
-    // With the engine, what it says; without it, what would be needed to read the file.
+    // With the engine, its message; without it, how to install it.
     assert!(error.to_string().to_lowercase().contains("openvino"), "{error}");
 }
 
 #[test]
-fn engines_live_side_by_side() {
+fn engines_run_side_by_side() {
     let models: Vec<_> = ["CPU", "ORT.CPU", "OPENVINO.CPU"]
         .into_iter()
         .filter(|device| is_here(device))
@@ -228,8 +228,8 @@ fn eight_threads_compile_at_once() {
 }
 
 #[test]
-fn compiling_and_dropping_leaves_no_memory_behind() {
-    alone("engines::compiling_and_dropping_leaves_no_memory_behind", || {
+fn repeated_compiling_does_not_leak_memory() {
+    alone("engines::repeated_compiling_does_not_leak_memory", || {
         for device in ENGINES.into_iter().filter(|device| is_here(device)) {
             let cycle = || {
                 let model = compile_on(device, &tiny("double.onnx"));
@@ -248,7 +248,7 @@ fn compiling_and_dropping_leaves_no_memory_behind() {
     });
 }
 
-/// What requests add is their tensors; the weights are there once.
+/// Requests add only their tensors; weights exist once.
 #[test]
 fn requests_of_one_model_share_its_weights() {
     alone("engines::requests_of_one_model_share_its_weights", || {
@@ -270,9 +270,9 @@ fn requests_of_one_model_share_its_weights() {
     });
 }
 
-/// The process may end while runs go on, and while models come and go: what the engines do at exit finds them busy.
+/// The process can exit during runs and compilations. Exit handlers of the engines then find them busy.
 #[test]
-fn the_process_ends_cleanly_while_engines_are_at_work() {
+fn process_exits_cleanly_while_engines_work() {
     let program = std::env::current_exe().unwrap();
     for (amid, n_rounds) in [("runs", 5), ("compiling", 20)] {
         for device in ENGINES.into_iter().filter(|device| is_here(device)) {
@@ -319,7 +319,7 @@ fn ends_the_process_amid_compiling() {
     let file = core.read_model(tiny("double.onnx")).unwrap();
     for _ in 0..3 {
         let (device, file, sender) = (device.clone(), file.clone(), sender.clone());
-        // Once the process ends, compiling is an error, and nobody needs to hear of it.
+        // Errors during exit are ignored.
         std::thread::spawn(move || {
             while let Ok(model) = core.compile_model(&file, &device, &Config::default()) {
                 let _ran = model.infer(row([1.0; 4]));
@@ -333,7 +333,7 @@ fn ends_the_process_amid_compiling() {
 }
 
 #[test]
-fn runs_use_the_tensors_memory_without_a_copy() {
+fn runs_use_tensor_memory_without_copies() {
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let model = compile_on(device, &tiny("identity.onnx"));
         let request = model.create_infer_request().unwrap();
@@ -349,7 +349,7 @@ fn runs_use_the_tensors_memory_without_a_copy() {
 }
 
 #[test]
-fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
+fn options_change_compilation_but_not_results() {
     let scratch = Scratch::new("options");
     let core = devices::core();
     let model = core.read_model(tiny("double.onnx")).unwrap();
@@ -376,7 +376,7 @@ fn options_change_how_a_model_is_compiled_and_not_what_it_says() {
 }
 
 #[test]
-fn options_of_an_engine_are_passed_on_to_it_alone() {
+fn engine_options_are_passed_to_their_engine_only() {
     let core = devices::core();
     let model = core.read_model(tiny("double.onnx")).unwrap();
     let compile = |device: &str, options: &str| {
@@ -384,7 +384,7 @@ fn options_of_an_engine_are_passed_on_to_it_alone() {
         config.set_all(options).unwrap();
         core.compile_model(&model, device, &config)
     };
-    // Each is refused by its engine: a property that there is not, and a format that the file does not have.
+    // Each engine rejects its option: an unknown property, and an unsupported format.
     let refused =
         [("OPENVINO.CPU", "OPENVINO.NO_SUCH_PROPERTY=1", "NO_SUCH_PROPERTY"), ("ORT.CPU", "ORT.session.load_model_format=ORT", "ORT.CPU")];
     for (device, options, says) in refused.into_iter().filter(|(device, ..)| is_here(device)) {
@@ -403,7 +403,7 @@ fn options_of_an_engine_are_passed_on_to_it_alone() {
 }
 
 #[test]
-fn a_reshaped_model_takes_the_new_shapes_and_refuses_others() {
+fn reshaped_model_accepts_only_the_new_shapes() {
     let core = devices::core();
     let double = core.read_model(tiny("double.onnx")).unwrap();
     let bounded = double.reshape([("x", PartialShape::from([Dim::from(2..=3), 4.into()]))]).unwrap();
@@ -419,7 +419,7 @@ fn a_reshaped_model_takes_the_new_shapes_and_refuses_others() {
             assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
         }
     }
-    // The file fixes all extents.
+    // The file has static extents.
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();
@@ -430,9 +430,9 @@ fn a_reshaped_model_takes_the_new_shapes_and_refuses_others() {
     }
 }
 
-/// Real models whose files fix every extent, at other sizes of the picture; where it can't be done the file is named.
+/// Real models with static shapes, compiled for other input sizes. If that is impossible, the error names the file.
 #[test]
-fn a_real_model_is_compiled_for_pictures_of_another_size() {
+fn real_model_is_compiled_for_another_input_size() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
     let core = devices::core();
     let model = core.read_model(&path).unwrap();
@@ -453,7 +453,7 @@ fn a_real_model_is_compiled_for_pictures_of_another_size() {
         let off = values(output).iter().zip(values(reference)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 1e-2, "{device}: {off} off");
     }
-    // A number of channels that its convolutions do not have: found when it is compiled, or when it runs.
+    // Convolutions require another number of channels: an error in compilation or in the run.
     let five_channels = model.reshape([((), PartialShape::from([1, 5, 224, 320]))]).unwrap();
     let picture = Tensor::new(ElementType::F32, [1, 5, 224, 320]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
@@ -470,9 +470,9 @@ fn kept_in(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a kept model was made from is in its name: other bytes, other shapes are other files.
+/// The file name of a cached model depends on its source: other bytes or shapes give other files.
 #[test]
-fn a_model_that_was_kept_is_used_until_anything_changes() {
+fn cached_model_is_used_until_something_changes() {
     let device = "ORT.CPU";
     if !is_here(device) {
         return;
@@ -496,7 +496,7 @@ fn a_model_that_was_kept_is_used_until_anything_changes() {
     let (bytes, written) = (std::fs::read(first).unwrap(), std::fs::metadata(first).unwrap().modified().unwrap());
     assert_eq!(infer(None), doubled);
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (1, written), "written again");
-    // One that was cut off or damaged is made anew, and so is another model in its place.
+    // A truncated or damaged file is replaced, also by another model.
     let other = std::fs::read(tiny("center.onnx")).unwrap();
     for damaged in [&bytes[..bytes.len() / 2], b"", b"no model at all", &other] {
         std::fs::write(first, damaged).unwrap();
@@ -508,14 +508,14 @@ fn a_model_that_was_kept_is_used_until_anything_changes() {
     std::fs::copy(tiny("identity.onnx"), &path).unwrap();
     assert_eq!(infer(None), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(kept_in(&folder).len(), 3, "another model of the same name");
-    // A folder that can't be one takes nothing from the user but time.
+    // An unusable cache folder costs only time.
     let config = Config { cache_folder: Some(path.join("no")), ..Config::default() };
     core.compile_model(&core.read_model(&path).unwrap(), device, &config).unwrap();
 }
 
-/// OpenVINO finds what it kept by the file: a model that is reshaped after it was read has a file of its own.
+/// OpenVINO's cache uses the file as key, so a model that is reshaped after reading gets a separate file.
 #[test]
-fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
+fn reshaped_model_is_cached_with_its_shapes() {
     let device = "OPENVINO.CPU";
     if !is_here(device) {
         return;
@@ -541,7 +541,7 @@ fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (n_files, written), "made again");
     assert_eq!(infer(2), twice(2));
     assert_eq!(reshaped().len(), 2, "another shape");
-    // What is no model is made anew.
+    // An invalid cache file is replaced.
     std::fs::write(first, b"no model at all").unwrap();
     assert_eq!(infer(3), twice(3));
     assert_eq!(reshaped().len(), 2, "{:?}", kept_in(&folder));
@@ -552,7 +552,7 @@ fn a_reshaped_model_is_kept_with_its_shapes_until_the_file_changes() {
 }
 
 #[test]
-fn threads_that_keep_one_model_at_once_leave_one_file() {
+fn concurrent_caching_leaves_one_file() {
     if !is_here("ORT.CPU") {
         return;
     }
@@ -571,9 +571,9 @@ fn threads_that_keep_one_model_at_once_leave_one_file() {
     assert_eq!(kept_in(scratch.path()).len(), 1, "{:?}", kept_in(scratch.path()));
 }
 
-/// Prints how long both take.
+/// Prints the durations of both.
 #[test]
-fn a_kept_model_computes_what_the_file_computes() {
+fn cached_model_gives_the_same_results() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
     let (scratch, core) = (Scratch::new("kept-real"), devices::core());
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
@@ -594,9 +594,9 @@ fn a_kept_model_computes_what_the_file_computes() {
     }
 }
 
-/// A sum that OpenVINO keeps inside the model. Nobody could read it, or reset it between two streams.
+/// The state is inside the OpenVINO model. It could not be read, or reset between streams.
 #[test]
-fn a_model_with_variables_of_its_own_is_refused() {
+fn model_with_internal_variables_is_an_error() {
     let device = "OPENVINO.CPU";
     if !is_here(device) {
         return;
@@ -636,9 +636,9 @@ fn a_model_with_variables_of_its_own_is_refused() {
     }
 }
 
-/// The C library tells one name of a tensor; users know a model by the names of its documentation.
+/// The C API reports one name of a tensor, but users know any of its names from documentation.
 #[test]
-fn a_port_is_found_by_each_name_of_its_tensor() {
+fn port_is_found_by_each_name_of_its_tensor() {
     let device = "OPENVINO.CPU";
     if !is_here(device) {
         return;
@@ -651,7 +651,7 @@ fn a_port_is_found_by_each_name_of_its_tensor() {
     scratch.file("two.bin", std::fs::read(golden.join("ssd.bin")).unwrap());
     let read = core.read_model(&path).unwrap();
     let cache_folder = Some(scratch.path().join("kept"));
-    // Compiled, and found compiled.
+    // Compiled, and loaded from the cache.
     for _ in 0..2 {
         let model = core.compile_model(&read, device, &Config { cache_folder: cache_folder.clone(), ..Config::default() }).unwrap();
         let request = model.create_infer_request().unwrap();
@@ -664,9 +664,9 @@ fn a_port_is_found_by_each_name_of_its_tensor() {
     }
 }
 
-/// On the way of accelerators a run that computes has no thread of ours.
+/// With accelerators, no thread of the runtime is used while a run computes.
 #[test]
-fn no_thread_waits_for_an_engine_that_calls_back() {
+fn no_thread_waits_for_an_asynchronous_engine() {
     if !is_here("OPENVINO.HETERO:CPU") {
         return;
     }
@@ -677,7 +677,7 @@ fn no_thread_waits_for_an_engine_that_calls_back() {
     request.wait().unwrap();
     let steps: Vec<_> = request.step_times().unwrap().into_iter().map(|step| step.name.to_string()).collect();
     assert_eq!((steps, core.executors().n_named()), (vec!["fill".to_owned(), "submit".to_owned(), "wait".to_owned()], 0));
-    // Where runs are to go one at a time, they hold the one worker.
+    // If runs must be sequential, they use one worker.
     let exclusive = Config { exclusive_requests: true, ..Config::default() };
     let model = core.compile_model(&core.read_model(tiny("double.onnx")).unwrap(), "OPENVINO.HETERO:CPU", &exclusive).unwrap();
     let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
@@ -686,9 +686,9 @@ fn no_thread_waits_for_an_engine_that_calls_back() {
     assert_eq!((requests[0].step_times().unwrap().len(), core.executors().n_named()), (2, 1));
 }
 
-/// A long run ends soon after it was canceled, by the engine's own means.
+/// A long run ends soon after it is canceled, by means of the engine.
 #[test]
-fn a_canceled_run_ends_inside_the_engine() {
+fn canceled_run_ends_inside_the_engine() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
     for device in ENGINES.into_iter().chain(["OPENVINO.HETERO:CPU"]).filter(|device| is_here(device)) {
         let request = compile_on(device, &path).create_infer_request().unwrap();
@@ -730,7 +730,7 @@ fn auto_takes_the_first_device_that_runs_the_model() {
         assert!(core.prepare("AUTO"));
         assert_eq!(compile_in(&core, "AUTO").unwrap().device(), device);
     }
-    // A model that one device can't run goes to the next that can.
+    // A model that one device cannot run is tried on the next.
     if let (Some(path), true) = (real("models/efficientnet_lite0_uint8.onnx"), is_here("ORT.CPU")) {
         let core = auto(devices::core(), "CPU,ORT.CPU");
         let compiled = core.compile_model(&core.read_model(path).unwrap(), "AUTO", &Config::default()).unwrap();
@@ -738,9 +738,9 @@ fn auto_takes_the_first_device_that_runs_the_model() {
     }
 }
 
-/// Engines tell more or less of the shapes of outputs: AUTO goes on to one whose ports the caller can use.
+/// Devices differ in known output shapes. AUTO uses the first device whose ports the caller accepts.
 #[test]
-fn auto_goes_on_where_ports_cannot_be_used() {
+fn auto_skips_devices_with_unsuitable_ports() {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     let mut core = core_of([Arc::new(OnnxRuntime::default()) as Arc<dyn DeviceFamily>]);
@@ -761,7 +761,7 @@ fn auto_goes_on_where_ports_cannot_be_used() {
     assert_eq!(refusing(0), (Ok("ORT.CPU".to_owned()), 1));
     assert_eq!(refusing(1), (Ok("CPU".to_owned()), 2));
     assert_eq!(refusing(2), (Err("refusal 0".to_owned()), 2), "the first device's reason is told");
-    // Where all shapes are known the next device reports the same.
+    // With static shapes, the next device reports the same.
     let model = model.reshape([("x", PartialShape::from([1, 4]))]).unwrap();
     let refuse = |_: &ModelInfo| Err(Error::new(ErrorKind::Config, "never"));
     let n_asked = AtomicUsize::new(0);

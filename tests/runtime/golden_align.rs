@@ -1,4 +1,4 @@
-//! Pictures along keypoints against stored answers of OpenCV, on similarities of scikit-image, which `tests/golden/align/make.py` made.
+//! Alignment by keypoints against stored results of OpenCV, with similarities of scikit-image. Made by `tests/golden/align/make.py`.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn points(value: &Value) -> Vec<Point> {
 }
 
 #[test]
-fn aligned_pictures_are_those_of_opencv() {
+fn alignment_matches_opencv() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/align");
     let data = std::fs::read(folder.join("data.bin")).expect("data.bin lies beside cases.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
@@ -43,7 +43,7 @@ fn aligned_pictures_are_those_of_opencv() {
         let exact = fill(ElementType::F32, Rounding::Exact).view::<f32>().unwrap().to_vec();
         let expected = stored("exact").as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
         let worst = expected.zip(&exact).map(|(expected, got)| (expected - got).abs()).fold(0.0, f32::max);
-        // Keypoints and similarity are single precision there and back: a place is off by 1e-5 pixels.
+        // The keypoints and the similarity are single precision in both programs: positions differ by up to 1e-5 pixels.
         assert!(worst < 5e-3, "{worst}: {case}");
         let whole = fill(ElementType::U8, Rounding::U8).view::<u8>().unwrap().to_vec();
         let differences: Vec<u8> = whole.iter().zip(stored("opencv")).map(|(got, expected)| got.abs_diff(*expected)).collect();

@@ -1,4 +1,4 @@
-//! Pictures made smaller with antialiasing against stored answers of Pillow and torchvision, which `tests/golden/antialias/make.py` made.
+//! Antialiased downscaling against stored results of Pillow and torchvision. Made by `tests/golden/antialias/make.py`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn numbers<const N: usize>(value: &Value) -> [usize; N] {
     std::array::from_fn(|idx| value[idx].as_u64().unwrap() as usize)
 }
 
-/// The values of a region of a case's picture in its input, pixel by pixel.
+/// The input tensor for a region of the case's image.
 fn filled(case: &Value, data: &[u8], element: ElementType, rounding: Rounding, scratch: &mut Scratch) -> Tensor {
     let format = PixelFormat::from_name(case["format"].as_str().unwrap()).unwrap();
     let [[width, height], [input_width, input_height]] = [numbers(&case["size"]), numbers(&case["input"])];
@@ -27,7 +27,7 @@ fn filled(case: &Value, data: &[u8], element: ElementType, rounding: Rounding, s
 }
 
 #[test]
-fn smaller_pictures_are_those_of_pillow_and_torchvision() {
+fn downscaling_matches_pillow_and_torchvision() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/antialias");
     let data = std::fs::read(folder.join("data.bin")).expect("data.bin lies beside cases.json");
     let cases: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn smaller_pictures_are_those_of_pillow_and_torchvision() {
             let [start, n_bytes] = numbers(&case[name]);
             &data[start..][..n_bytes]
         };
-        // Pictures of 8 bits are the same, every one of them.
+        // 8-bit images are equal.
         let whole = filled(case, &data, ElementType::U8, Rounding::U8, &mut scratch).view::<u8>().unwrap().to_vec();
         if whole != expected("pillow_u8") {
             let n_differ = whole.iter().zip(expected("pillow_u8")).filter(|(got, expected)| got != expected).count();
@@ -54,7 +54,7 @@ fn smaller_pictures_are_those_of_pillow_and_torchvision() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // Of 255: what is left are the last digits of single precision.
+    // In units of 1/255. The rest is the rounding of single precision.
     assert!(worst < 1e-3, "{worst}");
     eprintln!("{} cases, at most {worst} off", cases.len());
 }

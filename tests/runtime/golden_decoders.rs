@@ -1,5 +1,4 @@
-//! Output decoders and the suppression of boxes against stored answers of published packages, which
-//! `tests/golden/decoders/make.py` executed. Knows nothing of how they decode.
+//! Decoders and NMS against stored results of published packages. Made by `tests/golden/decoders/make.py`. Independent of the implementation.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +7,12 @@ use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
 use serde_json::Value;
 
-/// Pixels by which an edge or a keypoint may be off: what is stored is rounded to four digits, and sums to 32 bits.
+/// Tolerance of edges and keypoints in pixels: stored values are rounded to four digits, and sums to 32 bits.
 const PIXELS_OFF_MAX: f32 = 2e-3;
 const SCORE_OFF_MAX: f32 = 2e-5;
 
 #[test]
-fn decoders_find_what_the_packages_of_the_models_find() {
+fn decoders_match_the_reference_packages() {
     let mut n_boxes = 0;
     let mut failures = Vec::new();
     let is_of_boxes = |path: &&PathBuf| !path.ends_with("nms.json") && !path.ends_with("classification.json");
@@ -33,7 +32,7 @@ fn decoders_find_what_the_packages_of_the_models_find() {
 }
 
 #[test]
-fn suppression_keeps_what_opencv_keeps() {
+fn suppression_matches_opencv() {
     for (case_idx, case) in cases(&folder().join("nms.json")).iter().enumerate() {
         let boxes: Vec<RawDetection> = (0..).zip(array(&case["boxes"])).map(|(row, stored)| row_of_list(row, stored)).collect();
         let (iou, score_min) = (number(&case["iou"]), number(&case["score_min"]));
@@ -48,7 +47,7 @@ fn suppression_keeps_what_opencv_keeps() {
             let mut expected: Vec<(u32, f32)> =
                 array(&case["kept"][name]).iter().map(|kept| (number(&kept[0]) as u32, number(&kept[1]))).collect();
             expected.sort_by(|one, other| other.1.total_cmp(&one.1));
-            // The package looks at the threshold first.
+            // The package applies the score threshold first.
             let mut found: Vec<RawDetection> = boxes.iter().copied().filter(|found| found.score > score_min).collect();
             let n_kept = nms::suppress(&mut found, &options);
             let found: Vec<(u32, f32)> = found[..n_kept].iter().map(|kept| (kept.row, kept.score)).collect();
@@ -60,7 +59,7 @@ fn suppression_keeps_what_opencv_keeps() {
 }
 
 #[test]
-fn probabilities_and_vectors_are_those_of_scipy_and_numpy() {
+fn probabilities_and_vectors_match_scipy_and_numpy() {
     for (case_idx, case) in cases(&folder().join("classification.json")).iter().enumerate() {
         let values = |name: &str| array(&case[name]).iter().map(number).collect::<Vec<f32>>();
         let data = values("values");
@@ -90,7 +89,7 @@ fn probabilities_and_vectors_are_those_of_scipy_and_numpy() {
     }
 }
 
-/// How many boxes were compared, or the first difference.
+/// Number of compared boxes, or the first difference.
 fn check_decoder(case: &Value) -> Result<usize, String> {
     let input = Size::new(number(&case["input"][0]) as u32, number(&case["input"][1]) as u32);
     let outputs: Vec<(&str, Vec<usize>, Vec<f32>)> = array(&case["outputs"]).iter().map(tensor).collect();

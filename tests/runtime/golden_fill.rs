@@ -1,5 +1,4 @@
-//! The fill of a model's input against stored answers, which `tests/golden/fill/make_fill.py` made from the definition alone.
-//! Knows nothing of how the fill is done.
+//! Preprocessing against stored results that `tests/golden/fill/make_fill.py` computed from the definition. Independent of the implementation.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rou
 use serde_json::Value;
 
 #[test]
-fn fills_equal_the_stored_answers() {
+fn preprocessing_matches_the_stored_results() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/fill");
     let data = std::fs::read(folder.join("data.bin")).expect("data.bin lies beside cases.json");
     let cases: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
@@ -24,12 +23,12 @@ fn fills_equal_the_stored_answers() {
     }
     assert!(failures.is_empty(), "{} of {} cases differ:\n{}", failures.len(), cases.len(), failures.join("\n"));
     assert!(cases.len() > 100);
-    // Where a value lies exactly between two whole numbers, its last digit decides; that must stay rare.
+    // If a value is at the midpoint between two integers, its last bit decides. This must stay rare.
     assert!(n_halves * 100 < n_values, "{n_halves} of {n_values} values are rounded the other way");
     eprintln!("{} cases, {n_values} values, {n_halves} rounded the other way", cases.len());
 }
 
-/// Fills the middle row of three; returns how many values are one step of a rounding off, and how many there are.
+/// Preprocesses into the middle of three batch items. Returns the number of values that differ by one rounding step, and of all values.
 fn check(case: &Value, data: &[u8], scratch: &mut Scratch) -> Result<(usize, usize), String> {
     let preprocess = preprocess(case);
     let [width, height] = numbers(&case["input"]);

@@ -1,4 +1,4 @@
-//! Pictures as inputs of requests: frames, regions, windows of tensors, batches of them.
+//! Images as inputs of requests: frames, regions, tensor regions, and batches.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use roiflow::vision::{InputLayout, Preprocess};
 use crate::request::{compile_ports, read, write};
 use crate::support::values;
 
-/// Gives back the picture that it got: `picture` [?, 3, 4, 4] -> `same` [?, 48].
+/// Returns its input: `picture` [?, 3, 4, 4] -> `same` [?, 48].
 fn mirror(batch: Dim) -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (n_rows, same) = (io.input(0).layout().shape()[0], read(io.input(0)));
@@ -35,7 +35,7 @@ fn same(request: &InferRequest) -> Vec<f32> {
 }
 
 #[test]
-fn a_region_is_filled_from_the_frames_own_memory_when_the_run_begins() {
+fn region_is_read_from_frame_memory_when_the_run_starts() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let region = ramp(12, 9).region(PixelRect { x: 5, y: 2, width: 4, height: 4 }).unwrap();
     request.set_input("picture", image_input(region)).unwrap();
@@ -45,12 +45,12 @@ fn a_region_is_filled_from_the_frames_own_memory_when_the_run_begins() {
     assert_eq!(same(&request), planes);
 }
 
-/// The seeds' example: the box lies in the input tensor of a previous model.
+/// The box is in the input tensor of a previous model.
 #[test]
-fn a_window_of_another_models_input_is_a_picture() {
+fn tensor_region_of_another_model_is_an_image() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let input_tensor = Tensor::from_slice([1, 3, 20, 20], &(0..1200).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
-    // Of the model's own size: no copy at all.
+    // Equal size: no copy.
     let window = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 6, 7]).unwrap();
     request.set_tensor("picture", &window).unwrap();
     request.infer(()).unwrap();
@@ -58,7 +58,7 @@ fn a_window_of_another_models_input_is_a_picture() {
     request.set_input("picture", image_input((window, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
     assert_eq!(same(&request), as_it_is);
-    // Of another size: halved, each value is the mean of four.
+    // Another size: downscaled by two, so each value is the mean of four.
     let larger = input_tensor.roi(&[0, 0, 0, 0], &[1, 3, 8, 8]).unwrap();
     request.set_input("picture", image_input((larger, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
@@ -66,7 +66,7 @@ fn a_window_of_another_models_input_is_a_picture() {
 }
 
 #[test]
-fn several_pictures_are_the_rows_of_a_batch_in_their_order() {
+fn several_images_are_batch_items_in_order() {
     let request = mirror((..).into()).create_infer_request().unwrap();
     let frame = ramp(12, 12);
     let regions = [0, 3, 8].map(|x| frame.region(PixelRect { x, y: 0, width: 4, height: 4 }).unwrap());
@@ -82,7 +82,7 @@ fn several_pictures_are_the_rows_of_a_batch_in_their_order() {
 }
 
 #[test]
-fn what_the_model_leaves_open_is_the_pictures_size() {
+fn dynamic_size_is_that_of_the_image() {
     let script = Script::computing(|io, _| {
         let shape = io.input(0).layout().shape().iter().map(|&extent| extent as f32).collect();
         write(io, 0, &[4], shape)
@@ -99,7 +99,7 @@ fn what_the_model_leaves_open_is_the_pictures_size() {
 }
 
 #[test]
-fn pictures_that_do_not_fit_are_refused_when_the_run_starts_or_end_it() {
+fn unsuitable_images_are_errors_of_the_run() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let refused = |request: &InferRequest| request.infer(()).unwrap_err();
     request.set_input((), image_input(vec![ramp(4, 4), ramp(4, 4)])).unwrap();
@@ -116,14 +116,14 @@ fn pictures_that_do_not_fit_are_refused_when_the_run_starts_or_end_it() {
 }
 
 #[test]
-fn a_plane_with_gaps_within_its_rows_is_no_plane() {
+fn plane_with_gaps_between_pixels_is_an_error() {
     let wider = Tensor::new(ElementType::U8, [2, 4, 4]).unwrap();
     let (begin, end, size) = ([0, 0, 0], [2, 4, 3], Size::new(4, 2));
     let gaps = wider.roi(&begin, &end).unwrap();
     let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
     let said = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
     assert!(error.to_string().contains(said) && error.kind() == tensor::ErrorKind::Shape, "{error}");
-    // Of one column there is nothing to lie apart, and rows may.
+    // With one column there are no gaps, and row strides are free.
     for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {
         let format = if width == 1 { PixelFormat::Rgb } else { PixelFormat::Rgbx };
         let plane = wider.roi(&begin, &end).unwrap();

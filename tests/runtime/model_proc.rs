@@ -1,5 +1,5 @@
-//! Files of DL Streamer in place of descriptions: what they mean, and what of them can't be done. The small files here are made up
-//! after its documentation; each says what one of its keys does.
+//! DL Streamer's model-proc files: conversion to descriptions, and errors for unsupported options. The files are written after the
+//! documentation of DL Streamer; each tests one key.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn info(outputs: &[(&str, &[usize])]) -> ModelInfo {
     ModelInfo { inputs: vec![port("data", &[1, 3, 64, 96])], outputs, metadata: BTreeMap::new() }
 }
 
-/// What a file with this text makes of a model; its labels file lies beside it.
+/// The spec of a model with this model-proc file. A labels file is next to it.
 fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
     let scratch = Scratch::new("model-proc");
     scratch.file("two.txt", "one\ntwo\n");
@@ -29,7 +29,7 @@ fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         error.to_string()
     })?;
-    // What is written down is the same description.
+    // The converted description is equivalent.
     let written = Description::find(&options, info).and_then(|found| found.with_own_labels(&options.engine)).unwrap();
     let path = scratch.file("written.toml", &written.text);
     let named = StageOptions { description: Some(path), model_proc: None, ..options };
@@ -50,7 +50,7 @@ fn ssd_with(params: &str) -> Result<ModelSpec, String> {
 }
 
 #[test]
-fn pictures_are_prepared_as_the_file_says() {
+fn input_preproc_is_converted_to_preprocessing() {
     let plain = || Preprocess { color: ChannelOrder::Bgr, layout: InputLayout::Nchw, ..Preprocess::default() };
     let letterbox = Resize::Letterbox { anchor: Anchor::Center };
     for (params, expected) in [
@@ -71,7 +71,7 @@ fn pictures_are_prepared_as_the_file_says() {
         let spec = ssd_with(params).unwrap_or_else(|error| panic!("{params}: {error}"));
         assert_eq!(spec.preprocess, expected, "{params}");
     }
-    // To a range first, then mean and standard deviation, as ImageNet's are published.
+    // First to a range, then mean and standard deviation, like the published values of ImageNet.
     let spec =
         ssd_with(r#""color_space": "RGB", "range": [0.0, 1.0], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]"#).unwrap();
     for (found, expected) in spec.preprocess.mean.iter().chain(&spec.preprocess.scale).zip([123.675, 116.28, 103.53, 58.395, 57.12, 57.375])
@@ -82,7 +82,7 @@ fn pictures_are_prepared_as_the_file_says() {
 }
 
 #[test]
-fn what_can_not_be_done_with_a_picture_is_an_error() {
+fn unsupported_preprocessing_is_an_error() {
     for (params, parts) in [
         (r#""resize": "no""#, ["`resize`", "`no`"]),
         (r#""crop": "top_left""#, ["`crop`", "`top_left`"]),
@@ -101,7 +101,7 @@ fn what_can_not_be_done_with_a_picture_is_an_error() {
 }
 
 #[test]
-fn each_converter_of_a_detector_is_a_decoder() {
+fn detector_converters_have_decoders() {
     let boxes: &[(&str, &[usize])] = &[("boxes", &[100, 5]), ("labels", &[100])];
     for (converter, outputs, expected) in [
         ("detection_output", SSD, "ssd"),
@@ -128,7 +128,7 @@ fn each_converter_of_a_detector_is_a_decoder() {
 }
 
 #[test]
-fn each_converter_of_a_classifier_is_a_decoder() {
+fn classifier_converters_have_decoders() {
     type Heads = Vec<(String, String, usize)>;
     let heads = |converters: &str, outputs: &[(&str, &[usize])]| -> Heads {
         let text = format!(r#"{{"json_schema_version": "2.0.0", "input_preproc": [], "output_postproc": [{converters}]}}"#);
@@ -147,7 +147,7 @@ fn each_converter_of_a_classifier_is_a_decoder() {
     let compound = r#"{"attribute_name": "a", "converter": "label", "method": "compound", "labels": ["hat", "", "bag", "no bag"]}"#;
     assert_eq!(heads(compound, two), one("a", "multi-label, activation none", 2));
     assert_eq!(heads(r#"{"converter": "raw_data_copy"}"#, two), one("model", "custom, as it is", 0));
-    // Age and gender, as OpenVINO numbers outputs where a layer has several.
+    // Age and gender, with OpenVINO's port numbers for layers with several outputs.
     let both = r#"{"attribute_name": "age", "layer_name": "age_conv3", "converter": "text", "text_scale": 100.0, "text_precision": 0},
         {"attribute_name": "gender", "layer_name": "prob", "converter": "label", "labels": ["Female", "Male"], "method": "max"}"#;
     let expected = [one("age", "regression, value * 100 + 0", 0), one("gender", "classes, activation none", 2)].concat();
@@ -155,7 +155,7 @@ fn each_converter_of_a_classifier_is_a_decoder() {
 }
 
 #[test]
-fn what_the_file_asks_for_and_is_not_there_is_an_error_with_the_choices() {
+fn unsupported_values_are_errors_with_the_choices() {
     let two: &[(&str, &[usize])] = &[("prob", &[1, 2]), ("other", &[1, 2])];
     for (text, outputs, parts) in [
         ("{", SSD, ["model-proc.json", "EOF"]),
@@ -163,7 +163,7 @@ fn what_the_file_asks_for_and_is_not_there_is_an_error_with_the_choices() {
         (r#"{"output_postproc": [{"labels": ["a"]}]}"#, SSD, ["a `converter`", "detection_output, boxes_labels"]),
         (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolo_v8"]),
         (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`yolo_v3`", "expected one of"]),
-        // Of maps with anchors there is none.
+        // There is no decoder for maps with anchors.
         (r#"{"output_postproc": [{"converter": "yolo_v5"}]}"#, &[("a", &[1, 21, 8, 12][..])], ["`yolo_v5`", "expected one of"]),
         (r#"{"output_postproc": [{"converter": "label", "method": "index"}]}"#, SSD, ["softmax, multi or compound", "`index`"]),
         (r#"{"output_postproc": [{"converter": "label"}, {"converter": "label"}]}"#, two, ["a `layer_name` in each", "2"]),

@@ -1,4 +1,4 @@
-//! Decoders through whole stages: several heads of one model, numbers and vectors, and what an application registers.
+//! Decoders in complete stages: models with several heads, numbers and embeddings, and decoders registered by an application.
 
 use std::sync::mpsc;
 
@@ -10,7 +10,7 @@ use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, O
 
 use crate::support::{Scratch, receive, tiny};
 
-/// A red square in the middle of a black picture.
+/// A black image with a red square in the center.
 fn picture() -> Frame {
     let pixels: Vec<u8> = (0..64 * 64)
         .flat_map(|n| if (16..48).contains(&(n / 64)) && (16..48).contains(&(n % 64)) { [255, 0, 0] } else { [0; 3] })
@@ -33,7 +33,7 @@ fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
     error.to_string()
 }
 
-/// What the classifier of the tiny colors says of a red picture, by attribute.
+/// Classifications of a red image by the tiny color model.
 fn said(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
     let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
     let classifier = Stage::classifier(&options(scratch, "color.onnx", output)).unwrap();
@@ -41,7 +41,7 @@ fn said(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
 }
 
 #[test]
-fn every_head_of_a_model_says_something() {
+fn every_head_gives_an_attribute() {
     let scratch = Scratch::new("heads");
     let heads = r#"
         [[output.heads]]
@@ -75,7 +75,7 @@ fn every_head_of_a_model_says_something() {
 }
 
 #[test]
-fn custom_gives_what_the_model_gives() {
+fn custom_decoder_returns_raw_outputs() {
     let scratch = Scratch::new("custom");
     let said = said(&scratch, "decoder = \"custom\"");
     let [(name, Outcome::Tensor { shape, data })] = &said[..] else { panic!("{said:?}") };
@@ -83,9 +83,9 @@ fn custom_gives_what_the_model_gives() {
     assert!(data[0] > 0.9 && (data.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{data:?}");
 }
 
-/// With `task = "detection"` the outputs are those of the whole frame, or of each region.
+/// With `task = "detection"`, raw outputs belong to the whole frame or to each region.
 #[test]
-fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
+fn custom_detector_returns_raw_outputs_and_no_boxes() {
     let scratch = Scratch::new("raw");
     let detector = Stage::detector(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
     assert_eq!(detector.detect(&picture()).unwrap(), []);
@@ -105,7 +105,7 @@ fn a_detector_whose_outputs_are_passed_on_finds_nothing_and_says_them() {
 }
 
 #[test]
-fn a_decoder_that_is_not_given_must_be_the_only_one() {
+fn decoder_may_be_omitted_only_if_unique() {
     let scratch = Scratch::new("deduced");
     let message = refusal(&scratch, "rectangle.onnx", "");
     assert!(message.contains("several fit") && message.contains("yolov5, yolov10, ultraface"), "{message}");
@@ -114,7 +114,7 @@ fn a_decoder_that_is_not_given_must_be_the_only_one() {
 }
 
 #[test]
-fn keys_that_do_not_go_together_are_refused() {
+fn conflicting_keys_are_errors() {
     let scratch = Scratch::new("foreign-keys");
     for (model, output, parts) in [
         (
@@ -159,10 +159,10 @@ fn keys_that_do_not_go_together_are_refused() {
     }
 }
 
-/// Rows of boxes.
+/// A box scheme with one box per row.
 #[derive(Debug, serde::Deserialize)]
 struct Middle {
-    /// The class of all boxes.
+    /// Class index of all boxes.
     class: u32,
 }
 
@@ -171,7 +171,7 @@ impl BoxScheme for Middle {
         Ok(2)
     }
 
-    /// Boxes that are good, that lie outside, that are no boxes, and that are too sure.
+    /// Valid boxes, boxes outside the input, invalid boxes, and scores above 1.
     fn candidates(&self, outputs: &[Output<'_>], _input: Size, _score_min: f32, results: &mut Results) -> Result<()> {
         assert_eq!(outputs[0].shape, [1, 1, 6]);
         let mut found = |x: f32, width: f32, score: f32, row: u32| {
@@ -188,7 +188,7 @@ impl BoxScheme for Middle {
     }
 }
 
-/// A number for an image, and one for each object.
+/// A number for the image, and one for each object.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Fixed {
@@ -210,7 +210,7 @@ impl Decoder for Fixed {
 }
 
 #[test]
-fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
+fn registered_decoders_are_used_and_checked() {
     let scratch = Scratch::new("registered");
     let mut decoders = DecoderRegistry::default();
     decoders.register("middle", Subject::Objects, |section| BoxDecoder::new(section.read::<Middle>()?, section));
@@ -247,7 +247,7 @@ fn what_an_application_registers_is_used_by_name_and_checked_like_the_rest() {
     assert!(message.contains("unknown decoder `middle`"), "registered nowhere else: {message}");
 }
 
-/// A point at a place of the input, of the whole image and of an object.
+/// A point in the input, for the whole image and for an object.
 #[derive(Debug, serde::Deserialize)]
 struct Pin {
     x: f32,
@@ -272,7 +272,7 @@ fn outline(point: Point) -> Outcome {
 }
 
 #[test]
-fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
+fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let scratch = Scratch::new("geometry");
     let mut decoders = DecoderRegistry::default();
     decoders.register("pin", Subject::Anything, |section| section.read::<Pin>());
@@ -282,7 +282,7 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let black = |width: u32, height: u32| {
         Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
     };
-    // A whole frame of twice and four times the input's width and height; then a region from (16, 8) on.
+    // A frame of twice the width and four times the height of the input; then a region from (16, 8).
     let detector = Stage::detector(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
     let Size { width, height } = detector.spec().input_size;
     let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
@@ -307,7 +307,7 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
     assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
 
-    // Along keypoints: the corners of the input are brought to (40, 45) and (56, 61).
+    // With alignment: the corners of the input are mapped to (40, 45) and (56, 61).
     let aligned = options("color.onnx", "decoder = \"pin\"\nx = 4.5\ny = 2.5");
     let description = aligned.description.as_ref().unwrap();
     let text = std::fs::read_to_string(description).unwrap().replace("[input]", "[input]\nalign = [[0.0, 0.0], [1.0, 1.0]]");
@@ -316,7 +316,7 @@ fn geometry_of_an_own_decoder_arrives_in_the_space_of_the_frame() {
     let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
-    // Kept until the result is there: what waits when a stage is dropped is not run.
+    // Kept until the result arrives, because dropping a stage discards waiting frames.
     let classifier = Stage::classifier(&aligned).unwrap();
     classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let classified = receive(&receiver);

@@ -1,10 +1,10 @@
-//! Output decoders on random outputs, right and wrong: nothing panics, and boxes, points and scores are good whatever comes in.
-//! `fuzz/fuzz_targets/decoders.rs` does the same for longer.
+//! Decoders with random outputs, valid and invalid: nothing panics, and boxes, points and scores are always valid.
+//! `fuzz/fuzz_targets/decoders.rs` runs the same test for longer.
 
 use crate::decoders::try_decoder;
 
 #[test]
-fn whatever_a_model_writes_boxes_touch_the_input_and_scores_are_fractions() {
+fn random_outputs_give_valid_boxes_and_scores() {
     let seed: u64 = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0xdec0de);
     eprintln!("seed {seed}");
     const N_CASES: usize = 20_000;

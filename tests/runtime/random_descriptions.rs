@@ -1,10 +1,10 @@
-//! Descriptions and files of DL Streamer with words changed at random: nothing panics, and what is understood can be used.
-//! `fuzz/fuzz_targets/descriptions.rs` and `model_proc.rs` do the same for longer.
+//! Descriptions and DL Streamer files with random changes: nothing panics, and accepted descriptions can be used.
+//! `fuzz/fuzz_targets/descriptions.rs` and `model_proc.rs` run the same test for longer.
 
 use crate::descriptions_cases::try_description;
 
 #[test]
-fn whatever_a_description_says_what_is_understood_of_it_can_be_used() {
+fn randomly_changed_descriptions_are_usable_or_errors() {
     let seed: u64 = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0xde5c);
     eprintln!("seed {seed}");
     const N_CASES: usize = 6_000;
@@ -16,7 +16,7 @@ fn whatever_a_description_says_what_is_understood_of_it_can_be_used() {
     let n_understood = (0..N_CASES)
         .filter(|_| {
             let mut bytes = [0; 24].map(|_: u8| byte());
-            // Random bytes are no text.
+            // Random bytes are not UTF-8.
             bytes[0] |= 0x80;
             try_description(&bytes)
         })

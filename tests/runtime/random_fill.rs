@@ -1,10 +1,10 @@
-//! Inputs filled on arbitrary geometry and options, right and wrong: nothing panics, nothing else is written, and every set of instructions
-//! writes the same bits. `fuzz/fuzz_targets/fill.rs` does the same for longer.
+//! Preprocessing with random geometry and options, valid and invalid: nothing panics, no other memory is written, and all SIMD backends give
+//! the same bits. `fuzz/fuzz_targets/fill.rs` runs the same test for longer.
 
 use crate::fill::try_fill;
 
 #[test]
-fn whatever_is_asked_for_is_filled_alike_or_refused() {
+fn random_options_give_equal_results_or_errors() {
     let seed: u64 = std::env::var("ROIFLOW_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0xf111);
     eprintln!("seed {seed}");
     const N_CASES: usize = 4_000;

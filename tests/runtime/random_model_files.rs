@@ -1,5 +1,5 @@
-//! ONNX files and OpenVINO IRs with bytes changed at random: nothing panics, and another reader finds the same in them.
-//! `fuzz/fuzz_targets/onnx.rs` and `ir.rs` do the same for longer.
+//! ONNX files and OpenVINO IRs with random changes: nothing panics, and a second parser reads the same values.
+//! `fuzz/fuzz_targets/onnx.rs` and `ir.rs` run the same test for longer.
 
 use crate::model_files::{try_ir, try_onnx};
 use crate::source::Source;
@@ -11,7 +11,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// So many copies of the file, each with some bytes changed, repeated or cut out.
+/// `n_cases` copies of the file, each with bytes changed, repeated or removed.
 fn mutants(file: &[u8], n_cases: usize) -> impl Iterator<Item = Vec<u8>> {
     let seed = seed().to_le_bytes();
     let mut source = Source::new(&[]);
@@ -39,7 +39,7 @@ fn mutants(file: &[u8], n_cases: usize) -> impl Iterator<Item = Vec<u8>> {
 }
 
 #[test]
-fn another_reader_finds_the_same_in_an_onnx_file_with_other_shapes() {
+fn second_parser_reads_the_same_reshaped_onnx_file() {
     const N_CASES: usize = 3000;
     for name in ["double.onnx", "append.onnx", "color.onnx", "open_all.onnx"] {
         let file = std::fs::read(tiny(name)).unwrap();
@@ -49,7 +49,7 @@ fn another_reader_finds_the_same_in_an_onnx_file_with_other_shapes() {
 }
 
 #[test]
-fn names_and_metadata_of_an_ir_are_read_as_they_are_written() {
+fn ir_names_and_metadata_are_read_correctly() {
     const N_CASES: usize = 3000;
     let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/descriptions/ssd.xml")).unwrap();
     let n_names: usize = mutants(&file, N_CASES).map(|case| try_ir(&case)).sum();

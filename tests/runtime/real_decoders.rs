@@ -1,4 +1,4 @@
-//! Decoders on real models, on the embedded engine. Without the models and pictures it says so and passes.
+//! Decoders on real models with the embedded engine. Passes with a message if models or images are missing.
 
 use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
@@ -16,9 +16,9 @@ fn picture(name: &str) -> Option<Frame> {
     Some(Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw()).unwrap())
 }
 
-/// What ONNX Runtime 1.32 says of the same pictures, resized by OpenCV: quantized scores are bytes that stand for 0 to 1.
+/// Expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. Quantized scores are bytes that represent 0 to 1.
 #[test]
-fn known_classifiers_say_of_pictures_what_their_engine_says() {
+fn known_classifiers_match_their_engine() {
     for (model, device, cases) in [
         ("efficientnet_lite0_uint8.onnx", "ORT.CPU", &[("car_detection.png", "cellular telephone", 0.551)][..]),
         ("emotion_mini_xception.onnx", "CPU", &[("multi_face.jpg", "sad", 0.507), ("dog_bike_car.jpg", "sad", 0.489)]),
@@ -36,7 +36,7 @@ fn known_classifiers_say_of_pictures_what_their_engine_says() {
 }
 
 #[test]
-fn heads_say_in_one_run_what_they_say_in_two() {
+fn two_heads_in_one_run_match_two_runs() {
     let model = "vehicle-attributes-recognition-barrier-0039.onnx";
     let all = ["vehicle-attributes.toml", "vehicle-attributes-type.toml", "vehicle-attributes-color.toml"].map(|toml| options(model, toml));
     let (Some(picture), [Some(both), Some(kind), Some(color)]) = (picture("car_detection.png"), all) else { return };
@@ -47,7 +47,7 @@ fn heads_say_in_one_run_what_they_say_in_two() {
 }
 
 #[test]
-fn vectors_of_persons_have_the_length_one_and_tell_them_apart() {
+fn person_embeddings_are_normalized_and_distinct() {
     let Some(options) = options("person-reidentification-retail-0288.onnx", "person-reidentification-retail-0288.toml") else { return };
     let Some(picture) = picture("pedestrians.jpg") else { return };
     let classifier = Stage::classifier(&options).unwrap();

@@ -1,4 +1,4 @@
-//! Stages that share one compiled model: calls of several rows, whose turn it is, who leaves, and what may differ.
+//! Stages that share a compiled model: batches, scheduling, dropping of stages, and allowed differences.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use roiflow::stages::{Engine, RunGuard, Scheduling, Sharing, Stage, StageOptions
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
-/// A null device of a test's own.
+/// A null device of one test.
 struct Scripted {
     name: String,
     script: Arc<Script>,
@@ -44,7 +44,7 @@ fn picture(value: u8) -> Frame {
     Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
 }
 
-/// Finds in each row one box, whose confidence is the mean of the row's picture.
+/// Reports one box per batch item, with the mean of the image as confidence.
 fn means() -> Script {
     Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -56,7 +56,7 @@ fn means() -> Script {
     })
 }
 
-/// Waits at the gate, and says of each row the class whose number is its first value.
+/// Waits at the gate, then reports for each batch item the class given by its first value.
 fn echoes(gate: Option<Arc<Gate>>) -> Script {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -78,7 +78,7 @@ fn label(said: &Classification) -> &str {
     }
 }
 
-/// Four by four pictures of one value each, in one frame, and where they are.
+/// A frame of four by four uniform images, and their positions.
 fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
     let size = Size::new(64, 64);
     let bytes: Vec<u8> = (0..64 * 64).flat_map(|at| [(at / 64 / 16 * 4 + at % 64 / 16) as u8; 3]).collect();
@@ -116,14 +116,14 @@ fn sixteen_regions_of_a_frame_are_one_call() {
     }
     let stats = classifier.stats();
     assert_eq!((stats.n_runs, stats.n_items), (1, 16));
-    // A frame with more than is good for one call takes two.
+    // A frame with more regions than the maximum batch size takes two calls.
     let many: Vec<_> = regions.iter().cycle().take(40).enumerate().map(|(n, (_, rect))| (ObjectId(n as i32 + 100), *rect)).collect();
     assert_eq!(receive(&classified(&classifier, &frame, &many)).of_regions.len(), 40);
     assert_eq!(device.script.n_calls(), 3);
 }
 
 #[test]
-fn regions_run_one_by_one_where_that_is_asked_for_or_the_rows_depend_on_each_other() {
+fn regions_run_one_by_one_if_configured_or_required() {
     let (frame, regions) = mosaic();
     let device = Scripted::register("NULL.one-by-one", echoes(None));
     let classifier = Stage::classifier(&StageOptions { batch_size: Some(1), ..device.options("color.onnx") }).unwrap();
@@ -154,7 +154,7 @@ fn eight_frames_of_eight_streams_are_one_call() {
 }
 
 #[test]
-fn a_lone_frame_waits_no_longer_than_the_time_limit() {
+fn lone_frame_waits_at_most_the_batch_timeout() {
     let device = Scripted::register("NULL.lone", means());
     for timeout in [Duration::ZERO, Duration::from_millis(60)] {
         let options = StageOptions { batch_size: Some(8), batch_timeout: Some(timeout), ..device.options("rectangle.onnx") };
@@ -166,7 +166,7 @@ fn a_lone_frame_waits_no_longer_than_the_time_limit() {
         assert!(took < timeout + Duration::from_secs(20), "{took:?}");
     }
     assert_eq!(device.script.n_calls(), 2);
-    // One that came first and is not the oldest is not forgotten behind those that come after it.
+    // A frame that was submitted first but is not the oldest also meets its timeout.
     let options = StageOptions {
         batch_size: Some(3),
         batch_timeout: Some(Duration::from_millis(200)),
@@ -185,7 +185,7 @@ fn a_lone_frame_waits_no_longer_than_the_time_limit() {
 }
 
 #[test]
-fn what_a_batch_finds_is_what_single_runs_find() {
+fn batch_and_single_runs_give_the_same_results() {
     let (frame, regions) = mosaic();
     let colors: Vec<u8> = (0..64 * 64).flat_map(|at| [[250, 3, 9], [4, 240, 7], [1, 2, 255], [90, 90, 90]][at % 64 / 16]).collect();
     let colors = Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &colors).unwrap();
@@ -226,7 +226,7 @@ fn what_a_batch_finds_is_what_single_runs_find() {
 }
 
 #[test]
-fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
+fn failed_batch_runs_item_by_item_and_only_bad_items_fail() {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
         if values.contains(&13.0) {
@@ -245,12 +245,12 @@ fn a_call_that_fails_is_run_row_by_row_and_costs_only_who_spoils_it() {
 }
 
 #[test]
-fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
+fn sixteen_stages_share_a_model_and_the_last_frees_it() {
     let device = Scripted::register("NULL.shared", means());
     let before = Arc::strong_count(&device.script);
     for round in 1..=20 {
         let options = device.options("rectangle.onnx");
-        // All at the same time.
+        // Concurrently.
         let detectors: Vec<Stage> = std::thread::scope(|scope| {
             let loading: Vec<_> = (0..16).map(|_| scope.spawn(|| Stage::detector(&options).unwrap())).collect();
             loading.into_iter().map(|loading| loading.join().unwrap()).collect()
@@ -264,7 +264,7 @@ fn sixteen_stages_share_one_compiled_model_and_the_last_one_frees_it() {
 }
 
 #[test]
-fn who_leaves_while_runs_end_frees_everything_all_the_same() {
+fn stage_dropped_during_runs_frees_everything() {
     let device = Scripted::register("NULL.leaving", means());
     let before = Arc::strong_count(&device.script);
     for _ in 0..200 {
@@ -273,13 +273,13 @@ fn who_leaves_while_runs_end_frees_everything_all_the_same() {
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
-        // It ran, or was canceled, or never began; it was told of.
+        // It ran, was canceled, or never started; it was reported.
         drop(receive(&second));
     }
 }
 
 #[test]
-fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_differ() {
+fn model_options_prevent_sharing_and_others_do_not() {
     let device = Scripted::register("NULL.differ", means());
     let options = device.options("rectangle.onnx");
     let scratch = Scratch::new("sharing");
@@ -305,12 +305,12 @@ fn different_requests_devices_batches_or_files_are_not_shared_and_the_rest_may_d
     ];
     let n_before = device.n_compiled();
     let kept: Vec<Stage> = others.iter().map(|options| Stage::detector(options).unwrap()).collect();
-    // A batch of two has its first axis opened, by one compilation more.
+    // A batch size of two requires one more compilation with a dynamic batch axis.
     assert_eq!(device.n_compiled(), n_before + kept.len() + 1);
 }
 
 #[test]
-fn who_shares_by_name_and_contradicts_hears_both_sides() {
+fn conflicting_options_of_a_shared_name_are_an_error() {
     let device = Scripted::register("NULL.named", means());
     let named = |options| StageOptions { sharing: Sharing::Named("front".into()), ..options };
     let options = named(StageOptions { batch_size: Some(2), ..device.options("rectangle.onnx") });
@@ -334,7 +334,7 @@ fn who_shares_by_name_and_contradicts_hears_both_sides() {
     Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }
 
-/// A detector for each of so many streams, on one request that stands at a gate; and a frame of the first one that keeps it busy.
+/// One detector per stream on a single request, which waits at a gate with a frame of the first.
 fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Stage>, mpsc::Receiver<Found>) {
     let gate = Gate::closed();
     let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });
@@ -346,7 +346,7 @@ fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOpti
 }
 
 #[test]
-fn the_oldest_frame_of_all_streams_is_next_or_the_one_that_came_first() {
+fn scheduling_orders_frames_of_all_streams() {
     for (scheduling, expected) in [(Scheduling::Throughput, [0, 1, 2, 3, 4, 5]), (Scheduling::Latency, [1, 3, 5, 0, 2, 4])] {
         let (gate, detectors, first) = held(&format!("NULL.age-{scheduling:?}"), 3, |options| StageOptions { scheduling, ..options });
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -367,7 +367,7 @@ fn the_oldest_frame_of_all_streams_is_next_or_the_one_that_came_first() {
 }
 
 #[test]
-fn who_leaves_takes_only_its_own_frames_along_and_waits_for_nobody_elses() {
+fn dropped_stage_discards_and_waits_for_its_own_frames_only() {
     let (gate, mut detectors, first) = held("NULL.leave", 3, |options| options);
     let kinds = |receivers: &[mpsc::Receiver<Found>]| -> Vec<_> {
         receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect()
@@ -375,7 +375,7 @@ fn who_leaves_takes_only_its_own_frames_along_and_waits_for_nobody_elses() {
     let of = |detector: &Stage| (0..3).map(|_| detected(detector, &picture(255))).collect::<Vec<_>>();
     let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
     let leaving = detectors.pop().unwrap();
-    // The gate is closed: whoever waited for the run of another would wait here.
+    // The gate is closed, so waiting for another stage's run would block here.
     in_time(move || drop(leaving));
     assert_eq!(kinds(&of_third), [Err(ErrorKind::Stopped); 3]);
     assert!(of_second.iter().all(|receiver| receiver.try_recv().is_err()));
@@ -384,7 +384,7 @@ fn who_leaves_takes_only_its_own_frames_along_and_waits_for_nobody_elses() {
 }
 
 #[test]
-fn who_leaves_waits_for_its_own_frame_in_a_call_with_others() {
+fn dropped_stage_waits_for_its_frame_in_a_shared_batch() {
     let (gate, mut detectors, first) =
         held("NULL.own", 2, |options| StageOptions { batch_size: Some(2), batch_timeout: Some(Duration::ZERO), ..options });
     let (second, third) = (detected(&detectors[0], &picture(255)), detected(&detectors[1], &picture(255)));
@@ -405,7 +405,7 @@ fn who_leaves_waits_for_its_own_frame_in_a_call_with_others() {
 }
 
 #[test]
-fn a_stage_may_be_dropped_by_who_takes_its_result() {
+fn stage_may_be_dropped_in_a_result_closure() {
     let device = Scripted::register("NULL.taker", means());
     let before = Arc::strong_count(&device.script);
     let detector = Arc::new(Stage::detector(&device.options("rectangle.onnx")).unwrap());
@@ -427,7 +427,7 @@ fn a_stage_may_be_dropped_by_who_takes_its_result() {
 }
 
 #[test]
-fn engines_share_neither_devices_nor_compiled_models() {
+fn engines_share_no_devices_and_models() {
     let script = Arc::new(Script { executor: Some(Arc::new(Pool::new("null", 2).unwrap())), ..means() });
     let device = Arc::new(NullDevice::instance("NULL.of-engines", script.clone()));
     let engines = [(); 2].map(|()| Engine::new(roiflow::devices::core().clone()));

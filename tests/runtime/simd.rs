@@ -1,5 +1,5 @@
-//! The fill of a model's input on every set of instructions that this processor has, against the portable one, bit for bit; pictures and
-//! inputs lie right before or right after memory that nobody may touch.
+//! Preprocessing on all SIMD backends of this processor gives the same bits. Images and inputs are directly before or after inaccessible
+//! memory, to detect accesses outside of them.
 
 use std::ptr::NonNull;
 
@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::support::Random;
 
-/// Bytes between two pages that can't be read or written, right beside one of them.
+/// Bytes directly next to one of two inaccessible pages.
 struct Guarded {
     mapping: NonNull<u8>,
     mapping_bytes: usize,
@@ -25,11 +25,11 @@ impl Guarded {
         let inner_bytes = n_bytes.next_multiple_of(PAGE_BYTES);
         let mapping_bytes = inner_bytes + 2 * PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory at a place that the system chooses.
+        // SAFETY: creates a mapping at an address that the system chooses.
         let mapping = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapping_bytes, protection, MapFlags::PRIVATE) };
         let mapping = NonNull::new(mapping.expect("there is memory").cast::<u8>()).expect("a mapping is not at 0");
         for page in [0, mapping_bytes - PAGE_BYTES] {
-            // SAFETY: the first and the last page are parts of the mapping, of which nobody knows yet.
+            // SAFETY: the page belongs to the new mapping, which nothing else uses yet.
             unsafe { rustix::mm::mprotect(mapping.add(page).as_ptr().cast(), PAGE_BYTES, MprotectFlags::empty()) }.expect("it is ours");
         }
         let offset_bytes = PAGE_BYTES + if at_end { inner_bytes - n_bytes } else { 0 };
@@ -39,20 +39,20 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: nobody reads or writes memory whose owner is gone.
+        // SAFETY: the owner is dropped, so nothing accesses the memory.
         unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) }.expect("it is ours");
     }
 }
 
-// SAFETY: the memory belongs to the value and to no thread.
+// SAFETY: the memory belongs to the value and is not bound to a thread.
 unsafe impl Send for Guarded {}
-// SAFETY: as above; the value changes nothing of it.
+// SAFETY: shared references do not change the memory.
 unsafe impl Sync for Guarded {}
 
-// SAFETY: the bytes lie inside the mapping, which is zeroed, stays until the drop, and is reached only through leases.
+// SAFETY: the bytes are inside the mapping, which is initialized, exists until the drop, and is accessed through leases only.
 unsafe impl ForeignMemory for Guarded {
     fn as_ptr(&self) -> NonNull<u8> {
-        // SAFETY: the bytes lie inside the mapping.
+        // SAFETY: the offset is inside the mapping.
         unsafe { self.mapping.add(self.offset_bytes) }
     }
 
@@ -74,7 +74,7 @@ fn random_bytes(tensor: &Tensor, random: &mut Random) {
     tensor.bytes_mut().unwrap().extent_mut().fill_with(|| random.next() as u8);
 }
 
-/// What is filled, from what.
+/// A random preprocessing case.
 #[derive(Debug)]
 struct Case {
     format: PixelFormat,
@@ -88,7 +88,7 @@ struct Case {
 
 impl Case {
     fn random(random: &mut Random, case_idx: usize) -> Self {
-        // Wide enough for several blocks of columns, and now and then for columns that lie far apart.
+        // Wide enough for several column blocks; sometimes with samples far apart.
         let widths = [1, 7, 40, 90, 300, 2000];
         let size = Size::new(random.range(1, widths[case_idx % widths.len()]), random.range(1, 12));
         let (x, y) = (random.range(0, size.width / 2), random.range(0, size.height / 2));
@@ -133,7 +133,7 @@ impl Case {
         Frame::from_planes(self.format, self.size, &planes, self.colorimetry).unwrap().region(self.region).unwrap()
     }
 
-    /// The second row of three, without gaps or as part of something wider.
+    /// The second of three batch items, contiguous or part of a larger tensor.
     fn inputs(&self, random: &mut Random) -> Tensor {
         let (channels, height, width) = (self.preprocess.color.n_channels(), self.input.height as usize, self.input.width as usize);
         let shape = match self.preprocess.layout {
@@ -146,7 +146,7 @@ impl Case {
 }
 
 #[test]
-fn every_instruction_set_gives_the_same_bits_and_stays_inside() {
+fn all_backends_give_the_same_bits_and_stay_in_bounds() {
     let (mut random, seed) = Random::seeded();
     let mut scratches: Vec<(SimdBackend, Scratch)> =
         SimdBackend::ALL.into_iter().filter_map(|set| Some((set, Scratch::with_simd_backend(set)?))).collect();
@@ -170,7 +170,7 @@ fn every_instruction_set_gives_the_same_bits_and_stays_inside() {
 }
 
 #[test]
-fn means_and_scales_at_the_ends_of_their_range_give_the_same_bits_too() {
+fn extreme_mean_and_scale_give_the_same_bits() {
     let (mut random, seed) = Random::seeded();
     let ends = [1e-45, 1e-38, 1.0, 1e34, f32::MAX];
     for (mean, scale) in ends.into_iter().flat_map(|mean| ends.map(|scale| (-mean, scale))) {
@@ -192,9 +192,9 @@ fn means_and_scales_at_the_ends_of_their_range_give_the_same_bits_too() {
     }
 }
 
-/// Pictures along keypoints, that lie in the frame, at its edges or beside it.
+/// Alignment to keypoints inside, at the edge of, and outside the frame.
 #[test]
-fn aligned_pictures_give_the_same_bits_too() {
+fn alignment_gives_the_same_bits() {
     let (mut random, seed) = Random::seeded();
     for case_idx in 0..500 {
         let mut case = Case::random(&mut random, case_idx);
@@ -217,9 +217,9 @@ fn aligned_pictures_give_the_same_bits_too() {
     }
 }
 
-/// Pictures in tensors, whose strides may be any.
+/// Image tensors with random strides.
 #[test]
-fn tensors_as_pictures_give_the_same_bits_too() {
+fn image_tensors_give_the_same_bits() {
     let (mut random, seed) = Random::seeded();
     for case_idx in 0..300 {
         let mut case = Case::random(&mut random, case_idx);

@@ -1,5 +1,4 @@
-//! Detectors and classifiers on models whose answers are known exactly: pictures in every format, and jobs that are delivered
-//! once, whatever happens.
+//! Detectors and classifiers on models with known results: all pixel formats, and delivery of each job exactly once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -24,7 +23,7 @@ fn detector(model: &str) -> Stage {
     Stage::detector(&options(model)).unwrap()
 }
 
-/// A picture of one color with a rectangle of another; rows are padded, planes lie one after the other.
+/// An image with a rectangle of another color. Rows are padded; planes are in one memory block.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
     let sample_bytes = format.element().size();
     let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
@@ -47,7 +46,7 @@ fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, 
                 let offset = place.offset_bytes + y as usize * place.row_stride_bytes + x as usize * pixel.len();
                 bytes[offset..][..pixel.len()].copy_from_slice(pixel);
             };
-            // Chroma that is shared is that of the rectangle, if it has a part in it.
+            // A chroma sample has the color of the rectangle if the rectangle covers a part of it.
             let shares_chroma = inside || (x % 2, y % 2) == (0, 0);
             match format {
                 PixelFormat::Rgb => put(0, x, y, &[r, g, b]),
@@ -91,7 +90,7 @@ fn yuv([r, g, b]: [u8; 3]) -> (u8, u8, u8) {
     ((16.0 + 219.0 * luma).round() as u8, (128.0 + 224.0 * u).round() as u8, (128.0 + 224.0 * v).round() as u8)
 }
 
-/// What the detector must find: in a subsampled format a color reaches to the edges of the chroma samples it has a part in.
+/// The expected box. In a subsampled format, a color extends to the edges of its chroma samples.
 fn expected_rect(format: PixelFormat, rect: PixelRect) -> Option<Rect> {
     let (x_end, y_end) = (rect.x + rect.width, rect.y + rect.height);
     match format {
@@ -113,17 +112,17 @@ fn label(outcome: &Outcome) -> &str {
 }
 
 #[test]
-fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
+fn colored_rectangle_is_detected_and_classified_in_every_format() {
     let (detector, classifier) = (detector("rectangle.onnx"), Stage::classifier(&options("color.onnx")).unwrap());
     let rects = [[0, 0, 64, 64], [10, 20, 30, 12], [7, 3, 11, 21], [1, 63, 1, 1], [62, 0, 2, 63], [33, 31, 4, 5]];
     let mut failures = Vec::new();
     for format in PixelFormat::ALL {
         for [x, y, width, height] in rects {
-            // The model sees 64 x 64 pixels: as they are, and scaled by two whole factors.
+            // The input has 64 x 64 pixels: unscaled, and scaled by two integer factors.
             for (factor_x, factor_y) in [(1, 1), (2, 3)] {
                 let rect = PixelRect { x: x * factor_x, y: y * factor_y, width: width * factor_x, height: height * factor_y };
                 if format.is_subsampled() && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
-                    continue; // The edge of a chroma sample would lie inside a pixel of the input.
+                    continue; // The edge of a chroma sample would be inside an input pixel.
                 }
                 let size = Size::new(64 * factor_x, 64 * factor_y);
                 for (name, color) in COLORS {
@@ -150,7 +149,7 @@ fn a_colored_rectangle_is_found_and_its_color_named_in_every_format() {
 }
 
 #[test]
-fn the_planes_of_a_region_lie_inside_the_memory_of_its_frame() {
+fn region_planes_are_inside_the_memory_of_the_frame() {
     for format in PixelFormat::ALL {
         let size = Size::new(33, 17);
         let (memory, frame) = paint(format, size, BLACK, PixelRect::whole(size), WHITE);
@@ -166,7 +165,7 @@ fn the_planes_of_a_region_lie_inside_the_memory_of_its_frame() {
 }
 
 #[test]
-fn a_white_picture_is_three_hundred_objects_and_a_black_one_none() {
+fn white_image_has_three_hundred_objects_and_black_none() {
     let detector = detector("stripes.onnx");
     let size = Size::new(80, 60);
     let detect = |rect, color| {
@@ -192,7 +191,7 @@ fn a_white_picture_is_three_hundred_objects_and_a_black_one_none() {
 }
 
 #[test]
-fn a_threshold_of_the_caller_takes_the_place_of_the_descriptions() {
+fn caller_threshold_replaces_that_of_the_description() {
     let size = Size::new(80, 60);
     let (_memory, frame) = paint(PixelFormat::Rgb, size, BLACK, PixelRect::whole(size), [153; 3]);
     for (threshold, n_expected) in [(None, 300), (Some(0.59), 300), (Some(0.61), 0)] {
@@ -201,9 +200,9 @@ fn a_threshold_of_the_caller_takes_the_place_of_the_descriptions() {
     }
 }
 
-/// A border that is brighter than the picture is full of objects: they lie outside the frame, and have no pixels there.
+/// A border brighter than the image gives objects outside the frame, which have no pixels.
 #[test]
-fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
+fn boxes_outside_the_frame_are_reported_without_pixels() {
     let scratch = Scratch::new("letterbox");
     let text = std::fs::read_to_string(tiny("stripes.toml")).unwrap();
     let text = text.replace("resize = \"stretch\"", "resize = \"letterbox\"\npad = 255.0");
@@ -228,7 +227,7 @@ fn boxes_outside_the_frame_are_reported_as_they_are_and_have_no_pixels() {
 }
 
 #[test]
-fn a_value_is_the_expectation_of_the_models_bins() {
+fn value_is_the_expectation_over_the_bins() {
     let classifier = Stage::classifier(&options("brightness.onnx")).unwrap();
     for (gray, expected) in [(0, 0.0), (51, 20.0), (255, 100.0)] {
         for format in [PixelFormat::Rgb, PixelFormat::Gray8, PixelFormat::Bgrx] {
@@ -253,9 +252,9 @@ fn every_frame_is_delivered_once_with_its_own_result() {
     deliver_each_once(&detector("rectangle.onnx"));
 }
 
-/// Where compiled models are kept, a small one may be compiled for each core.
+/// With a model cache, a small model may be compiled once per core.
 #[test]
-fn so_it_is_on_each_device_with_compiled_models_that_are_kept() {
+fn every_frame_is_delivered_once_with_a_model_cache() {
     let scratch = Scratch::new("copies");
     for device in ["AUTO", "CPU", "ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| *device == "AUTO" || is_here(device)) {
         let config = format!("cache-folder={}", scratch.path().join(device).display());
@@ -274,7 +273,7 @@ fn deliver_each_once(detector: &Stage) {
         let (memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, rect, COLORS[0].1);
         let sender = sender.clone();
         let done = move |found: StageResults| {
-            // The stage let go of the frame before it told of it.
+            // The stage released the frame before it reported the result.
             assert_eq!(Arc::strong_count(&memory), 1);
             memory.lease_write().unwrap();
             sender.send((number, rect, found.into_result().unwrap().detections)).unwrap();
@@ -294,9 +293,8 @@ fn deliver_each_once(detector: &Stage) {
     assert_eq!(stats.steps.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["fill", "infer", "decode"]);
 }
 
-/// All jobs but the first still wait when the stage goes.
-/// Submits frames that came so many milliseconds ago, while the only request is busy, then lets it go: the numbers of the frames in
-/// the order in which they were done, and whether they were run.
+/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request. Returns
+/// the frames in order of completion, and whether they ran.
 fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<RunGuard>])) -> Vec<(usize, bool)> {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
@@ -327,8 +325,8 @@ fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stag
 }
 
 #[test]
-fn where_latency_counts_the_oldest_frame_is_next_whoever_brought_it() {
-    // As two streams would bring them, of which one is behind.
+fn latency_scheduling_runs_the_oldest_frame_first() {
+    // Like two streams, one of which is late.
     let ages = [50, 400, 40, 300, 30, 300];
     let order = |scheduling| done_in_order(scheduling, &ages, |_, _| {}).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     assert_eq!(order(Scheduling::Throughput), [0, 1, 2, 3, 4, 5]);
@@ -343,12 +341,12 @@ fn canceled_frames_do_not_run_and_complete_at_once() {
         guards[2].cancel();
         assert_eq!(detector.stats().n_runs, 1, "the one before them");
     });
-    // The last of them is found out when it is its turn.
+    // The last one is discarded when it would run.
     assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);
 }
 
 #[test]
-fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
+fn waiting_jobs_fail_once_when_the_stage_is_dropped() {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     let (entered, has_entered) = mpsc::channel();
@@ -382,9 +380,9 @@ fn jobs_that_wait_when_the_stage_is_dropped_are_told_so_once() {
     assert_eq!(results.lock().unwrap()[19], (0, Ok(0)));
 }
 
-/// Drops at any moment of a run: every job is told of once, one way or the other.
+/// Drops a stage at various moments of a run: every job is reported once.
 #[test]
-fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
+fn running_jobs_are_delivered_once_when_the_stage_is_dropped() {
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     for n_jobs in 1..40 {
         let classifier = Stage::classifier(&options("color.onnx")).unwrap();
@@ -412,7 +410,7 @@ fn jobs_that_run_when_the_stage_is_dropped_are_delivered_once() {
 }
 
 #[test]
-fn a_frame_without_regions_is_done_at_once() {
+fn frame_without_regions_completes_at_once() {
     let classifier = Stage::classifier(&options("color.onnx")).unwrap();
     let (memory, frame) = paint(PixelFormat::I420, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let (sender, receiver) = mpsc::channel();
@@ -422,9 +420,9 @@ fn a_frame_without_regions_is_done_at_once() {
     assert_eq!(Arc::strong_count(&memory), 1);
 }
 
-/// A panic in the closure of one frame is no reason to keep the others waiting.
+/// A panic in the closure of one frame does not affect other frames.
 #[test]
-fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
+fn panicking_closure_does_not_lose_the_request() {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
     detector.submit(frame.clone(), 0, RunGuard::now(), |_| panic!("in the closure of a frame"));
@@ -432,9 +430,9 @@ fn a_closure_that_panics_does_not_cost_the_stage_a_request() {
     assert_eq!(found, 0);
 }
 
-/// A frame that comes just when the only request becomes idle: it must never hear of a request that is busy.
+/// A frame that arrives at the moment when the only request becomes idle does not get a busy error.
 #[test]
-fn a_frame_that_comes_between_two_runs_is_not_refused() {
+fn frame_between_two_runs_is_accepted() {
     let classifier = Stage::classifier(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(8, 8), BLACK, PixelRect::default(), WHITE);
     let n_delivered = Arc::new(AtomicUsize::new(0));
@@ -452,14 +450,14 @@ fn a_frame_that_comes_between_two_runs_is_not_refused() {
         while n_delivered.load(Ordering::Acquire) <= round {
             std::hint::spin_loop();
         }
-        // The time from an answer to the next frame differs, to meet the moment in which the request becomes idle.
+        // The delay before the next frame varies, to hit the moment when the request becomes idle.
         (0..round % 40).for_each(|_| std::hint::spin_loop());
     }
     assert!(refused.lock().unwrap().is_none(), "{refused:?}");
 }
 
 #[test]
-fn a_stage_takes_only_models_of_its_task() {
+fn stage_accepts_only_models_of_its_task() {
     let error = Stage::detector(&options("color.onnx")).unwrap_err();
     assert!(error.to_string().contains("described as classification") && error.to_string().contains("task = \"detection\""), "{error}");
     let error = Stage::classifier(&options("rectangle.onnx")).unwrap_err();
@@ -467,7 +465,7 @@ fn a_stage_takes_only_models_of_its_task() {
 }
 
 #[test]
-fn a_model_with_an_open_batch_is_compiled_for_one_row_where_it_gets_no_more() {
+fn dynamic_batch_is_fixed_at_one_without_batching() {
     for (batch_size, expected) in [(Some(1), "[1, 3, 8, 8]"), (None, "[?, 3, 8, 8]")] {
         let classifier = Stage::classifier(&StageOptions { batch_size, device: Some("CPU".to_owned()), ..options("color.onnx") }).unwrap();
         assert_eq!(classifier.model().inputs()[0].shape.to_string(), expected, "batch size {batch_size:?}");

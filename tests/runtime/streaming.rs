@@ -1,4 +1,4 @@
-//! A real streaming model over a sequence: voice activity, whose state goes from one run to the next.
+//! A streaming model (voice activity detection) on a sequence: its state is passed from run to run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::support::{fetched, is_here};
 const CHUNK: usize = 512;
 const CONTEXT: usize = 64;
 
-/// The probability of speech in each chunk, which begins with the last samples of the one before.
+/// Speech probability of each chunk. A chunk starts with the last samples of the previous chunk.
 fn probabilities(request: &InferRequest, samples: &[f32]) -> Vec<f32> {
     let mut chunk = vec![0.0; CONTEXT + CHUNK];
     let probability = |new: &[f32]| {
@@ -23,9 +23,9 @@ fn probabilities(request: &InferRequest, samples: &[f32]) -> Vec<f32> {
     samples.chunks_exact(CHUNK).map(probability).collect()
 }
 
-/// The answers are those of the same model in another engine, which was handed the state on by hand (golden/vad/make.py).
+/// Expected results are those of the same model in another engine, with explicit state tensors (golden/vad/make.py).
 #[test]
-fn a_voice_activity_model_hears_the_sentence_as_its_reference_does() {
+fn voice_activity_model_matches_its_reference() {
     let Some(path) = fetched("silero_vad/data/silero_vad_openvino_16k.onnx") else { return };
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vad");
     let bytes = std::fs::read(golden.join("speech.s16")).unwrap();
@@ -48,7 +48,7 @@ fn check(device: &str, path: &Path, samples: &[f32], expected: &[f32]) {
         eprintln!("{device}: {} chunks, largest difference {worst:.6}", got.len());
         assert_eq!(got.len(), expected.len());
         assert!(worst < 1e-3, "{device}: {got:?}");
-        // Another stream in between, on another request, and from the start again.
+        // Another stream in between on another request, and the first stream again from the start.
         probabilities(&other, &samples[..4 * CHUNK]);
         request.reset_state().unwrap();
     }

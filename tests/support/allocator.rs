@@ -1,4 +1,4 @@
-//! The allocator of test programs that count: the system's own, with a count of what is asked of it, by this thread or by all.
+//! A counting allocator for tests: the system allocator, with counters per thread or for all threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,7 +9,7 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether all threads are counted: else nothing is written that threads share, so that counting does not slow them down.
+/// Whether allocations of all threads are counted. If not, no shared counter is written, so that counting does not slow threads down.
 static COUNTS_ALL: AtomicBool = AtomicBool::new(false);
 static COUNT_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
@@ -23,28 +23,28 @@ fn note(size: usize) {
     }
 }
 
-// SAFETY: passes everything on to the system's allocator; the counters are plain cells without destructors, and atomics.
+// SAFETY: all calls are forwarded to the system allocator. The counters are cells without destructors, and atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promise about `layout`, passed on.
+        // SAFETY: the caller's guarantee about `layout` is forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promise about `layout`, passed on.
+        // SAFETY: the caller's guarantee about `layout` is forwarded.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         note(new_size);
-        // SAFETY: `ptr` came from the system's allocator with this layout; the caller's promise about `new_size`, passed on.
+        // SAFETY: `ptr` was allocated by the system allocator with this layout. The caller guarantees `new_size`.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from the system's allocator with this layout.
+        // SAFETY: `ptr` was allocated by the system allocator with this layout.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The number of allocations of this thread in `act`, and the largest one, in bytes.
+/// Number of allocations of this thread in `act`, and the largest one in bytes.
 #[allow(dead_code, reason = "each program that includes this file counts in its own way")]
 pub fn of_this_thread(act: impl FnOnce()) -> (usize, usize) {
     LARGEST.set(0);
@@ -61,7 +61,7 @@ pub fn of_this_thread(act: impl FnOnce()) -> (usize, usize) {
     (COUNT.get(), LARGEST.get())
 }
 
-/// The number of allocations of all threads in `act`.
+/// Number of allocations of all threads in `act`.
 #[allow(dead_code, reason = "each program that includes this file counts in its own way")]
 pub fn of_all_threads(act: impl FnOnce()) -> usize {
     COUNT_OF_ALL.store(0, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! One case for the output decoders, read from bytes: any decoder, outputs of right and wrong shapes, values that are good, bad and
-//! huge. What must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
+//! A test case for decoders, generated from bytes: any decoder, outputs of valid and invalid shapes, and valid, invalid and huge values.
+//! Asserts that all results are valid. For random tests and fuzzing, so it uses the crate only.
 
 use roiflow::frame::{Outcome, Rect, Size};
 use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results, Subject};
 
 use super::source::Source;
 
-/// Runs the case; true if the decoder took the outputs.
+/// Runs the case. Returns true if the decoder accepted the outputs.
 pub fn try_decoder(bytes: &[u8]) -> bool {
     let mut source = Source::new(bytes);
     if source.below(5) == 0 { try_class_decoder(&mut source) } else { try_box_decoder(&mut source) }
@@ -67,7 +67,7 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     true
 }
 
-/// Finite numbers, an extent, something of it in the input, a score from 0 to 1.
+/// Asserts finite numbers, a positive size, a part inside the input, and a score from 0 to 1.
 fn is_good(found: &RawDetection, input: Size) -> bool {
     let Rect { x, y, .. } = found.rect;
     let touches = x < input.width as f32 && y < input.height as f32 && found.rect.x_max() > 0.0 && found.rect.y_max() > 0.0;
@@ -112,7 +112,7 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
     true
 }
 
-/// Outputs as the models of a decoder have them.
+/// Shapes of the outputs that a decoder reads.
 fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec<usize>)> {
     let cells = |stride: u32| input.width.div_ceil(stride) as usize * input.height.div_ceil(stride) as usize;
     let all_cells: usize = [8, 16, 32].map(cells).iter().sum();
@@ -169,7 +169,7 @@ fn any_shape(source: &mut Source<'_>) -> Vec<usize> {
     (0..source.below(5)).map(|axis| if axis == 0 { 1 } else { source.below(12) }).collect()
 }
 
-/// As many as the shape says, or now and then one less.
+/// Values for a shape, sometimes one too few.
 fn values(shape: &[usize], source: &mut Source<'_>) -> Vec<f32> {
     let n_values: usize = shape.iter().product();
     let n_values = if source.below(64) == 0 { n_values.saturating_sub(1) } else { n_values };

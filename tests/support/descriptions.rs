@@ -1,5 +1,5 @@
-//! One case for the readers of descriptions, made from bytes: text as it is, or a good description with some of its words changed. What
-//! must hold of whatever is understood is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
+//! A test case for the readers of descriptions, generated from bytes: the bytes as text, or a valid description with some words replaced.
+//! Asserts that accepted descriptions are usable. For random tests and fuzzing, so it uses the crate only.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use roiflow::runtime::{Dim, ModelInfo, PartialShape, Port};
 use roiflow::stages::{Description, ModelSpec, Source, StageOptions};
 use roiflow::tensor::ElementType;
 
-/// Descriptions of ours, of models with the ports below.
+/// Valid descriptions of models with the ports below.
 const GOOD: [&str; 4] = [
     include_str!("../../assets/models/ultraface-rfb-320-nchw.toml"),
     include_str!("../../assets/models/vehicle-attributes.toml"),
@@ -15,14 +15,14 @@ const GOOD: [&str; 4] = [
     "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nresize = \"letterbox\"\npad = 114\nsize = [96, 64]\nrounding = \"u8\"\n[output]\ndecoder = \"yolov8\"\nthreshold = 0.25\niou-threshold = 0.7\nmax-boxes = 10\nnms = \"gaussian\"\nnms-sigma = 0.5\nclass-agnostic = true\nlabels = [\"a\", \"b\"]\n",
 ];
 
-/// Files of DL Streamer, made up after its documentation.
+/// Valid DL Streamer files, written after its documentation.
 const GOOD_PROC: [&str; 3] = [
     r#"{"json_schema_version": "2.2.0", "input_preproc": [{"format": "image", "params": {"resize": "aspect-ratio", "color_space": "RGB", "range": [0.0, 1.0], "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25], "padding": {"fill_value": [114.0, 114.0, 114.0]}}}], "output_postproc": [{"converter": "yolo_v8", "iou_threshold": 0.5, "labels": ["a", "b"]}]}"#,
     r#"{"json_schema_version": "2.1.0", "input_preproc": [], "output_postproc": [{"converter": "label", "method": "max", "layer_name": "color", "attribute_name": "color", "labels": ["1", "2", "3", "4", "5", "6", "7"]}, {"converter": "text", "text_scale": 100.0, "layer_name": "age", "attribute_name": "age"}]}"#,
     r#"{"output_postproc": [{"converter": "label", "method": "compound", "threshold": 0.5, "layer_name": "attributes", "labels": ["a", "", "b", "no b"]}]}"#,
 ];
 
-/// What stands in place of a word, besides other words of the text.
+/// Replacements for words, in addition to words of the text.
 const WORDS: [&str; 24] = [
     "-1",
     "0",
@@ -50,7 +50,7 @@ const WORDS: [&str; 24] = [
     "\"expectation\"",
 ];
 
-/// Runs the case; true if the text is a description of one of the models.
+/// Runs the case. Returns true if the text is a description of one of the models.
 pub fn try_description(bytes: &[u8]) -> bool {
     let (kind, rest) = bytes.split_first().map_or((0, bytes), |(kind, rest)| (*kind, rest));
     let is_proc = kind & 1 == 1;
@@ -81,7 +81,7 @@ fn is_understood(text: &str, is_proc: bool, info: &ModelInfo) -> bool {
     true
 }
 
-/// A good text with some of its words changed, as the bytes say.
+/// A valid text with some words replaced, as selected by the bytes.
 fn changed(bytes: &[u8], is_proc: bool) -> String {
     let mut bytes = bytes.iter().map(|&byte| usize::from(byte));
     let mut below = |limit: usize| bytes.next().unwrap_or(0) % limit.max(1);
@@ -100,7 +100,7 @@ fn changed(bytes: &[u8], is_proc: bool) -> String {
     words.concat()
 }
 
-/// A detector of two kinds of outputs, and classifiers.
+/// Detectors with two kinds of outputs, and classifiers.
 fn models() -> [ModelInfo; 4] {
     let port = |name: &str, shape: &[usize]| {
         let dims = shape.iter().map(|&extent| if extent == 0 { Dim::Dynamic } else { Dim::Fixed(extent) });

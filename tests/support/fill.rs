@@ -1,5 +1,5 @@
-//! One case for the fill of a model's input, read from bytes: any format, size, strides, region, options and input, right and wrong. What
-//! must hold of whatever comes out is asserted. For random tests and for fuzzing, so it uses nothing but the crate.
+//! A test case for preprocessing, generated from bytes: any format, size, strides, region, options and input, valid and invalid. Asserts that
+//! all results are valid. For random tests and fuzzing, so it uses the crate only.
 
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
 use roiflow::stages::Cut;
@@ -8,10 +8,10 @@ use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rot
 
 use super::source::Source;
 
-/// What a byte of an input is before it is filled.
+/// Value of each input byte before preprocessing.
 const UNTOUCHED: u8 = 0x55;
 
-/// Runs the case on every set of instructions; true if the input was filled.
+/// Runs the case on every SIMD backend. Returns true if preprocessing succeeded.
 pub fn try_fill(bytes: &[u8]) -> bool {
     let mut source = Source::new(bytes);
     let preprocess = preprocess(&mut source);
@@ -54,7 +54,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
     filled.is_some_and(|(is_filled, _)| is_filled)
 }
 
-/// The bytes with one NaN instead of all that there are: which of two an addition keeps is no processor's promise.
+/// The bytes with all NaN values replaced by one NaN, because processors do not define which NaN an addition returns.
 fn without_nan(mut bytes: Vec<u8>, element: ElementType) -> Vec<u8> {
     match element {
         ElementType::F32 => {
@@ -78,7 +78,7 @@ enum Picture {
     Values(Tensor, InputLayout),
 }
 
-/// How the picture is cut out.
+/// The region of the image.
 #[derive(Debug)]
 enum Way {
     Box(Cut, Rect),
@@ -90,13 +90,13 @@ fn pick<T: Copy>(source: &mut Source<'_>, of: &[T]) -> T {
     of[source.below(of.len())]
 }
 
-/// At least 1, mostly small.
+/// At least 1, usually small.
 fn extent(source: &mut Source<'_>, limit: usize) -> u32 {
     let limit = pick(source, &[2, 9, 40, limit]).min(limit);
     1 + (source.random() % limit as u64) as u32
 }
 
-/// Mostly a pixel's place, and now and then anything.
+/// Usually a pixel coordinate, sometimes any value.
 fn place(source: &mut Source<'_>) -> f32 {
     if source.below(16) == 0 { source.value() } else { source.below(120) as f32 - 20.0 + source.fraction() }
 }
@@ -123,7 +123,7 @@ fn preprocess(source: &mut Source<'_>) -> Preprocess {
     }
 }
 
-/// Shape, element type and row, mostly those that fit.
+/// Shape, element type and batch item, usually valid.
 fn input(source: &mut Source<'_>, preprocess: &Preprocess) -> ([usize; 4], ElementType, usize) {
     let (n_rows, width, height) = (1 + source.below(3), extent(source, 300) as usize, extent(source, 60) as usize);
     let n_channels = if source.below(20) == 0 { source.below(5) } else { preprocess.color.n_channels() };
@@ -149,7 +149,7 @@ fn frame(source: &mut Source<'_>) -> Result<Picture> {
         places.push(PlanePlace { offset_bytes: end, row_stride_bytes });
         end += shape[0] * row_stride_bytes;
     }
-    // Now and then a plane reaches past the memory.
+    // Sometimes a plane exceeds the memory.
     let memory = Memory::zeroed(if source.below(30) == 0 { end / 2 } else { end });
     memory.lease_write()?.bytes_mut().fill_with(|| source.random() as u8);
     let colorimetry = Colorimetry {

@@ -1,5 +1,5 @@
-//! One case for the readers of model files, made from bytes: an ONNX file whose input shapes are changed, and an OpenVINO IR. What they read
-//! and write is compared with another reader of protocol buffers, and with what was written. For random tests and for fuzzing.
+//! A test case for the readers of model files, generated from bytes: an ONNX file with changed input shapes, and an OpenVINO IR. Results are
+//! compared with a second protocol buffer parser, and with the values written. For random tests and fuzzing.
 
 use std::io::Cursor;
 
@@ -11,7 +11,7 @@ use roiflow::tensor::ElementType;
 
 use crate::source::Source;
 
-/// The parts of ONNX's `onnx.proto3` that are compared; prost reads them by its own rules.
+/// The compared parts of ONNX's `onnx.proto3`, parsed by prost.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Model {
     #[prost(int64, tag = "1")]
@@ -123,7 +123,7 @@ impl Extent {
         }
     }
 
-    /// As the product changes it: only where another extent is wanted.
+    /// Changes only extents that differ, like the product.
     fn want(&mut self, wanted: Dim) {
         match (self.dim(), wanted) {
             (own, wanted) if own == wanted => {}
@@ -133,7 +133,7 @@ impl Extent {
     }
 }
 
-/// Reads `case` as an ONNX file, and with other input shapes, which its last byte chooses. Whether the other reader takes it for a model.
+/// Reads `case` as an ONNX file, with input shapes chosen by its last byte. Returns whether the second parser accepts it as a model.
 pub fn try_onnx(case: &[u8]) -> bool {
     let read = Model::decode(case);
     let mut inputs = read.iter().flat_map(|model| &model.graph).flat_map(|graph| graph.inputs.clone()).collect::<Vec<_>>();
@@ -180,7 +180,7 @@ pub fn try_onnx(case: &[u8]) -> bool {
     true
 }
 
-/// An input of this name with some of its extents, and others.
+/// An input of this name with some of its extents, and other inputs.
 fn wanted(input: &mut Value, source: &mut Source<'_>) -> Port {
     let dims = input.dims().iter().take(8).map(|extent| match source.below(3) {
         0 => extent.dim(),
@@ -191,7 +191,7 @@ fn wanted(input: &mut Value, source: &mut Source<'_>) -> Port {
     Port::new(&input.name, ElementType::F32, shape)
 }
 
-/// Reads `case` as an IR; then writes its words into one, as names of a tensor and as metadata, and reads these. How many names it has.
+/// Reads `case` as an IR. Then writes its words as tensor names and metadata of an IR, and reads these. Returns the number of names.
 pub fn try_ir(case: &[u8]) -> usize {
     let text = String::from_utf8_lossy(case);
     let names_of = |ir: &Ir, name: &str| {
@@ -203,7 +203,7 @@ pub fn try_ir(case: &[u8]) -> usize {
     assert!(ir.metadata.keys().all(|key| key.starts_with("model_info ")), "{:?}", ir.metadata);
     assert_eq!(names_of(&ir, "input")[0], "input", "a port keeps its first name");
 
-    // XML has no other characters, and a backslash in front of the comma behind a name makes it part of the name.
+    // Other characters are not allowed in XML. A backslash before the comma after a name becomes a part of the name.
     let is_legal = |c: char| c >= ' ' && !matches!(c, '\u{fffe}' | '\u{ffff}');
     let words = text.split(|c: char| c.is_whitespace() || !is_legal(c)).map(|word| word.trim_end_matches('\\'));
     let mut names: Vec<&str> = words.filter(|word| !word.is_empty()).take(6).collect();

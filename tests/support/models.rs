@@ -1,11 +1,11 @@
-//! The real models, clips and stored results that development is measured with.
+//! Real models, clips and stored results used in development.
 
 use std::path::{Path, PathBuf};
 
-/// A file of the set. It lies alongside the project, or in the folder `ROIFLOW_MODELS` (relative to the project).
+/// Path of a file of this set. The set is next to the project, or in the folder `ROIFLOW_MODELS` (relative to the project).
 ///
-/// Without it a test says so and passes. Where `ROIFLOW_MODELS` is set, a file that is missing is a failure; set but empty, it says that there
-/// is no set.
+/// Without the set, tests pass with a message. If `ROIFLOW_MODELS` is set, a missing file is a failure. An empty value means that there is no
+/// set.
 ///
 /// # Panics
 /// If the file is missing from the folder that `ROIFLOW_MODELS` names.

@@ -1,6 +1,6 @@
-//! Numbers read from bytes, for cases that a fuzzer or a random test makes up.
+//! Numbers from bytes, for test cases of random tests and fuzzers.
 
-/// The bytes, and when they are used up numbers that follow from them (xorshift): a few bytes make a large case.
+/// A source of numbers: the bytes, then pseudorandom numbers derived from them (xorshift). So a few bytes give a large case.
 pub struct Source<'a> {
     bytes: std::slice::Iter<'a, u8>,
     state: u64,
@@ -28,7 +28,7 @@ impl<'a> Source<'a> {
         (self.random() % 1024) as f32 / 1024.0
     }
 
-    /// Any value that a model can write.
+    /// Any value that a model can output.
     pub fn value(&mut self) -> f32 {
         const SPECIAL: [f32; 12] =
             [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0, 0.0, 1.0, -1.0, 0.5, 1e9];

@@ -1,4 +1,4 @@
-//! The same with crates: `yuv` to RGB, `fast_image_resize` without antialiasing, and a plain loop to planes of normalized values.
+//! The same preprocessing with crates: `yuv` to RGB, `fast_image_resize` without antialiasing, and a plain loop for normalized planes.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub fn time(case: &Case, frame: &[u8], n_runs: usize) -> Result<(f64, f64), Erro
     Ok((ns, mean(&values)))
 }
 
-/// Buffers and options, made once.
+/// Buffers and options, created once.
 struct Chain {
     rgb: Vec<u8>,
     scaled: Image<'static>,

@@ -1,9 +1,8 @@
-//! Times fills of model inputs, one side at a time, for scripts/compare-fill, which does the pairs and the table.
+//! Measures preprocessing, one implementation at a time. scripts/compare-fill forms pairs and prints the table.
 //!
-//! Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS` and answers each with nanoseconds per run and the
-//! mean of what was written. A run fills a batch of f32 NCHW inputs with as many regions of a frame of 1080p: letterboxed if the region
-//! is the whole frame, else stretched. Sides are our own pass on each set of instructions, `crates`, and `memory`: copying as many bytes
-//! as must be read and written at least.
+//! Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS`. Answers each with nanoseconds per run and the mean of the
+//! values. A run preprocesses regions of a 1080p frame into a batch of f32 NCHW inputs: letterboxed if the region is the whole frame, otherwise
+//! stretched. Sides are the SIMD backends of roiflow, `crates`, and `memory`: copying the minimum number of bytes that must be read and written.
 
 mod crates;
 
@@ -17,14 +16,14 @@ use roiflow_vision::{Anchor, SimdBackend, Preprocess, Resize, Scratch};
 
 type Error = Box<dyn std::error::Error>;
 
-/// Of the frame.
+/// Size of the frame.
 const WIDTH: usize = 1920;
 const HEIGHT: usize = 1080;
-/// What the values become, per channel: `(pixel - mean) / scale`.
+/// Normalization of the values, per channel: `(pixel - mean) / scale`.
 const MEAN: [f32; 3] = [123.675, 116.28, 103.53];
 const SCALE: f32 = 58.0;
 
-/// What is filled.
+/// A preprocessing case.
 struct Case {
     format: PixelFormat,
     region: Size,
@@ -33,7 +32,7 @@ struct Case {
 }
 
 impl Case {
-    /// Reads all words of a line but the first and the last.
+    /// Parses all words of a line except the first and last.
     fn parse(words: &[&str]) -> Result<Self, Error> {
         let &[format, width, height, input_width, input_height, n_rows] = words else {
             return Err(format!("expected SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS, got {words:?}").into());
@@ -46,7 +45,7 @@ impl Case {
         })
     }
 
-    /// Regions lie at even places, so that others can cut them out too.
+    /// Regions have even coordinates, so that other implementations can crop them.
     fn rect(&self, row: usize) -> PixelRect {
         let Size { width, height } = self.region;
         let x = (row * 97) as u32 % (WIDTH as u32 - width + 1) / 2 * 2;
@@ -58,7 +57,7 @@ impl Case {
         self.region == Size::new(WIDTH as u32, HEIGHT as u32)
     }
 
-    /// The part of an input that shows the picture.
+    /// The part of the input that shows the image.
     fn scaled(&self) -> Size {
         let height = if self.is_letterboxed() { self.input.width * self.region.height / self.region.width } else { self.input.height };
         Size::new(self.input.width, height)
@@ -69,7 +68,7 @@ impl Case {
         self.n_rows * 3 * (self.input.width * self.input.height) as usize
     }
 
-    /// What must be read and written for a batch: of each row of the input's at most two of the region's, and every value once.
+    /// Minimum number of bytes to read and write for a batch: at most two source rows per input row, and every value once.
     fn n_bytes_min(&self) -> usize {
         let n_source_rows = self.region.height.min(2 * self.scaled().height) as usize;
         let row_bytes = self.region.width as usize * self.format.pixel_bytes();
@@ -109,7 +108,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Nanoseconds per run, and the mean of the values; 0 and 0 where this processor lacks the instructions.
+/// Nanoseconds per run, and the mean of the values; 0 and 0 if the processor does not support the backend.
 fn time(case: &Case, frame: &Frame, instructions: SimdBackend, n_runs: usize) -> Result<(f64, f64), Error> {
     let Some(mut scratch) = Scratch::with_simd_backend(instructions) else { return Ok((0.0, 0.0)) };
     let resize = if case.is_letterboxed() { Resize::Letterbox { anchor: Anchor::Center } } else { Resize::Stretch };
@@ -133,7 +132,7 @@ fn time(case: &Case, frame: &Frame, instructions: SimdBackend, n_runs: usize) ->
     Ok((ns, mean(input.bytes()?.dense()?)))
 }
 
-/// As many bytes read and written as the case needs, half of them each.
+/// Reads and writes as many bytes as the case needs, half each.
 fn time_memory(case: &Case, n_runs: usize) -> (f64, f64) {
     let n_bytes = case.n_bytes_min() / 2;
     let (source, mut target) = (vec![7_u8; n_bytes], vec![0_u8; n_bytes]);
@@ -150,7 +149,7 @@ fn mean(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64
 }
 
-/// Something that is no single color; scripts/compare-fill makes the same.
+/// An image with many colors, equal to that of scripts/compare-fill.
 fn frame_bytes(format: PixelFormat) -> Vec<u8> {
     let n_bytes = if format.is_subsampled() { WIDTH * HEIGHT * 3 / 2 } else { WIDTH * HEIGHT * format.pixel_bytes() };
     (0..n_bytes).map(|idx| (idx * 31 / 7 + idx / WIDTH * 3) as u8).collect()

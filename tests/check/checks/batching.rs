@@ -1,4 +1,4 @@
-//! Runs that are gathered into calls: each gets its own row and end, whoever leaves, and nobody waits for ever.
+//! Gathered runs: each gets its own batch item and result, also if other runs are canceled, and no run waits forever.
 
 use std::sync::Arc;
 use std::sync::Mutex as Hidden;
@@ -40,10 +40,10 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// The rows of each call.
+/// The batch items of each call.
 type Calls = Arc<Hidden<Vec<usize>>>;
 
-/// `y = 2 x`, one number a row, in batches of two; a call with a negative number fails.
+/// `y = 2 x`, one number per batch item, in batches of two. A call with a negative number fails.
 fn model(executor: Arc<dyn Executor>, timeout: Duration, calls: &Calls) -> CompiledModel {
     let calls = calls.clone();
     let script = Script::computing(move |io, _| {
@@ -61,7 +61,7 @@ fn model(executor: Arc<dyn Executor>, timeout: Duration, calls: &Calls) -> Compi
     core.register(Arc::new(NullDevice::new(Arc::new(Script { executor: Some(executor), ..script }))));
     let port = |name| Port::new(name, ElementType::F32, [1, 1]);
     let info = ModelInfo { inputs: vec![port("x")], outputs: vec![port("y")], ..ModelInfo::default() };
-    // Exclusive, so that all steps are on the executor that the checker sees.
+    // Exclusive, so that all steps are on the executor that the checker controls.
     let config = Config { batch_size: 2, batch_timeout: timeout, exclusive_requests: true, ..Config::default() };
     core.compile_model(&Model::from_ports(info), "NULL", &config).unwrap()
 }
@@ -70,7 +70,7 @@ fn input(value: f32) -> Tensor {
     Tensor::from_slice([1, 1], &[value]).unwrap()
 }
 
-/// The run is over, and ended as it must.
+/// Asserts that the run is complete with the expected result.
 fn check(request: &InferRequest, value: f32, may_be_canceled: bool) {
     match End::from(&request.wait()) {
         End::Good => {
@@ -83,7 +83,7 @@ fn check(request: &InferRequest, value: f32, may_be_canceled: bool) {
     }
 }
 
-/// Nothing of the model is left: its script, which has the list, is gone.
+/// Asserts that the model is freed: its script, which owns the list, is gone.
 fn check_freed(calls: &Calls) {
     assert_eq!(Arc::strong_count(calls), 1, "the model outlives its owners");
 }
@@ -139,7 +139,7 @@ fn own_rows_of_three(search: Search) -> usize {
     n
 }
 
-/// Each of the others gets its own end, whatever becomes of the one.
+/// Each other run gets its own result, whatever happens to this one.
 fn leaving(search: Search) -> usize {
     let mut n = 0;
     for way in 0..3 {
@@ -178,7 +178,7 @@ fn leaving(search: Search) -> usize {
     n
 }
 
-/// With all steps on the caller's thread a run waits for company when its start returns; the watcher lets it go.
+/// With all steps on the caller's thread, a run waits for a batch when its start returns. The watcher starts the batch.
 fn time_limits(search: Search) -> usize {
     let mut n = 0;
     for way in 0..4 {
@@ -189,7 +189,7 @@ fn time_limits(search: Search) -> usize {
             drop(model);
             let [one, other, idle] = <[InferRequest; 3]>::try_from(requests).unwrap();
             if way == 3 {
-                // Has waited already, and is gone.
+                // The request has already waited and is dropped.
                 one.start_async(input(7.0)).unwrap();
                 one.cancel();
                 check(&one, 7.0, true);
@@ -204,14 +204,14 @@ fn time_limits(search: Search) -> usize {
                         other.cancel();
                         check(&other, 2.0, true);
                     }
-                    // Gathered with the first, or with nobody: then it is dropped while it waits.
+                    // Gathered with the first run, or alone: then it is dropped while it waits.
                     2 => return None,
                     _ => {}
                 }
                 Some(other)
             });
             pass_time(Duration::from_secs(1));
-            // What drops a request looks what is due, too: here it must be the watcher.
+            // Dropping a request also checks for due batches. Here the watcher must do it.
             check(&one, 1.0, false);
             drop((one, beside.join().unwrap(), idle));
         });

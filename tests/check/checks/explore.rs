@@ -1,4 +1,4 @@
-//! Schedules: all of them, all with few preemptions, or a number drawn by chance.
+//! Schedules: all, all with few preemptions, or random ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,31 +6,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, Runner};
 
-/// Which schedules to try.
+/// Which schedules to run.
 #[derive(Debug, Clone, Copy)]
 pub enum Search {
-    /// Every one.
+    /// All schedules.
     All,
-    /// Every one in which at most so many times a thread that could go on is held up for another.
+    /// All schedules with at most this number of preemptions of runnable threads.
     Preemptions(usize),
-    /// So many, by probabilistic concurrency testing: priorities, changed at so many points.
+    /// `n` schedules of probabilistic concurrency testing (PCT): random priorities, changed at `depth` points.
     Pct { depth: usize, n: usize },
-    /// So many, each step drawn evenly.
+    /// This number of schedules with uniformly random steps.
     Random(usize),
 }
 
-/// The seed of what is drawn by chance: `ROIFLOW_CHECK_SEED`, else a fixed one, so that a failure comes again.
+/// Seed of random schedules: `ROIFLOW_CHECK_SEED`, or a fixed seed, so that failures are reproducible.
 pub fn seed() -> u64 {
     std::env::var("ROIFLOW_CHECK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20)
 }
 
-/// What `ROIFLOW_CHECK_EFFORT` says; 1 without it. Drawn schedules are multiplied by it, and from 10 on every bound of
-/// preemptions is one higher.
+/// The value of `ROIFLOW_CHECK_EFFORT`, default 1. The number of random schedules is multiplied by it. From 10 on, all bounds of preemptions
+/// are increased by one.
 pub fn effort() -> usize {
     std::env::var("ROIFLOW_CHECK_EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1).max(1)
 }
 
-/// Runs `scenario` once for each schedule, and gives their number. Panics in it, and threads that wait for ever, are failures.
+/// Runs `scenario` once for each schedule and returns their number. Panics and deadlocks are failures.
 pub fn explore(search: Search, scenario: impl Fn() + Send + Sync + 'static) -> usize {
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
@@ -42,8 +42,8 @@ pub fn explore(search: Search, scenario: impl Fn() + Send + Sync + 'static) -> u
     }
 }
 
-/// Depth first over all schedules with a bounded number of preemptions: to leave a thread that could go on costs one, to choose
-/// among the others when it blocks or ends is free.
+/// Depth-first search over schedules with a bounded number of preemptions. Switching from a runnable thread costs one; choosing a thread after
+/// another blocks or ends is free.
 struct Bounded {
     max_preemptions: usize,
     n_preemptions: usize,
@@ -54,7 +54,7 @@ struct Bounded {
 
 struct Level {
     chosen: TaskId,
-    /// To be tried later.
+    /// Threads to try later.
     others: Vec<TaskId>,
 }
 
@@ -106,7 +106,7 @@ impl Scheduler for Bounded {
     }
 }
 
-/// A point at which another thread may go on.
+/// A point at which another thread can continue.
 pub fn point() {
     thread_point(&shuttle::sync::atomic::AtomicBool::new(false));
 }

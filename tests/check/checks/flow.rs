@@ -1,9 +1,8 @@
-//! The life of a stream: `crates/inference/src/flow.rs` behind a second driver, whose pads, queue and threads are simulated. All orders of the threads'
-//! steps are tried, breadth first, until no new state is found.
+//! Streams: `crates/inference/src/flow.rs` with a second driver, whose pads, queue and threads are simulated. All orders of the threads' steps
+//! are tried, breadth first, until no new state is found.
 //!
-//! The simulated pads follow GStreamer: which flag a flush and an activation set and clear, when an event is stored, what a peer is told of
-//! stored events, which lock is held. A step is what the real driver does in one go: a transition with what is done under its lock, one action
-//! without the lock, or one look at a pad.
+//! The simulated pads behave like those of GStreamer: flags of flushes and activations, stored events, events sent to a peer, and locks. A step
+//! is an atomic operation of the real driver: a transition with the actions under its lock, one action without the lock, or one query of a pad.
 
 mod driver;
 mod explore;
@@ -92,7 +91,7 @@ pub fn checks() -> Vec<Check> {
 
 use Item::{Caps, Eos, Frame, Segment};
 
-/// What upstream sends. The numbers tell one from another.
+/// Items that upstream sends. Numbers identify them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Item {
     Caps(u8),
@@ -107,10 +106,10 @@ impl Item {
     }
 }
 
-/// What may happen, each so many times.
+/// Possible events, with their maximum numbers.
 #[derive(Clone, Copy)]
 struct Scenario {
-    /// What upstream sends first. Behind a flush, and behind a start, it sends a short stream.
+    /// Items that upstream sends first. After a flush and after a start, it sends a short stream.
     script: &'static [Item],
     n_flushes: u8,
     relinks: bool,
@@ -122,9 +121,9 @@ struct Scenario {
     errors: u8,
     ends: u8,
     parts: u8,
-    /// The sink flushes upstream, on the thread of the task.
+    /// The sink seeks: it flushes upstream on the thread of the task.
     seeks: u8,
-    /// Inference fails once too often.
+    /// Too many frames fail.
     breaks: u8,
 }
 
@@ -148,7 +147,7 @@ impl Default for Scenario {
 
 const AFTER_FLUSH: &[Item] = &[Segment(8), Frame(8), Eos];
 const AFTER_START: &[Item] = &[Caps(9), Segment(9), Frame(9), Eos];
-/// Frames that may be in flight.
+/// Maximum number of frames in flight.
 const CAPACITY: usize = 1;
 
 /// A thread.
@@ -158,14 +157,14 @@ enum Who {
     Flusher,
     Changer,
     Linker,
-    /// One of the tasks that the source pad has or had.
+    /// One of the present or former tasks of the source pad.
     Task(usize),
 }
 
-/// What a thread does next, in one go.
+/// The next step of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Step {
-    // Upstream.
+    // Steps of upstream.
     Send(Item),
     Verdict(Item),
     Admit(Item),
@@ -173,7 +172,7 @@ enum Step {
     Refused(Item),
     EosCame,
     Returns(Result<(), Return<u8>>),
-    // Any thread: the driver.
+    // Steps of the driver, on any thread.
     Handle(Trigger<u8>),
     TakeControl,
     DropControl,
@@ -186,13 +185,13 @@ enum Step {
     Store(Vec<Item>),
     StartTask,
     EndFlushDownstream,
-    // The flusher.
+    // Steps of the flushing thread.
     FlushStartCame,
     ForwardFlushStart,
     FlushStopCame,
     ForwardFlushStop,
     FlushOver,
-    // The changer of states.
+    // Steps of the thread that changes states.
     SourceOff,
     SourceCleared,
     SinkOff,
@@ -202,10 +201,10 @@ enum Step {
     SinkOn,
     SinkIsOn,
     Begins,
-    // The linker.
+    // Steps of the linking thread.
     Unlink,
     Link,
-    // The task.
+    // Steps of the task.
     Turn,
     Take(Turn),
     Closed,
@@ -223,7 +222,7 @@ struct Entry {
     item: Item,
     is_done: bool,
     ticket: u8,
-    /// How often the queue had been closed, and the pad been flushed, when it came.
+    /// Number of closings of the queue, and of flushes of the pad, when it arrived.
     closings: u8,
     flushes: u8,
 }
@@ -247,7 +246,7 @@ struct Task {
     steps: Vec<Step>,
 }
 
-/// Everything that the threads share, and where they are.
+/// The state of all threads and everything that they share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct World {
     flow: Flow<u8>,
@@ -256,12 +255,12 @@ struct World {
     queue: VecDeque<Entry>,
     next_ticket: u8,
     kept: Vec<Item>,
-    /// Runs that have not ended: the frame's ticket, the epoch that they carry, and how often the queue had been closed.
+    /// Runs in progress: ticket of the frame, epoch, and number of closings of the queue.
     runs: Vec<(u8, Epoch, u8)>,
 
     sink_is_active: bool,
     sink_is_flushing: bool,
-    /// The stream lock of the sink pad.
+    /// Stream lock of the sink pad.
     sink_lock: Option<Who>,
     source_is_active: bool,
     source_is_flushing: bool,
@@ -269,11 +268,11 @@ struct World {
     n_links: u8,
     /// Sticky events of the source pad: caps, segment, EOS.
     sticky: [Stored; 3],
-    /// What the peer has: the caps, the segment, whether EOS came.
+    /// What the peer has received: caps, segment, and EOS.
     peer: [Option<Item>; 3],
     tasks: [Option<Task>; 3],
     of_pad: Option<usize>,
-    /// The stream lock of the source pad: the task that has its turn.
+    /// Stream lock of the source pad: the task that is in a turn.
     source_lock: Option<usize>,
     control: Option<Who>,
 
@@ -282,18 +281,18 @@ struct World {
     changer: Vec<Step>,
     linker: Vec<Step>,
     flushes_left: u8,
-    /// Blocks, errors, ends, parts, seeks, breaks that are left.
+    /// Remaining numbers of possible events.
     left: [u8; 6],
 
-    // What the checks look at, and no driver knows.
+    // For assertions; unknown to the driver.
     closings: u8,
     flushes: u8,
     next_to_push: u8,
-    /// The caps, the segment and EOS that upstream sent last and that were accepted.
+    /// Last caps, segment and EOS that upstream sent and that were accepted.
     accepted: [Option<Item>; 3],
     has_heard_error: bool,
     bus_has_error: bool,
-    /// Downstream returned EOS, and no segment came since.
+    /// Downstream returned EOS, and no segment followed.
     has_ended: bool,
     violation: Option<&'static str>,
 }

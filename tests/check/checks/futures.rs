@@ -1,4 +1,4 @@
-//! Futures of runs and results in order: no wake-up is lost, and a future that is dropped cancels.
+//! Futures of runs and ordered results: no wake-up is lost, and dropping a future cancels its run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,7 +130,7 @@ fn a_waker_goes_before_the_next_callback() -> usize {
         let journal = Arc::new(Journal::default());
         let request = model().create_infer_request().unwrap();
         append_step(&request, crank.clone(), &journal, false);
-        // 0: nothing yet; 1: the first callback began; 2: before that, the waker had been noted.
+        // 0: no callback; 1: the first callback began; 2: the waker was registered before that.
         let (woken, stage) = (Arc::new(Counting::default()), Arc::new(AtomicUsize::new(0)));
         let (to, n_called, counting, at) = (journal.clone(), AtomicUsize::new(0), woken.clone(), stage.clone());
         request
@@ -147,7 +147,7 @@ fn a_waker_goes_before_the_next_callback() -> usize {
             })
             .unwrap();
         let run = request.run(());
-        // A future of its own, because a future keeps the waker of its latest poll only.
+        // A separate future, because a future keeps only the waker of its latest poll.
         let mut observer = request.completed();
         let is_pending = pin!(&mut observer).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending();
         if is_pending {
@@ -173,7 +173,7 @@ fn results_come_in_order() -> usize {
                 append_step(request, crank.clone(), &Arc::new(Journal::default()), false);
             }
             let n_read = AtomicUsize::new(0);
-            // The one worker takes the jobs as they were started.
+            // The single worker takes the jobs in the order of their start.
             let read = move |_: &roiflow_check::runtime::InferRequest| Ok(n_read.fetch_add(1, Ordering::SeqCst));
             let results: Vec<usize> = queue.ordered([(), (), ()], read).map(|result| result.unwrap()).collect();
             assert_eq!(results, [0, 1, 2]);

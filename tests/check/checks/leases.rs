@@ -54,7 +54,7 @@ enum Kind {
     WriteThenRead,
 }
 
-/// Who is inside: a writer takes all, each reader one. Not seen by the checker.
+/// Counts the current users: a writer takes all, each reader one. Not controlled by the checker.
 #[derive(Default)]
 struct Inside(AtomicIsize);
 
@@ -136,7 +136,7 @@ fn leases_again() -> usize {
     n
 }
 
-/// A view made while another thread gives the tensor a larger memory is of the old or of the new shape.
+/// A view that is created while another thread replaces the memory has the old or the new shape.
 fn a_tensor_that_moves_is_whole() -> usize {
     explore(Search::All, || {
         let tensor = Tensor::from_slice([2], &[1.0_f32, 2.0]).unwrap();
@@ -157,7 +157,7 @@ fn a_tensor_that_moves_is_whole() -> usize {
     })
 }
 
-/// A request whose runs write 1, 3, 2 and 4 values, each of which is their number.
+/// A request whose runs write 1, 3, 2 and 4 values, each equal to the number of values.
 fn growing() -> InferRequest {
     let n_runs = AtomicIsize::new(0);
     let script = Script::computing(move |io, _| {
@@ -172,7 +172,7 @@ fn growing() -> InferRequest {
     core.compile_model(&model, "NULL", &Config::default()).unwrap().create_infer_request().unwrap()
 }
 
-/// Shape and values that a view sees are those of one run, and the view fails no run.
+/// Shape and values of a view belong to one run, and the view does not make a run fail.
 fn a_growing_output_is_whole() -> usize {
     explore(Search::Preemptions(3), || {
         let request = growing();

@@ -1,5 +1,5 @@
-//! Tries interleavings of the runtime's threads. `check-models` runs all checks, each in a process of its own;
-//! `check-models NAME...` only these; `--list` names them.
+//! Model checks: tries interleavings of the runtime's threads. `check-models` runs all checks, each in its own process. `check-models NAME...`
+//! runs only these. `--list` prints their names.
 
 mod batching;
 mod explore;
@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// A check: its name, its bounds, and what gives the number of schedules it tried.
+/// A check: its name, its bounds, and a function that returns the number of schedules.
 pub struct Check {
     pub name: &'static str,
     pub bounds: &'static str,

@@ -1,4 +1,4 @@
-//! The request pool: nobody gets a request that another has, or one that still runs.
+//! The request pool: a request has one user at a time, and is idle when it is taken.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex as Hidden};

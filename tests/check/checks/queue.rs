@@ -1,4 +1,4 @@
-//! The queue of requests: producers, jobs that fail, borrowed requests, its drop.
+//! The request queue: producers, failing jobs, borrowed requests, and dropping the queue.
 
 use std::sync::Arc;
 use std::sync::Mutex as Hidden;
@@ -33,7 +33,7 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// The jobs that came to the callback, and how.
+/// The jobs that the callback received, with their results.
 type Told = Arc<Hidden<Vec<(u64, End)>>>;
 
 struct World {
@@ -102,7 +102,7 @@ fn chained() -> usize {
         world.queue.set_callback(move |_request, job, result| {
             told.lock().unwrap().push((job, End::from(&result)));
             if let Some(queue) = weak.upgrade() {
-                // Its own request is not idle before it returns.
+                // Its own request is not idle before the callback returns.
                 let tried = queue.try_start_async((), job + 100);
                 assert!(matches!(tried, Err(TryStartError::Full(_))), "the request of a callback is somebody's");
             }
@@ -129,7 +129,7 @@ fn a_borrowed_request_comes_back() -> usize {
             match way {
                 0 => idle.infer(()).unwrap(),
                 1 => idle.start_async(()).unwrap(),
-                // Another thread has a clone, and runs or changes it while the borrower gives it back.
+                // Another thread has a clone, and runs or changes it while the borrower returns it.
                 2 => {
                     let clone = (*idle).clone();
                     runner = Some(thread::spawn(move || drop(clone.infer(()))));

@@ -1,4 +1,4 @@
-//! One request, several threads: start, synchronous run, cancel, wait, wait with a time limit, drop; callbacks that restart.
+//! One request and several threads: start, synchronous run, cancel, wait, wait with timeout, drop; callbacks that restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// What a thread does with its handle.
+/// Operation of a thread on its handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     Start,
@@ -77,15 +77,15 @@ const CALLS: [Call; 6] = [Call::Start, Call::Infer, Call::Cancel, Call::Wait, Ca
 
 #[derive(Debug, Clone)]
 struct Scene {
-    /// A run is started before the threads are.
+    /// Whether a run is started before the threads.
     is_on: bool,
-    /// The first callback starts the next run.
+    /// Whether the first callback starts the next run.
     restarts: bool,
-    /// Every second run fails.
+    /// Whether every second run fails.
     fails: bool,
-    /// The threads that run steps; 0 for the caller's.
+    /// Number of threads that run steps; 0 for the caller's thread.
     n_workers: usize,
-    /// An engine computes beside them, on a thread of its own.
+    /// Whether an asynchronous engine computes on its own thread.
     has_engine: bool,
     programs: Vec<Vec<Call>>,
 }
@@ -114,13 +114,13 @@ impl Scene {
             })
             .collect();
         drop(request);
-        // The last one runs here: one thread less to schedule.
+        // The last program runs on this thread, which reduces the number of threads.
         let last = threads.pop();
         let threads: Vec<_> = threads.into_iter().map(thread::spawn).collect();
         let mut handles: Vec<Option<InferRequest>> = last.into_iter().map(|last| last()).collect();
         handles.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
         if let Some(request) = handles.iter().flatten().next() {
-            // The second is for the run that the first one's callback started.
+            // The second wait is for the run that the first callback started.
             drop((request.wait(), request.wait()));
             self.check_end(&journal);
         }
@@ -166,7 +166,7 @@ impl Scene {
         Some(request)
     }
 
-    /// A waiter returns after the callback of its run, with that run's end.
+    /// A waiter returns after the callback of its run, with the result of that run.
     fn wait(&self, request: &InferRequest, journal: &Journal, timeout: Option<Duration>) {
         let (n_before, n_passed) = journal.with(|entries| (entries.n_started, entries.n_passed_time));
         let waited = match timeout {
@@ -185,7 +185,7 @@ impl Scene {
                 entries.findings.push(format!("a waiter of run {n_before} or later returned after {n_called} callbacks"));
             }
             let end = End::from(&waited.map(drop));
-            // With synchronous runs in between, callbacks can't be told from runs by their number.
+            // With synchronous runs in between, callbacks cannot be assigned to runs by number.
             if self.is_asynchronous() && n_before > 0 {
                 let of_its_run = (n_before..=entries.n_called).any(|run| entries.ends.get(run as usize - 1) == Some(&end));
                 if !of_its_run {
@@ -198,7 +198,7 @@ impl Scene {
         });
     }
 
-    /// All is over, and somebody still has a handle.
+    /// All threads are done, and a handle still exists.
     fn check_end(&self, journal: &Journal) {
         journal.with(|entries| {
             if entries.n_called != entries.n_started {
@@ -280,7 +280,7 @@ fn set_callback(request: &InferRequest, journal: &Arc<Journal>, scene: Scene, to
     request.set_callback(called).unwrap();
 }
 
-/// Every pair of programs, the order of the two left aside.
+/// All unordered pairs of programs.
 fn pairs(programs: &[Vec<Call>]) -> Vec<Vec<Vec<Call>>> {
     let with_later = |(idx, a): (usize, &Vec<Call>)| programs[idx..].iter().map(|b| vec![a.clone(), b.clone()]).collect::<Vec<_>>();
     programs.iter().enumerate().flat_map(with_later).collect()
@@ -333,7 +333,7 @@ fn waiters_get_their_own_run() -> usize {
     explore(Search::Preemptions(3), move || scene.play())
 }
 
-/// When the drop has returned nothing of the run goes on: no step, no callback.
+/// After the drop returns, no step and no callback of the run is active.
 fn a_dropped_request_is_silent() -> usize {
     explore(Search::Preemptions(3), || {
         let journal = Arc::new(Journal::default());
@@ -395,11 +395,11 @@ fn time_limits() -> usize {
     n
 }
 
-/// Scenes drawn by chance from the seed; each with some hundred schedules.
+/// Random scenes from the seed, each with several hundred schedules.
 fn by_chance(search: Search) -> usize {
     let mut state = crate::explore::seed();
     let mut draw = move |n: u64| {
-        // Knuth's constants; the upper bits are the good ones.
+        // Knuth's linear congruential generator; the upper bits are the most random.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };

@@ -1,5 +1,5 @@
-//! What the checks of requests share: an executor whose threads the checker sees, a model that computes nothing, and a journal
-//! of what happened. The journal uses the standard library's locks: it is no part of what is checked.
+//! Common parts of the checks of requests: an executor whose threads the checker controls, an empty model, and a journal of events. The journal
+//! uses locks of the standard library, because it is not checked.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use roiflow_check::runtime::{CompiledModel, Config, Core, Error, ErrorKind, Infe
 use roiflow_check::sync::{Condvar, Mutex};
 use shuttle::thread::{self, JoinHandle};
 
-/// A pool of one thread, or of several, that the checker sees.
+/// A pool of one or several threads that the checker controls.
 #[derive(Default)]
 pub struct Crank {
     state: Mutex<(VecDeque<Arc<dyn Task>>, bool)>,
@@ -19,7 +19,7 @@ pub struct Crank {
 }
 
 impl Crank {
-    /// Starts `n` threads that run what comes until the crank is closed.
+    /// Starts `n` threads that run tasks until the pool is closed.
     pub fn start(n: usize) -> (Arc<Self>, Vec<JoinHandle<()>>) {
         let crank = Arc::new(Self::default());
         let threads = (0..n).map(|_| {
@@ -44,7 +44,7 @@ impl Crank {
         true
     }
 
-    /// No more tasks come; the threads end when all are run.
+    /// Accepts no more tasks. The threads end after all tasks ran.
     pub fn close(&self) {
         self.state.lock().unwrap().1 = true;
         self.changed.notify_all();
@@ -64,7 +64,7 @@ impl fmt::Debug for Crank {
     }
 }
 
-/// An engine that computes beside the processor, on the threads of a crank.
+/// An asynchronous engine on the threads of a pool.
 #[derive(Debug)]
 pub struct Engine {
     crank: Arc<Crank>,
@@ -97,12 +97,12 @@ impl Task for Computes {
     }
 }
 
-/// A model without ports; its own step does nothing, on the caller's thread.
+/// A model without ports. Its only step does nothing, on the caller's thread.
 pub fn model() -> CompiledModel {
     model_on(None)
 }
 
-/// The same, on an engine.
+/// The same model on the asynchronous engine.
 pub fn model_on(engine: Option<Arc<dyn Executor>>) -> CompiledModel {
     let mut core = Core::new();
     let script = Script { executor: Some(Arc::new(Inline)), engine, ..Script::computing(|_, _| Ok(())) };
@@ -110,12 +110,12 @@ pub fn model_on(engine: Option<Arc<dyn Executor>>) -> CompiledModel {
     core.compile_model(&Model::from_ports(ModelInfo::default()), "NULL", &Config::default()).unwrap()
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Good,
     Canceled,
-    /// The step said so; with the number of the run.
+    /// The step failed; with the number of the run.
     Failed(u64),
     Other(ErrorKind),
 }
@@ -132,7 +132,7 @@ impl From<&Result<(), Error>> for End {
     }
 }
 
-/// What happened. Findings are noted, and told at the end: a panic inside a callback would be an error of the run.
+/// The events so far. Violations are recorded and reported at the end, because a panic in a callback would become an error of the run.
 #[derive(Default)]
 pub struct Journal(Hidden<Entries>);
 
@@ -145,24 +145,24 @@ impl fmt::Debug for Journal {
 #[derive(Default)]
 pub struct Entries {
     pub findings: Vec<String>,
-    /// Asynchronous starts, before the call and after it.
+    /// Asynchronous starts: before and after the call.
     pub n_begun: u64,
     pub n_started: u64,
-    /// Synchronous runs that were begun.
+    /// Synchronous runs that were started.
     pub n_synchronous: u64,
-    /// How each run ended, as its callback was told; the callback may still be on.
+    /// Result of each run as passed to its callback, which may still be active.
     pub ends: Vec<End>,
-    /// Callbacks that returned.
+    /// Callbacks that have returned.
     pub n_called: u64,
     pub is_calling: bool,
-    /// The run that wrote the output last.
+    /// The run that last wrote the output.
     pub output: u64,
-    /// The runs whose step was run, in order.
+    /// The runs whose step ran, in order.
     pub stepped: Vec<u64>,
-    /// The last handle's drop has returned.
+    /// Whether dropping the last handle has returned.
     pub is_gone: bool,
     pub n_passed_time: u64,
-    /// Runs that the engine computes; at most one.
+    /// Runs that the engine is computing; at most one.
     pub n_computing: u64,
 }
 
@@ -177,14 +177,14 @@ impl Journal {
         }
     }
 
-    /// Fails the schedule if anything was found.
+    /// Fails the schedule if there are violations.
     pub fn close(&self) {
         let findings = self.with(|entries| std::mem::take(&mut entries.findings));
         assert!(findings.is_empty(), "found: {}", findings.join("; "));
     }
 }
 
-/// Appends the step that a run is known by: it writes the output, and fails every second run if asked to.
+/// Appends the step that identifies a run: it writes the output, and fails every second run if configured.
 pub fn append_step(request: &InferRequest, crank: Arc<dyn Executor>, journal: &Arc<Journal>, fails: bool) {
     let journal = journal.clone();
     let step = move |context: &roiflow_check::runtime::RunContext<'_>| {

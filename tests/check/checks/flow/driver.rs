@@ -1,4 +1,4 @@
-//! What the driver and the simulated pads do under their locks.
+//! Operations of the driver and the simulated pads under their locks.
 
 use super::*;
 
@@ -40,7 +40,7 @@ impl World {
             has_ended: false,
             violation: None,
         };
-        // Active, with a task that has begun.
+        // Active, with a task that has started.
         let who = Who::Changer;
         world.changer = vec![Step::Opens, Step::Handle(Trigger::Activate), Step::Handle(Trigger::Start)];
         while !world.changer.is_empty() {
@@ -81,7 +81,7 @@ impl World {
         self.violation.get_or_insert(violation);
     }
 
-    /// As the real driver's `handle`: the transition, and what is done under its lock.
+    /// Like `handle` of the real driver: the transition with the actions under its lock.
     pub(super) fn handle(&mut self, trigger: Trigger<u8>) -> Transition<u8> {
         let transition = self.flow.handle(trigger);
         for action in transition.actions() {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// The steps of the actions that are done without the lock.
+    /// The steps of the actions without the lock.
     pub(super) fn perform(&mut self, who: Who, transition: Transition<u8>) {
         let steps: Vec<Step> = transition
             .actions()
@@ -155,14 +155,14 @@ impl World {
         }
     }
 
-    /// Of the pad's task, if it has one.
+    /// The thread of the pad's task, if there is one.
     pub(super) fn set_task(&mut self, state: TaskState) {
         if let Some(task) = self.of_pad.and_then(|task| self.tasks[task].as_mut()) {
             task.state = state;
         }
     }
 
-    /// Upstream's event has a place.
+    /// Upstream's event enters the queue.
     pub(super) fn accept(&mut self, item: Item) {
         self.accepted[place(item)] = Some(item);
         let done = Step::Returns(Ok(()));
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// Stores a sticky event on the source pad; whether it did.
+    /// Stores a sticky event on the source pad. Returns whether it was stored.
     pub(super) fn store(&mut self, item: Item) -> bool {
         if !self.source_is_active || (self.source_is_flushing && !matches!(item, Caps(_))) {
             return false;
@@ -194,7 +194,7 @@ impl World {
         (self.peer[1], self.peer[2]) = (None, None);
     }
 
-    /// Tells the peer of what is stored, in order.
+    /// Sends the stored events to the peer, in order.
     pub(super) fn tell_peer(&mut self) {
         for kind in 0..3 {
             if let Stored { item: Some(item), is_received: false } = self.sticky[kind] {

@@ -1,4 +1,4 @@
-//! The search: all states, breadth first, and the steps that lead to one that must not be.
+//! Search over all states, breadth first; reports the steps that lead to an invalid state.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hasher};
 use super::*;
 
 impl World {
-    /// What must hold where no thread can go on.
+    /// Conditions for states in which no thread can continue.
     fn check_end(&self) -> Option<&'static str> {
         if !self.flusher.is_empty() || !self.changer.is_empty() || !self.linker.is_empty() {
             return Some("a flush, a change of state and a link end");
@@ -61,11 +61,11 @@ fn hash(world: &impl Hash) -> u128 {
     (u128::from(half(1)) << 64) | u128::from(half(2))
 }
 
-/// Visits all states, and gives their number. Panics with the steps that lead to a violation.
+/// Visits all states and returns their number. Panics with the steps that lead to a violation.
 pub(super) fn explore(scenario: Scenario) -> usize {
     let first = World::new(&scenario);
     let mut seen = HashSet::from([hash(&first)]);
-    // Which state each comes from, and by which of its successors.
+    // The predecessor of each state, and the index of the successor.
     let mut origins: Vec<(usize, usize)> = vec![(0, 0)];
     let mut waiting = VecDeque::from([(0, first)]);
     while let Some((idx, world)) = waiting.pop_front() {

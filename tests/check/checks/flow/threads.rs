@@ -1,9 +1,9 @@
-//! The threads: what each does next, step by step.
+//! The threads, step by step.
 
 use super::*;
 
 impl World {
-    /// The state when this thread has done its next step: several if the sink can do one or another, none if the thread is blocked.
+    /// The states after the next step of this thread: several if the sink has a choice, none if the thread is blocked.
     pub(super) fn run(&self, who: Who) -> Vec<Self> {
         let mut world = self.clone();
         let Some(step) = world.steps(who).pop() else { return Vec::new() };
@@ -92,7 +92,7 @@ impl World {
                 if let Err(refusal) = result {
                     world.has_heard_error |= matches!(refusal, Return::NotLinked | Return::Error(_));
                     match refusal {
-                        // What comes behind the flush comes from the thread that flushes.
+                        // Items after the flush are sent by the flushing thread.
                         Return::Flushing => world.upstream.clear(),
                         Return::Eos => {
                             while world.upstream.last().is_some_and(|step| matches!(step, Step::Send(Frame(_) | Caps(_)))) {
@@ -225,7 +225,7 @@ impl World {
             Step::FlushOver => {
                 if world.sink_lock == Some(who) {
                     world.sink_lock = None;
-                    // Caps that have not been sent come with what is behind the flush.
+                    // Caps that were not sent follow the flush.
                     let caps = world.upstream.iter().find(|step| matches!(step, Step::Send(Caps(_)))).cloned();
                     world.upstream = script(AFTER_FLUSH);
                     world.upstream.extend(caps);
@@ -356,7 +356,7 @@ impl World {
                         (BLOCKS, vec![Step::Blocked(turn, n_links, closings)]),
                         (ERRORS, vec![Step::FramePushed(turn, Return::Error(1), closings)]),
                         (ENDS, vec![Step::FramePushed(turn, Return::Eos, closings)]),
-                        // The peer is unlinked in mid-push, and then stopped.
+                        // The peer is unlinked during the push, and then stopped.
                         (PARTS, vec![Step::Blocked(turn, n_links, closings)]),
                         (SEEKS, [&[Step::FramePushed(turn, Return::Flushing, closings)], FLUSH.as_slice()].concat()),
                         (BREAKS, vec![Step::Breaks(turn, closings)]),
@@ -406,7 +406,7 @@ impl World {
 
     pub(super) fn end_turn(&mut self, who: Who) {
         self.source_lock = None;
-        // What is left of the turn comes first.
+        // The rest of the turn first.
         self.steps(who).insert(0, Step::Turn);
     }
 
@@ -423,7 +423,7 @@ impl World {
         world
     }
 
-    /// All states that come next, each with the thread whose step leads to it; none for a run that ends.
+    /// All successor states, each with the thread of its step; `None` for the end of a run.
     pub(super) fn successors(&self) -> Vec<(Option<Who>, Self)> {
         let tasks = (0..self.tasks.len()).filter(|task| self.tasks[*task].is_some()).map(Who::Task);
         let threads = [Who::Upstream, Who::Flusher, Who::Changer, Who::Linker].into_iter().chain(tasks);
@@ -432,7 +432,7 @@ impl World {
     }
 }
 
-/// Steps of a procedure, the last one first.
+/// Steps of a procedure, in reverse order.
 pub(super) const FLUSH: [Step; 3] = [Step::FlushOver, Step::FlushStopCame, Step::FlushStartCame];
 pub(super) const FLUSH_START: [Step; 4] =
     [Step::Handle(Trigger::FlushStart), Step::ForwardFlushStart, Step::TakeControl, Step::FlushForwarded];
