@@ -17,9 +17,9 @@ impl Failures {
     /// Checks that `result` is an error of this kind whose text contains all parts.
     fn check<T>(&mut self, case: &str, result: Result<T>, kind: ErrorKind, parts: &[&str]) {
         let Err(error) = result else { return self.0.push(format!("{case}: no error")) };
-        let said = error.to_string();
-        eprintln!("{case}: {said}");
-        let missing: Vec<_> = parts.iter().filter(|part| !said.contains(**part)).collect();
+        let message = error.to_string();
+        eprintln!("{case}: {message}");
+        let missing: Vec<_> = parts.iter().filter(|part| !message.contains(**part)).collect();
         if error.kind() != kind || !missing.is_empty() {
             self.0.push(format!("{case}: expected {kind:?} with {missing:?}, got {error:?}"));
         }
@@ -90,8 +90,8 @@ fn unknown_device_error_lists_the_known_devices() {
     let options = StageOptions { model: tiny("color.onnx"), device: Some("GPU".to_owned()), ..StageOptions::default() };
     failures.check("stage", Stage::classifier(&options), ErrorKind::NotFound, &known);
     let ports = Model::from_ports(ModelInfo::default());
-    let said = ["device CPU", "ports alone"];
-    failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &said);
+    let message = ["device CPU", "ports alone"];
+    failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &message);
 }
 
 /// A description of `rectangle.onnx`, whose parts are replaced by the cases.
@@ -130,10 +130,10 @@ fn invalid_description_error_has_both_sides() {
         from: &'static str,
         to: &'static str,
         kind: ErrorKind,
-        said: &'static [&'static str],
+        message: &'static [&'static str],
     }
-    let detector = |name, from, to, said| Case { name, model: "rectangle.onnx", from, to, kind: ErrorKind::Config, said };
-    let classifier = |name, from, to, said| Case { name, model: "color.onnx", from, to, kind: ErrorKind::Config, said };
+    let detector = |name, from, to, message| Case { name, model: "rectangle.onnx", from, to, kind: ErrorKind::Config, message };
+    let classifier = |name, from, to, message| Case { name, model: "color.onnx", from, to, kind: ErrorKind::Config, message };
     let cases = [
         detector("no TOML", "version = 1", "version 1", &["line 2", "expected"]),
         detector("unknown key", "resize = ", "rezise = ", &["unknown field `rezise`", "`resize`"]),
@@ -295,7 +295,7 @@ fn invalid_description_error_has_both_sides() {
         let text = if case.model == "rectangle.onnx" { DETECTOR } else { CLASSIFIER };
         assert!(text.contains(case.from), "{case:?}");
         let path = scratch.file("description.toml", text.replacen(case.from, case.to, 1));
-        let parts: Vec<&str> = [&[path.to_str().unwrap()], case.said].concat();
+        let parts: Vec<&str> = [&[path.to_str().unwrap()], case.message].concat();
         let options = StageOptions { model: tiny(case.model), description: Some(path.clone()), ..StageOptions::default() };
         let refused: Option<Error> = match case.model {
             "rectangle.onnx" => Stage::detector(&options).err(),

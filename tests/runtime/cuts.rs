@@ -29,7 +29,7 @@ fn frame() -> Frame {
 const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
 /// The label of a region.
-fn said(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
+fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };
     classifier.submit_regions(frame(), 0, [region], RunGuard::now(), move |classified| sender.send(classified).unwrap());
@@ -46,7 +46,7 @@ fn margin_and_square_include_the_surroundings() {
     let scratch = Scratch::new("cuts");
     for (keys, expected) in [("", "green"), ("margin = 1.0", "red"), ("square = true", "red"), ("square = false\nmargin = 0", "green")] {
         let classifier = Stage::classifier(&options(&scratch, "color", keys)).unwrap();
-        assert_eq!(said(&classifier, BAR, vec![]), expected, "{keys}");
+        assert_eq!(label_of(&classifier, BAR, vec![]), expected, "{keys}");
         assert_eq!(classifier.n_unaligned(), 0);
     }
 }
@@ -56,14 +56,14 @@ fn alignment_uses_keypoints_or_falls_back_to_the_box() {
     let scratch = Scratch::new("aligned cuts");
     let classifier = Stage::classifier(&options(&scratch, "color", "align = [[0.0, 0.0], [1.0, 1.0]]")).unwrap();
     let points = |of: [(f32, f32); 2]| of.map(|(x, y)| Point { x, y }).to_vec();
-    assert_eq!(said(&classifier, BAR, points([(40.0, 45.0), (60.0, 60.0)])), "blue");
+    assert_eq!(label_of(&classifier, BAR, points([(40.0, 45.0), (60.0, 60.0)])), "blue");
     assert_eq!(classifier.n_unaligned(), 0);
     for (n, keypoints) in [vec![], points([(40.0, 45.0); 2]), vec![Point { x: f32::NAN, y: 0.0 }; 2]].into_iter().enumerate() {
-        assert_eq!(said(&classifier, BAR, keypoints), "green");
+        assert_eq!(label_of(&classifier, BAR, keypoints), "green");
         assert_eq!(classifier.n_unaligned(), n as u64 + 1);
     }
     // Outside the frame there is only the border, of value 114.
-    assert_eq!(said(&classifier, BAR, points([(400.0, 45.0), (420.0, 60.0)])), "other");
+    assert_eq!(label_of(&classifier, BAR, points([(400.0, 45.0), (420.0, 60.0)])), "other");
 }
 
 #[test]

@@ -203,8 +203,8 @@ fn ultralytics_export_needs_no_description() {
         let metadata = case["metadata"].as_object().unwrap().iter().map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()));
         let info = ModelInfo { inputs: list("inputs"), outputs: list("outputs"), metadata: metadata.collect() };
         if reader.contains(['`', '-']) {
-            let said = refused(&info);
-            assert!(said.contains(reader) && said.contains("expected"), "{network}: {said}");
+            let message = refused(&info);
+            assert!(message.contains(reader) && message.contains("expected"), "{network}: {message}");
             continue;
         }
         let spec = load(&info);
@@ -221,7 +221,7 @@ fn ultralytics_export_needs_no_description() {
             assert!(reader == "yolov10" || thresholds(&spec).1 == 0.7, "{network}");
         }
         assert!(
-            spec.assumed.iter().any(|said| said.contains("[input] `color` is rgb: Ultralytics preprocesses this way")),
+            spec.assumed.iter().any(|message| message.contains("[input] `color` is rgb: Ultralytics preprocesses this way")),
             "{:?}",
             spec.assumed
         );
@@ -240,8 +240,8 @@ fn ultralytics_metadata_must_match_the_ports() {
         (&[("output0", &[1, 7, 84])], "{0: 'a', 2: 'c'}", ["metadata `names`", "{0: 'a', 2: 'c'}"]),
         (&[("output0", &[1, 7, 84])], "{0: 'a', 1: 'b', 2: __import__('os')}", ["metadata `names`", "__import__"]),
     ] {
-        let said = refused(&with_metadata(ports(image, outputs), &entries(names)));
-        assert!(parts.iter().all(|part| said.contains(part)), "{outputs:?}: {said}");
+        let message = refused(&with_metadata(ports(image, outputs), &entries(names)));
+        assert!(parts.iter().all(|part| message.contains(part)), "{outputs:?}: {message}");
     }
     // Final boxes have no class columns, independent of the name of the flag.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
@@ -254,8 +254,8 @@ fn ultralytics_metadata_must_match_the_ports() {
     let spec = load(&with_metadata(ports(image, &[("output0", &[1, 252, 8])]), &yolov5));
     assert_eq!((decoder(&spec), thresholds(&spec)), ("yolov5", (0.25, 0.45)));
     assert_eq!(decoder(&load(&with_metadata(ports(image, &[("output0", &[1, 7, 84])]), &yolov5))), "yolov8");
-    let said = refused(&with_metadata(ports(image, &[("output0", &[1, 252, 9])]), &yolov5));
-    assert!(said.contains("[1, N, 8] or [1, 7, N]") && said.contains("[1, 252, 9]"), "{said}");
+    let message = refused(&with_metadata(ports(image, &[("output0", &[1, 252, 9])]), &yolov5));
+    assert!(message.contains("[1, N, 8] or [1, 7, N]") && message.contains("[1, 252, 9]"), "{message}");
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn missing_model_info_keys_use_reported_defaults() {
         (decoder(&spec), thresholds(&spec).0, spec.preprocess.color, spec.preprocess.resize),
         ("ssd", 0.5, ChannelOrder::Bgr, Resize::Stretch)
     );
-    assert!(spec.assumed.iter().any(|said| said.contains("`resize` is stretch: the default of Model API")), "{:?}", spec.assumed);
+    assert!(spec.assumed.iter().any(|message| message.contains("`resize` is stretch: the default of Model API")), "{:?}", spec.assumed);
     for (key, value, resize) in [
         ("resize_type", "crop", Resize::Crop),
         ("resize_type", "standard", Resize::Stretch),
@@ -372,8 +372,8 @@ fn missing_model_info_keys_use_reported_defaults() {
         if parts == ["", ""] {
             load(&info); // Without borders, the pad value has no effect.
         } else {
-            let said = refused(&info);
-            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            let message = refused(&info);
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         }
     }
 }
@@ -399,7 +399,7 @@ fn characteristic_ports_are_sufficient() {
             (expected, color, mean, vec!["face".to_owned()])
         );
         assert!(
-            spec.assumed.iter().any(|said| said.contains("`color`") && said.contains("which is preprocessed this way")),
+            spec.assumed.iter().any(|message| message.contains("`color`") && message.contains("which is preprocessed this way")),
             "{:?}",
             spec.assumed
         );
@@ -409,8 +409,8 @@ fn characteristic_ports_are_sufficient() {
 #[test]
 fn model_with_fixed_batch_size_is_an_error() {
     let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
-    let said = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
-    assert!(said.contains("has a batch size of 10") && said.contains("batch size 1"), "{said}");
+    let message = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
+    assert!(message.contains("has a batch size of 10") && message.contains("batch size 1"), "{message}");
 }
 
 #[test]
@@ -426,14 +426,14 @@ fn ambiguous_ports_are_an_error_with_advice() {
         (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "not an image"]),
         (ports(&[], &[]), &["it has 0 inputs"]),
     ] {
-        let said = refused(&info);
+        let message = refused(&info);
         let all = [
             "has no description",
             "/no/such/model.toml",
             "`roiflow describe /no/such/model.onnx --decoder NAME --out /no/such/model.toml`",
             "not guessed",
         ];
-        assert!(all.iter().chain(parts).all(|part| said.contains(part)), "{parts:?}: {said}");
+        assert!(all.iter().chain(parts).all(|part| message.contains(part)), "{parts:?}: {message}");
         // The draft is a description except for the missing values.
         let (begun, open) = Description::begin(&options(), &info).unwrap();
         assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
@@ -469,16 +469,16 @@ fn decoder_that_ignores_outputs_is_not_chosen() {
         &[("classificators", &[1, 896, 1]), ("regressors", &[1, 896, 16])],
     ];
     for outputs in in_parts {
-        let said = refused(&ports(image, outputs));
-        assert!(said.contains("its outputs fit no decoder of detectors") && !said.contains("yolov5"), "{said}");
+        let message = refused(&ports(image, outputs));
+        assert!(message.contains("its outputs fit no decoder of detectors") && !message.contains("yolov5"), "{message}");
         let scratch = Scratch::new("no-decoder");
         let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\n";
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
-        let said = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
-        assert!(said.contains("`decoder` is not given, and none fit"), "{said}");
+        let message = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
+        assert!(message.contains("`decoder` is not given, and none fit"), "{message}");
         // A single output, but not the number of rows of YOLOv5.
-        let said = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
-        assert!(said.contains("do not have the number of rows of `yolov5` models"), "{said}");
+        let message = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
+        assert!(message.contains("do not have the number of rows of `yolov5` models"), "{message}");
         // 3 x (256 + 64 + 16) rows match YOLOv5; a configured decoder is always used.
         let spec = ModelSpec::load(&named, &ports(image, &[("both", &[1, 1008, 17])])).unwrap();
         assert_eq!(decoder(&spec), "yolov5");
@@ -494,6 +494,6 @@ fn known_ports_with_an_additional_output_are_not_certain() {
     let retinaface: Ports<'_> = &[("a", &[1, 16800, 4]), ("b", &[1, 16800, 2]), ("c", &[1, 16800, 10])];
     assert_eq!(decoder(&load(&ports(&[faces], retinaface))), "retinaface");
     let more = [retinaface, &[("mask", &[1, 16800, 32])]].concat();
-    let said = refused(&ports(&[faces], &more));
-    assert!(said.contains("has no description"), "{said}");
+    let message = refused(&ports(&[faces], &more));
+    assert!(message.contains("has no description"), "{message}");
 }

@@ -12,14 +12,14 @@ use roiflow::vision::{InputLayout, Preprocess};
 use crate::request::{compile_ports, read, write};
 use crate::support::values;
 
-/// Returns its input: `picture` [?, 3, 4, 4] -> `same` [?, 48].
+/// Returns its input: `image` [?, 3, 4, 4] -> `same` [?, 48].
 fn mirror(batch: Dim) -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (n_rows, same) = (io.input(0).layout().shape()[0], read(io.input(0)));
         write(io, 0, &[n_rows, 48], same)
     });
     let shape = |dims: Vec<Dim>| PartialShape::new(dims).unwrap();
-    let input = Port::new("picture", ElementType::F32, shape(vec![batch, 3.into(), 4.into(), 4.into()]));
+    let input = Port::new("image", ElementType::F32, shape(vec![batch, 3.into(), 4.into(), 4.into()]));
     let output = Port::new("same", ElementType::F32, shape(vec![(..).into(), 48.into()]));
     compile_ports(Arc::new(script), vec![input], vec![output])
 }
@@ -38,7 +38,7 @@ fn same(request: &InferRequest) -> Vec<f32> {
 fn region_is_read_from_frame_memory_when_the_run_starts() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let region = ramp(12, 9).region(PixelRect { x: 5, y: 2, width: 4, height: 4 }).unwrap();
-    request.set_input("picture", image_input(region)).unwrap();
+    request.set_input("image", image_input(region)).unwrap();
     request.infer(()).unwrap();
     let expected = |color: fn(f32, f32) -> f32| (0..16).map(move |idx| color(5.0 + (idx % 4) as f32, 2.0 + (idx / 4) as f32));
     let planes: Vec<f32> = expected(|x, _| 10.0 * x).chain(expected(|_, y| 10.0 * y)).chain(expected(|_, _| 0.0)).collect();
@@ -52,15 +52,15 @@ fn tensor_region_of_another_model_is_an_image() {
     let input_tensor = Tensor::from_slice([1, 3, 20, 20], &(0..1200).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     // Equal size: no copy.
     let window = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 6, 7]).unwrap();
-    request.set_tensor("picture", &window).unwrap();
+    request.set_tensor("image", &window).unwrap();
     request.infer(()).unwrap();
     let as_it_is = same(&request);
-    request.set_input("picture", image_input((window, InputLayout::Nchw))).unwrap();
+    request.set_input("image", image_input((window, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
     assert_eq!(same(&request), as_it_is);
     // Another size: downscaled by two, so each value is the mean of four.
     let larger = input_tensor.roi(&[0, 0, 0, 0], &[1, 3, 8, 8]).unwrap();
-    request.set_input("picture", image_input((larger, InputLayout::Nchw))).unwrap();
+    request.set_input("image", image_input((larger, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
     assert_eq!(same(&request)[..2], [(0.0 + 1.0 + 20.0 + 21.0) / 4.0, (2.0 + 3.0 + 22.0 + 23.0) / 4.0]);
 }
@@ -70,12 +70,12 @@ fn several_images_are_batch_items_in_order() {
     let request = mirror((..).into()).create_infer_request().unwrap();
     let frame = ramp(12, 12);
     let regions = [0, 3, 8].map(|x| frame.region(PixelRect { x, y: 0, width: 4, height: 4 }).unwrap());
-    for n_pictures in [3, 1, 2] {
-        request.set_input((), image_input(regions[..n_pictures].to_vec())).unwrap();
+    for n_images in [3, 1, 2] {
+        request.set_input((), image_input(regions[..n_images].to_vec())).unwrap();
         request.infer(()).unwrap();
         let rows = same(&request);
-        assert_eq!(rows.len(), 48 * n_pictures);
-        for (row_idx, x) in [0.0, 3.0, 8.0].into_iter().take(n_pictures).enumerate() {
+        assert_eq!(rows.len(), 48 * n_images);
+        for (row_idx, x) in [0.0, 3.0, 8.0].into_iter().take(n_images).enumerate() {
             assert_eq!(rows[48 * row_idx..][..4], [x, x + 1.0, x + 2.0, x + 3.0].map(|x| 10.0 * x));
         }
     }
@@ -88,7 +88,7 @@ fn dynamic_size_is_that_of_the_image() {
         write(io, 0, &[4], shape)
     });
     let open = PartialShape::new(vec![Dim::Dynamic; 4]).unwrap();
-    let ports = (vec![Port::new("picture", ElementType::F32, open)], vec![Port::new("shape", ElementType::F32, [4])]);
+    let ports = (vec![Port::new("image", ElementType::F32, open)], vec![Port::new("shape", ElementType::F32, [4])]);
     let request = compile_ports(Arc::new(script), ports.0, ports.1).create_infer_request().unwrap();
     for (layout, expected) in [(InputLayout::Nchw, [1.0, 3.0, 9.0, 12.0]), (InputLayout::Nhwc, [1.0, 9.0, 12.0, 3.0])] {
         let preprocess = Preprocess { layout, ..Preprocess::default() };
@@ -103,7 +103,7 @@ fn unsuitable_images_are_errors_of_the_run() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let refused = |request: &InferRequest| request.infer(()).unwrap_err();
     request.set_input((), image_input(vec![ramp(4, 4), ramp(4, 4)])).unwrap();
-    assert_eq!(refused(&request).to_string(), "input `picture` [1, 3, 4, 4] f32: expected a batch of 1 images, got 2");
+    assert_eq!(refused(&request).to_string(), "input `image` [1, 3, 4, 4] f32: expected a batch of 1 images, got 2");
     request.set_input((), image_input(Vec::<Frame>::new())).unwrap();
     assert!(refused(&request).to_string().contains("expected at least one image"));
     let flat = Tensor::new(ElementType::F32, [3, 4, 4]).unwrap();
@@ -121,8 +121,8 @@ fn plane_with_gaps_between_pixels_is_an_error() {
     let (begin, end, size) = ([0, 0, 0], [2, 4, 3], Size::new(4, 2));
     let gaps = wider.roi(&begin, &end).unwrap();
     let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
-    let said = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
-    assert!(error.to_string().contains(said) && error.kind() == tensor::ErrorKind::Shape, "{error}");
+    let message = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
+    assert!(error.to_string().contains(message) && error.kind() == tensor::ErrorKind::Shape, "{error}");
     // With one column there are no gaps, and row strides are free.
     for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {
         let format = if width == 1 { PixelFormat::Rgb } else { PixelFormat::Rgbx };

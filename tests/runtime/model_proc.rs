@@ -78,7 +78,7 @@ fn input_preproc_is_converted_to_preprocessing() {
     {
         assert!((found - expected).abs() < 1e-3, "{:?}", spec.preprocess);
     }
-    assert!(ssd_with("").unwrap().assumed.iter().any(|said| said.contains("`color` is bgr: the default of DL Streamer")));
+    assert!(ssd_with("").unwrap().assumed.iter().any(|message| message.contains("`color` is bgr: the default of DL Streamer")));
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn unsupported_preprocessing_is_an_error() {
         (r#""mean": [1], "std": [0]"#, ["`std` of 0", "together"]),
         (r#""rotate": true"#, ["unknown field `rotate`", "model-proc.json"]),
     ] {
-        let said = ssd_with(params).map(|spec| spec.preprocess).unwrap_err();
-        assert!(parts.iter().all(|part| said.contains(part)), "{params}: {said}");
+        let message = ssd_with(params).map(|spec| spec.preprocess).unwrap_err();
+        assert!(parts.iter().all(|part| message.contains(part)), "{params}: {message}");
     }
 }
 
@@ -176,7 +176,7 @@ fn unsupported_values_are_errors_with_the_choices() {
         (r#"{"input_preproc": [{"format": "image_info"}], "output_postproc": []}"#, SSD, ["`image_info`", "images only"]),
         (r#"{"output_postproc": [{"converter": "label", "labels": ["a"]}]}"#, &[("prob", &[1, 2])], ["expected 2 labels", "got 1"]),
     ] {
-        let said = read(text, &info(outputs)).map(|spec| spec.task).unwrap_err();
-        assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
+        let message = read(text, &info(outputs)).map(|spec| spec.task).unwrap_err();
+        assert!(parts.iter().all(|part| message.contains(part)), "{text}: {message}");
     }
 }

@@ -11,7 +11,7 @@ use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, O
 use crate::support::{Scratch, receive, tiny};
 
 /// A black image with a red square in the center.
-fn picture() -> Frame {
+fn red_square() -> Frame {
     let pixels: Vec<u8> = (0..64 * 64)
         .flat_map(|n| if (16..48).contains(&(n / 64)) && (16..48).contains(&(n % 64)) { [255, 0, 0] } else { [0; 3] })
         .collect();
@@ -34,10 +34,10 @@ fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
 }
 
 /// Classifications of a red image by the tiny color model.
-fn said(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
+fn classified(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
     let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
     let classifier = Stage::classifier(&options(scratch, "color.onnx", output)).unwrap();
-    classifier.classify(&red).unwrap().into_iter().map(|said| (said.name.to_string(), said.outcome)).collect()
+    classifier.classify(&red).unwrap().into_iter().map(|results| (results.name.to_string(), results.outcome)).collect()
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn every_head_gives_an_attribute() {
         name = "vector"
         decoder = "embedding"
     "#;
-    let said = said(&scratch, heads);
-    let names: Vec<&str> = said.iter().map(|(name, _)| name.as_str()).collect();
+    let results = classified(&scratch, heads);
+    let names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["best", "any", "vector"], "a head that is not sure enough says nothing");
-    assert!(matches!(&said[0].1, Outcome::Label { label: Some(label), .. } if **label == *"red"), "{said:?}");
-    let Outcome::Labels(labels) = &said[1].1 else { panic!("{said:?}") };
+    assert!(matches!(&results[0].1, Outcome::Label { label: Some(label), .. } if **label == *"red"), "{results:?}");
+    let Outcome::Labels(labels) = &results[1].1 else { panic!("{results:?}") };
     assert!(labels.len() == 1 && labels[0].label.as_deref() == Some("red") && labels[0].confidence > 0.9, "{labels:?}");
-    let Outcome::Tensor { shape, data } = &said[2].1 else { panic!("{said:?}") };
+    let Outcome::Tensor { shape, data } = &results[2].1 else { panic!("{results:?}") };
     let length: f32 = data.iter().map(|value| value * value).sum::<f32>().sqrt();
     assert!(shape[..] == [1, 4] && (length - 1.0).abs() < 1e-6, "{shape:?} {data:?}");
 }
@@ -77,8 +77,8 @@ fn every_head_gives_an_attribute() {
 #[test]
 fn custom_decoder_returns_raw_outputs() {
     let scratch = Scratch::new("custom");
-    let said = said(&scratch, "decoder = \"custom\"");
-    let [(name, Outcome::Tensor { shape, data })] = &said[..] else { panic!("{said:?}") };
+    let results = classified(&scratch, "decoder = \"custom\"");
+    let [(name, Outcome::Tensor { shape, data })] = &results[..] else { panic!("{results:?}") };
     assert_eq!((name.as_str(), &shape[..], data.len()), ("own", &[1, 4][..], 4));
     assert!(data[0] > 0.9 && (data.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{data:?}");
 }
@@ -88,19 +88,20 @@ fn custom_decoder_returns_raw_outputs() {
 fn custom_detector_returns_raw_outputs_and_no_boxes() {
     let scratch = Scratch::new("raw");
     let detector = Stage::detector(&options(&scratch, "rectangle.onnx", "decoder = \"custom\"")).unwrap();
-    assert_eq!(detector.detect(&picture()).unwrap(), []);
+    assert_eq!(detector.detect(&red_square()).unwrap(), []);
     let expected = Outcome::Tensor { shape: vec![1, 1, 6], data: [0.0, 1.0, 0.25, 0.25, 0.75, 0.75].into() };
     let (sender, receiver) = mpsc::channel();
-    let told = sender.clone();
-    detector.submit(picture(), 0, RunGuard::now(), move |found| told.send(found.into_result().unwrap().classifications).unwrap());
-    let said = receive(&receiver);
-    assert_eq!((&*said[0].name, &*said[0].model, &said[0].outcome), ("own", "rectangle", &expected));
+    let first_sender = sender.clone();
+    detector
+        .submit(red_square(), 0, RunGuard::now(), move |found| first_sender.send(found.into_result().unwrap().classifications).unwrap());
+    let results = receive(&receiver);
+    assert_eq!((&*results[0].name, &*results[0].model, &results[0].outcome), ("own", "rectangle", &expected));
     let whole = [(ObjectId(7), PixelRect::whole(Size::new(64, 64)))];
     let done = move |found: StageResults| {
-        let [(ObjectId(7), said)] = &found.of_regions[..] else { panic!("{found:?}") };
-        sender.send(vec![said.clone()]).unwrap();
+        let [(ObjectId(7), results)] = &found.of_regions[..] else { panic!("{found:?}") };
+        sender.send(vec![results.clone()]).unwrap();
     };
-    detector.submit_regions(picture(), 1, whole, RunGuard::now(), done);
+    detector.submit_regions(red_square(), 1, whole, RunGuard::now(), done);
     assert_eq!(receive(&receiver)[0].outcome, expected);
 }
 
@@ -221,16 +222,16 @@ fn registered_decoders_are_used_and_checked() {
     let detector = |output: &str| Stage::detector(&options("rectangle.onnx", output));
     let middle = detector("decoder = \"middle\"\nclass = 1\nlabels = [\"one\", \"other\"]").unwrap();
     assert_eq!(&*middle.spec().heads[0].decoder_name, "middle");
-    let found = middle.detect(&picture()).unwrap();
+    let found = middle.detect(&red_square()).unwrap();
     let found: Vec<_> = found.iter().map(|found| (found.rect.x, found.confidence, found.label.as_deref(), &found.keypoints[..])).collect();
     assert_eq!(found, [(8.0, 1.0, Some("other"), &[Point { x: 8.0, y: 1.0 }][..]), (40.0, 0.75, Some("other"), &[])]);
 
-    let fixed = detector("decoder = \"fixed\"\nthe-number = 7").unwrap().detect(&picture()).unwrap();
-    let said: Vec<_> = fixed.iter().flat_map(|found| &found.classifications).map(|said| (&*said.name, &said.outcome)).collect();
-    assert_eq!(said, [("depth", &Outcome::Value(-7.0))]);
+    let fixed = detector("decoder = \"fixed\"\nthe-number = 7").unwrap().detect(&red_square()).unwrap();
+    let results: Vec<_> = fixed.iter().flat_map(|found| &found.classifications).map(|results| (&*results.name, &results.outcome)).collect();
+    assert_eq!(results, [("depth", &Outcome::Value(-7.0))]);
     let classifier = Stage::classifier(&options("color.onnx", "decoder = \"fixed\"\nthe-number = 7")).unwrap();
-    let said = classifier.classify(&picture()).unwrap();
-    assert_eq!((said.len(), &*said[0].name, &said[0].outcome), (1, "own", &Outcome::Value(7.0)));
+    let results = classifier.classify(&red_square()).unwrap();
+    assert_eq!((results.len(), &*results[0].name, &results[0].outcome), (1, "own", &Outcome::Value(7.0)));
 
     for (output, parts) in [
         ("decoder = \"middel\"", ["unknown decoder `middel` for detection", "did you mean `middle`?"]),
@@ -287,8 +288,8 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let Size { width, height } = detector.spec().input_size;
     let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
     let (sender, receiver) = mpsc::channel();
-    let told = sender.clone();
-    detector.submit(frame.clone(), 0, RunGuard::now(), move |found| told.send(found.into_result().unwrap()).unwrap());
+    let first_sender = sender.clone();
+    detector.submit(frame.clone(), 0, RunGuard::now(), move |found| first_sender.send(found.into_result().unwrap()).unwrap());
     let found = receive(&receiver);
     assert_eq!((found.classifications.len(), &found.classifications[0].outcome), (1, &expected));
     assert_eq!((found.detections.len(), &found.detections[0].classifications[0].outcome), (1, &expected));
@@ -304,8 +305,8 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
     classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
-    let [(ObjectId(7), said)] = &receive(&receiver)[..] else { panic!("one region") };
-    assert_eq!(said.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
+    let [(ObjectId(7), results)] = &receive(&receiver)[..] else { panic!("one region") };
+    assert_eq!(results.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
 
     // With alignment: the corners of the input are mapped to (40, 45) and (56, 61).
     let aligned = options("color.onnx", "decoder = \"pin\"\nx = 4.5\ny = 2.5");
@@ -320,8 +321,8 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let classifier = Stage::classifier(&aligned).unwrap();
     classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let classified = receive(&receiver);
-    let [(_, said)] = &classified[..] else { panic!("one region: {classified:?}") };
-    let Outcome::Geometry(Geometry::Polygons(polygons)) = &said.outcome else { panic!("{said:?}") };
+    let [(_, results)] = &classified[..] else { panic!("one region: {classified:?}") };
+    let Outcome::Geometry(Geometry::Polygons(polygons)) = &results.outcome else { panic!("{results:?}") };
     let Point { x, y } = polygons[0][0];
     assert!((x - 48.5).abs() < 1e-3 && (y - 49.5).abs() < 1e-3, "{x}, {y}");
 }

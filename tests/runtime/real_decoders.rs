@@ -11,9 +11,9 @@ fn options(model: &str, toml: &str) -> Option<StageOptions> {
     Some(StageOptions { model, description, device: Some("CPU".to_owned()), ..StageOptions::default() })
 }
 
-fn picture(name: &str) -> Option<Frame> {
-    let picture = ImageReader::open(real(&format!("images/{name}"))?).unwrap().decode().unwrap().into_rgb8();
-    Some(Frame::from_packed(PixelFormat::Rgb, Size::new(picture.width(), picture.height()), picture.as_raw()).unwrap())
+fn image(name: &str) -> Option<Frame> {
+    let image = ImageReader::open(real(&format!("images/{name}"))?).unwrap().decode().unwrap().into_rgb8();
+    Some(Frame::from_packed(PixelFormat::Rgb, Size::new(image.width(), image.height()), image.as_raw()).unwrap())
 }
 
 /// Expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. Quantized scores are bytes that represent 0 to 1.
@@ -26,8 +26,8 @@ fn known_classifiers_match_their_engine() {
         let Some(model) = real(&format!("models/{model}")).filter(|_| is_here(device)) else { continue };
         let classifier = Stage::classifier(&StageOptions { model, device: Some(device.to_owned()), ..StageOptions::default() }).unwrap();
         for &(name, expected, confidence) in cases {
-            let said = classifier.classify(&picture(name).unwrap()).unwrap().remove(0);
-            let Outcome::Label { label: Some(label), confidence: found, .. } = &said.outcome else { panic!("{said:?}") };
+            let classified = classifier.classify(&image(name).unwrap()).unwrap().remove(0);
+            let Outcome::Label { label: Some(label), confidence: found, .. } = &classified.outcome else { panic!("{classified:?}") };
             eprintln!("{name}: {label} {found:.3}, expected {expected} {confidence}");
             let tolerance = if device == "ORT.CPU" && !quantizes_as_references_do() { 0.2 } else { 0.1 };
             assert!(**label == *expected && (found - confidence).abs() < tolerance, "{name}: {label} {found}");
@@ -39,22 +39,22 @@ fn known_classifiers_match_their_engine() {
 fn two_heads_in_one_run_match_two_runs() {
     let model = "vehicle-attributes-recognition-barrier-0039.onnx";
     let all = ["vehicle-attributes.toml", "vehicle-attributes-type.toml", "vehicle-attributes-color.toml"].map(|toml| options(model, toml));
-    let (Some(picture), [Some(both), Some(kind), Some(color)]) = (picture("car_detection.png"), all) else { return };
-    let region = picture.region(PixelRect { x: 100, y: 100, width: 200, height: 200 }).unwrap();
-    let said = |options: &StageOptions| -> Vec<Classification> { Stage::classifier(options).unwrap().classify(&region).unwrap() };
-    assert_eq!(said(&both), [said(&kind), said(&color)].concat());
-    assert_eq!(said(&both).len(), 2);
+    let (Some(image), [Some(both), Some(kind), Some(color)]) = (image("car_detection.png"), all) else { return };
+    let region = image.region(PixelRect { x: 100, y: 100, width: 200, height: 200 }).unwrap();
+    let classified = |options: &StageOptions| -> Vec<Classification> { Stage::classifier(options).unwrap().classify(&region).unwrap() };
+    assert_eq!(classified(&both), [classified(&kind), classified(&color)].concat());
+    assert_eq!(classified(&both).len(), 2);
 }
 
 #[test]
 fn person_embeddings_are_normalized_and_distinct() {
     let Some(options) = options("person-reidentification-retail-0288.onnx", "person-reidentification-retail-0288.toml") else { return };
-    let Some(picture) = picture("pedestrians.jpg") else { return };
+    let Some(image) = image("pedestrians.jpg") else { return };
     let classifier = Stage::classifier(&options).unwrap();
     let vector = |x: u32| {
-        let region = picture.region(PixelRect { x, y: 100, width: 80, height: 200 }).unwrap();
-        let said = classifier.classify(&region).unwrap();
-        let [Classification { outcome: Outcome::Tensor { shape, data }, .. }] = &said[..] else { panic!("{said:?}") };
+        let region = image.region(PixelRect { x, y: 100, width: 80, height: 200 }).unwrap();
+        let classified = classifier.classify(&region).unwrap();
+        let [Classification { outcome: Outcome::Tensor { shape, data }, .. }] = &classified[..] else { panic!("{classified:?}") };
         assert_eq!(shape[..], [1, 256]);
         data.to_vec()
     };

@@ -40,7 +40,7 @@ impl Scripted {
     }
 }
 
-fn picture(value: u8) -> Frame {
+fn gray_image(value: u8) -> Frame {
     Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
 }
 
@@ -61,18 +61,18 @@ fn echoes(gate: Option<Arc<Gate>>) -> Script {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
         let len = values.len() / n_rows;
-        let mut said = vec![0.0; n_rows * 4];
+        let mut result = vec![0.0; n_rows * 4];
         for (row_idx, row) in values.chunks(len).enumerate() {
-            said[row_idx * 4 + row[0] as usize % 4] = 1.0;
+            result[row_idx * 4 + row[0] as usize % 4] = 1.0;
         }
-        io.output(0, &[n_rows, 4])?.dense_mut::<f32>()?.copy_from_slice(&said);
+        io.output(0, &[n_rows, 4])?.dense_mut::<f32>()?.copy_from_slice(&result);
         Ok(())
     });
     Script { gate, ..script }
 }
 
-fn label(said: &Classification) -> &str {
-    match &said.outcome {
+fn label(result: &Classification) -> &str {
+    match &result.outcome {
         Outcome::Label { label: Some(label), .. } => label,
         other => panic!("no label: {other:?}"),
     }
@@ -107,12 +107,12 @@ fn sixteen_regions_of_a_frame_are_one_call() {
     let device = Scripted::register("NULL.sixteen", echoes(None));
     let classifier = Stage::classifier(&StageOptions { n_requests: None, ..device.options("color.onnx") }).unwrap();
     let (frame, regions) = mosaic();
-    let said = receive(&classified(&classifier, &frame, &regions));
-    assert_eq!((device.script.n_calls(), said.failed.is_none()), (1, true));
+    let result = receive(&classified(&classifier, &frame, &regions));
+    assert_eq!((device.script.n_calls(), result.failed.is_none()), (1, true));
     let names = ["red", "green", "blue", "other"];
-    assert_eq!(said.of_regions.len(), 16);
-    for (id, said) in &said.of_regions {
-        assert_eq!(label(said), names[(id.0 - 1) as usize % 4], "region {id:?}");
+    assert_eq!(result.of_regions.len(), 16);
+    for (id, result) in &result.of_regions {
+        assert_eq!(label(result), names[(id.0 - 1) as usize % 4], "region {id:?}");
     }
     let stats = classifier.stats();
     assert_eq!((stats.n_runs, stats.n_items), (1, 16));
@@ -143,7 +143,7 @@ fn eight_frames_of_eight_streams_are_one_call() {
     let device = Scripted::register("NULL.eight", means());
     let options = StageOptions { batch_size: Some(8), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
     let detectors: Vec<Stage> = (0..8).map(|_| Stage::detector(&options).unwrap()).collect();
-    let receivers: Vec<_> = detectors.iter().zip(0..).map(|(detector, n)| detected(detector, &picture(130 + n * 10))).collect();
+    let receivers: Vec<_> = detectors.iter().zip(0..).map(|(detector, n)| detected(detector, &gray_image(130 + n * 10))).collect();
     for (receiver, n) in receivers.iter().zip(0..) {
         let found = receive(receiver).unwrap();
         let expected = (130 + n * 10) as f32 / 255.0;
@@ -160,7 +160,7 @@ fn lone_frame_waits_at_most_the_batch_timeout() {
         let options = StageOptions { batch_size: Some(8), batch_timeout: Some(timeout), ..device.options("rectangle.onnx") };
         let detector = Stage::detector(&options).unwrap();
         let begin = Instant::now();
-        receive(&detected(&detector, &picture(200))).unwrap();
+        receive(&detected(&detector, &gray_image(200))).unwrap();
         let took = begin.elapsed();
         assert!(took >= timeout, "others had their time: {took:?}");
         assert!(took < timeout + Duration::from_secs(20), "{took:?}");
@@ -178,7 +178,7 @@ fn lone_frame_waits_at_most_the_batch_timeout() {
     let (sender, receiver) = mpsc::channel();
     for age in [0, 1000] {
         let (sender, guard) = (sender.clone(), RunGuard::new(begin.checked_sub(Duration::from_millis(age)).unwrap(), None));
-        detector.submit(picture(200), 0, guard, move |found| sender.send(found.failed.is_none()).unwrap());
+        detector.submit(gray_image(200), 0, guard, move |found| sender.send(found.failed.is_none()).unwrap());
     }
     assert!(receive(&receiver) && receive(&receiver));
     assert_eq!(device.script.n_calls(), 3, "both in one call");
@@ -200,17 +200,17 @@ fn batch_and_single_runs_give_the_same_results() {
                     ..StageOptions::default()
                 };
                 let classifier = Stage::classifier(&options).unwrap();
-                let mut said = receive(&classified(&classifier, frame, &regions)).of_regions;
-                said.sort_by_key(|(id, _)| *id);
-                (said, classifier.stats())
+                let mut result = receive(&classified(&classifier, frame, &regions)).of_regions;
+                result.sort_by_key(|(id, _)| *id);
+                (result, classifier.stats())
             };
             let (alone, of_alone) = answers(Some(1));
             assert_eq!((alone.len(), of_alone.n_runs, of_alone.n_items), (16, 16, 16), "{device} {model}");
             for (batch_size, n_calls) in [(Some(16), 1), (Some(8), 2), (None, if device == "CPU" { 16 } else { 1 })] {
-                let (said, stats) = answers(batch_size);
+                let (result, stats) = answers(batch_size);
                 assert_eq!((stats.n_runs, stats.n_items), (n_calls, 16), "{device} {model} {batch_size:?}");
-                for ((id, said), (id_alone, alone)) in said.iter().zip(&alone) {
-                    let is_same = match (&said.outcome, &alone.outcome) {
+                for ((id, result), (id_alone, alone)) in result.iter().zip(&alone) {
+                    let is_same = match (&result.outcome, &alone.outcome) {
                         (Outcome::Value(value), Outcome::Value(of_alone)) => (value - of_alone).abs() < 1e-3,
                         (
                             Outcome::Label { label_id, confidence, .. },
@@ -218,7 +218,7 @@ fn batch_and_single_runs_give_the_same_results() {
                         ) => label_id == of_alone && (confidence - confidence_alone).abs() < 1e-4,
                         _ => false,
                     };
-                    assert!(id == id_alone && is_same, "{device} {model} {batch_size:?} {id:?}: {said:?}, alone {alone:?}");
+                    assert!(id == id_alone && is_same, "{device} {model} {batch_size:?} {id:?}: {result:?}, alone {alone:?}");
                 }
             }
         }
@@ -238,7 +238,7 @@ fn failed_batch_runs_item_by_item_and_only_bad_items_fail() {
     let device = Scripted::register("NULL.thirteen", script);
     let options = StageOptions { batch_size: Some(4), batch_timeout: Some(Duration::from_secs(3600)), ..device.options("rectangle.onnx") };
     let detectors: Vec<Stage> = (0..4).map(|_| Stage::detector(&options).unwrap()).collect();
-    let receivers: Vec<_> = detectors.iter().zip([7, 13, 8, 9]).map(|(detector, value)| detected(detector, &picture(value))).collect();
+    let receivers: Vec<_> = detectors.iter().zip([7, 13, 8, 9]).map(|(detector, value)| detected(detector, &gray_image(value))).collect();
     let found: Vec<_> = receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect();
     assert_eq!(found, [Ok(1), Err(ErrorKind::Device), Ok(1), Ok(1)]);
     assert_eq!(device.script.n_calls(), 1 + 4);
@@ -256,7 +256,7 @@ fn sixteen_stages_share_a_model_and_the_last_frees_it() {
             loading.into_iter().map(|loading| loading.join().unwrap()).collect()
         });
         assert_eq!(device.n_compiled(), round);
-        let receivers: Vec<_> = detectors.iter().map(|detector| detected(detector, &picture(255))).collect();
+        let receivers: Vec<_> = detectors.iter().map(|detector| detected(detector, &gray_image(255))).collect();
         assert!(receivers.iter().all(|receiver| receive(receiver).unwrap().len() == 1));
         drop(detectors);
         assert_eq!(Arc::strong_count(&device.script), before, "the engine's objects are gone when the last drop returns");
@@ -269,7 +269,7 @@ fn stage_dropped_during_runs_frees_everything() {
     let before = Arc::strong_count(&device.script);
     for _ in 0..200 {
         let detector = Stage::detector(&StageOptions { n_requests: Some(2), ..device.options("rectangle.onnx") }).unwrap();
-        let (first, second) = (detected(&detector, &picture(255)), detected(&detector, &picture(255)));
+        let (first, second) = (detected(&detector, &gray_image(255)), detected(&detector, &gray_image(255)));
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
@@ -293,7 +293,7 @@ fn model_options_prevent_sharing_and_others_do_not() {
     ];
     let same: Vec<Stage> = same.iter().map(|options| Stage::detector(options).unwrap()).collect();
     assert_eq!(device.n_compiled(), 1);
-    let of = |detector: &Stage, value| receive(&detected(detector, &picture(value))).unwrap();
+    let of = |detector: &Stage, value| receive(&detected(detector, &gray_image(value))).unwrap();
     assert_eq!((of(&first, 200).len(), of(&same[0], 200).len(), of(&same[0], 250).len()), (1, 0, 1), "each has its threshold");
     assert_eq!((of(&same[1], 200)[0].label.as_deref(), of(&first, 200)[0].label.as_deref()), (Some("box"), Some("rectangle")));
     let others = [
@@ -319,8 +319,8 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
     let second = Stage::detector(&open).unwrap();
     assert_eq!(second.model().device(), first.model().device(), "what is left open is as the other has it");
     let says = |error: Error, parts: &[&str]| {
-        let said = error.to_string();
-        assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| said.contains(part)), "{said}");
+        let result = error.to_string();
+        assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| result.contains(part)), "{result}");
     };
     let other = StageOptions { n_requests: Some(3), device: Some("CPU".into()), batch_size: Some(4), ..options.clone() };
     let both_sides = ["`front`", "nireq: 1 there, 3 here", "device: NULL.named there, CPU here", "batch-size: 2 there, 4 here"];
@@ -340,7 +340,7 @@ fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOpti
     let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });
     let options = change(device.options("rectangle.onnx"));
     let detectors: Vec<Stage> = (0..n_streams).map(|_| Stage::detector(&options).unwrap()).collect();
-    let first = detected(&detectors[0], &picture(255));
+    let first = detected(&detectors[0], &gray_image(255));
     gate.wait_for_arrivals(1);
     (gate, detectors, first)
 }
@@ -354,7 +354,7 @@ fn scheduling_orders_frames_of_all_streams() {
         for (number, age) in [50, 400, 40, 300, 30, 300].into_iter().enumerate() {
             let (order, guard) = (order.clone(), RunGuard::new(now - Duration::from_millis(age), None));
             let done = move |_| order.lock().unwrap().push(number);
-            detectors[number % 3].submit(picture(255), 0, guard, done);
+            detectors[number % 3].submit(gray_image(255), 0, guard, done);
         }
         gate.open();
         receive(&first).unwrap();
@@ -372,7 +372,7 @@ fn dropped_stage_discards_and_waits_for_its_own_frames_only() {
     let kinds = |receivers: &[mpsc::Receiver<Found>]| -> Vec<_> {
         receivers.iter().map(|receiver| receive(receiver).map(|found| found.len()).map_err(|error| error.kind())).collect()
     };
-    let of = |detector: &Stage| (0..3).map(|_| detected(detector, &picture(255))).collect::<Vec<_>>();
+    let of = |detector: &Stage| (0..3).map(|_| detected(detector, &gray_image(255))).collect::<Vec<_>>();
     let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
     let leaving = detectors.pop().unwrap();
     // The gate is closed, so waiting for another stage's run would block here.
@@ -387,7 +387,7 @@ fn dropped_stage_discards_and_waits_for_its_own_frames_only() {
 fn dropped_stage_waits_for_its_frame_in_a_shared_batch() {
     let (gate, mut detectors, first) =
         held("NULL.own", 2, |options| StageOptions { batch_size: Some(2), batch_timeout: Some(Duration::ZERO), ..options });
-    let (second, third) = (detected(&detectors[0], &picture(255)), detected(&detectors[1], &picture(255)));
+    let (second, third) = (detected(&detectors[0], &gray_image(255)), detected(&detectors[1], &gray_image(255)));
     gate.admit(1);
     receive(&first).unwrap();
     gate.wait_for_arrivals(2);
@@ -417,7 +417,7 @@ fn stage_may_be_dropped_in_a_result_closure() {
         drop(last);
         sender.send(()).unwrap();
     };
-    detector.submit(picture(255), 0, RunGuard::now(), done);
+    detector.submit(gray_image(255), 0, RunGuard::now(), done);
     drop(detector);
     let begin = Instant::now();
     go_on.send(()).unwrap();

@@ -240,7 +240,7 @@ fn image_tensors_give_the_same_bits() {
             _ => wider.view_mut::<f32>().unwrap().iter_mut().for_each(|value| *value = random.range(0, 2000) as f32 / 8.0 - 20.0),
         }
         let begin: [usize; 4] = std::array::from_fn(|axis| end[axis] - shape[axis]);
-        let picture = wider.roi(&begin, &end).unwrap();
+        let image = wider.roi(&begin, &end).unwrap();
         let input = case.inputs(&mut random);
         let filled: Vec<Vec<u8>> = SimdBackend::ALL
             .into_iter()
@@ -248,10 +248,10 @@ fn image_tensors_give_the_same_bits() {
             .map(|mut scratch| {
                 let mut bytes = input.bytes_mut().unwrap();
                 bytes.extent_mut().fill(0x55);
-                case.preprocess.fill_values(&picture, axes, &mut bytes, 1, &mut scratch).unwrap();
+                case.preprocess.fill_values(&image, axes, &mut bytes, 1, &mut scratch).unwrap();
                 bytes.extent_mut().to_vec()
             })
             .collect();
-        assert!(filled.windows(2).all(|pair| pair[0] == pair[1]), "ROIFLOW_SEED={seed}, case {case_idx}, {picture:?}: {case:?}");
+        assert!(filled.windows(2).all(|pair| pair[0] == pair[1]), "ROIFLOW_SEED={seed}, case {case_idx}, {image:?}: {case:?}");
     }
 }

@@ -135,10 +135,10 @@ fn colored_rectangle_is_detected_and_classified_in_every_format() {
                     for Detection { rect, confidence, label: found, .. } in found {
                         assert_eq!((confidence, found.as_deref()), (1.0, Some("rectangle")));
                         let region = frame.region(rect.to_pixels(frame.size()).unwrap()).unwrap();
-                        let said = classifier.classify(&region).unwrap().remove(0);
-                        assert_eq!((&*said.name, &*said.model), ("color", "color"));
-                        if label(&said.outcome) != name {
-                            failures.push(format!("{name} {rect:?} in {size} {format}: named {:?}", said.outcome));
+                        let classification = classifier.classify(&region).unwrap().remove(0);
+                        assert_eq!((&*classification.name, &*classification.model), ("color", "color"));
+                        if label(&classification.outcome) != name {
+                            failures.push(format!("{name} {rect:?} in {size} {format}: named {:?}", classification.outcome));
                         }
                     }
                 }
@@ -212,7 +212,7 @@ fn boxes_outside_the_frame_are_reported_without_pixels() {
     let size = Size::new(80, 20);
     let (_memory, frame) = paint(PixelFormat::Nv12, size, BLACK, PixelRect { x: 0, y: 0, width: 4, height: 4 }, WHITE);
     let found = detector.detect(&frame).unwrap();
-    assert_eq!(found.len(), 201, "ten rows of border, and one cell of the picture");
+    assert_eq!(found.len(), 201, "ten rows of border, and one cell of the image");
     let pixels: Vec<PixelRect> = found.iter().filter_map(|found| found.rect.to_pixels(size)).collect();
     assert_eq!(pixels, [PixelRect { x: 0, y: 0, width: 4, height: 4 }]);
     let (sender, receiver) = mpsc::channel();

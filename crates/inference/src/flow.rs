@@ -582,7 +582,7 @@ mod tests {
     fn error_is_reported_once_and_only_after_eos() {
         let mut flow = streaming();
         let failed = flow.turn();
-        assert!(!flow.handle(pushed(failed, Return::Error(1))).requires(Action::ReportError), "upstream hears it");
+        assert!(!flow.handle(pushed(failed, Return::Error(1))).requires(Action::ReportError), "upstream gets the error");
         assert_eq!(flow.upstream(), Return::Error(1));
         assert_eq!(after(&mut flow, &[Trigger::Eos]), [Action::ReportError, Action::RefuseEvent]);
 

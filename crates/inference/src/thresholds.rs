@@ -88,14 +88,14 @@ mod tests {
             ("car=0.5,car=0.6", ["one threshold for `car`", "got 0.5 and 0.6"]),
         ] {
             let error = by_class(text, &labels, 0, 0.5).unwrap_err();
-            let said = error.to_string();
-            assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| said.contains(part)), "{text}: {said}");
+            let message = error.to_string();
+            assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| message.contains(part)), "{text}: {message}");
         }
-        let said = by_class("person=0.5", &Labels::default(), 3, 0.5).unwrap_err().to_string();
-        assert!(said.contains("no labels") && said.contains("the number of a class below 3"), "{said}");
+        let message = by_class("person=0.5", &Labels::default(), 3, 0.5).unwrap_err().to_string();
+        assert!(message.contains("no labels") && message.contains("the number of a class below 3"), "{message}");
         by_class("3=0.5", &Labels::default(), 3, 0.5).unwrap_err();
         let many = Labels::new((0..80).map(|n| format!("class {n}")));
-        let said = by_class("tree=0.5", &many, 80, 0.5).unwrap_err().to_string();
-        assert!(said.contains("class 11 and 68 more"), "{said}");
+        let message = by_class("tree=0.5", &many, 80, 0.5).unwrap_err().to_string();
+        assert!(message.contains("class 11 and 68 more"), "{message}");
     }
 }

@@ -77,7 +77,7 @@ impl Detection {
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
         self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
-        self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, rect)));
+        self.classifications.iter_mut().for_each(|classification| classification.outcome.map(|point| point.moved_with(was, rect)));
     }
 
     /// Whether this and `earlier` are the same object: equal ID or equal track ID.
@@ -190,7 +190,7 @@ impl FrameResults {
         let was = std::mem::replace(&mut self.size, size);
         if was != size && was.width > 0 && was.height > 0 {
             let (was, is) = (PixelRect::whole(was).to_rect(), PixelRect::whole(size).to_rect());
-            self.classifications.iter_mut().for_each(|said| said.outcome.map(|point| point.moved_with(was, is)));
+            self.classifications.iter_mut().for_each(|classification| classification.outcome.map(|point| point.moved_with(was, is)));
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn attribute_geometry_moves_with_the_detection() {
         let polygon = |points: [(f32, f32); 2]| Outcome::Geometry(Geometry::Polygons(vec![points.map(|(x, y)| Point { x, y }).to_vec()]));
-        let said = |outcome| Classification { name: "outline".into(), model: "m".into(), outcome };
+        let classification = |outcome| Classification { name: "outline".into(), model: "m".into(), outcome };
         let mut found = Detection {
             id: ObjectId(1),
             track: None,
@@ -218,13 +218,13 @@ mod tests {
             confidence: 0.9,
             label_id: 0,
             label: None,
-            classifications: vec![said(polygon([(10.0, 10.0), (15.0, 30.0)])), said(Outcome::Value(10.0))],
+            classifications: vec![classification(polygon([(10.0, 10.0), (15.0, 30.0)])), classification(Outcome::Value(10.0))],
         };
         found.move_to(Rect::from_corners(0.0, 0.0, 20.0, 40.0));
-        assert_eq!(found.classifications, [said(polygon([(0.0, 0.0), (10.0, 40.0)])), said(Outcome::Value(10.0))]);
+        assert_eq!(found.classifications, [classification(polygon([(0.0, 0.0), (10.0, 40.0)])), classification(Outcome::Value(10.0))]);
         let mut frame = FrameResults { size: Size::new(20, 40), classifications: found.classifications.clone(), ..FrameResults::default() };
         frame.set_size(Size::new(10, 80));
-        assert_eq!((frame.size, &frame.classifications[0]), (Size::new(10, 80), &said(polygon([(0.0, 0.0), (5.0, 80.0)]))));
+        assert_eq!((frame.size, &frame.classifications[0]), (Size::new(10, 80), &classification(polygon([(0.0, 0.0), (5.0, 80.0)]))));
     }
 
     #[test]

@@ -451,12 +451,12 @@ mod tests {
 
     #[test]
     fn labels_and_vectors_have_separate_keys() {
-        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let classification = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let label = |label_id, name: Option<&str>| ScoredLabel { label_id, label: name.map(Into::into), confidence: 0.5 };
         let mut person = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
         person.classifications = vec![
-            said("attributes", Outcome::Labels(vec![label(2, Some("hat")), label(0, None)])),
-            said("identity", Outcome::Tensor { shape: vec![1, 3], data: [0.5, -0.25, f32::NAN].into() }),
+            classification("attributes", Outcome::Labels(vec![label(2, Some("hat")), label(0, None)])),
+            classification("identity", Outcome::Tensor { shape: vec![1, 3], data: [0.5, -0.25, f32::NAN].into() }),
         ];
         let (text, value) = line(&results(vec![person]));
         let object = &value["objects"][0];
@@ -467,8 +467,10 @@ mod tests {
         assert_eq!(object["attributes"], expected, "{text}");
         assert_eq!(object["identity"], json!({"shape": [1, 3], "data": [0.5, -0.25, null], "model": {"name": "m"}}), "{text}");
         assert_eq!(value.get("classifications"), None);
-        let frame =
-            FrameResults { classifications: vec![said("map", Outcome::Value(2.0)), said("map", Outcome::Value(3.0))], ..results(vec![]) };
+        let frame = FrameResults {
+            classifications: vec![classification("map", Outcome::Value(2.0)), classification("map", Outcome::Value(3.0))],
+            ..results(vec![])
+        };
         let (text, value) = line(&frame);
         let expected = json!({"map": {"value": 2.0, "model": {"name": "m"}}, "map_2": {"value": 3.0, "model": {"name": "m"}}});
         assert_eq!(value["classifications"], expected, "{text}");
@@ -476,12 +478,14 @@ mod tests {
 
     #[test]
     fn text_and_geometry_are_attributes() {
-        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let classification = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let outline = Outcome::Geometry(Geometry::Polygons(vec![vec![Point { x: 50.0, y: 25.0 }]]));
         let mut plate = detection(1, Rect::from_corners(0.0, 0.0, 50.0, 50.0));
-        plate.classifications =
-            vec![said("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }), said("outline", outline.clone())];
-        let frame = FrameResults { classifications: vec![said("road", outline)], ..results(vec![plate]) };
+        plate.classifications = vec![
+            classification("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }),
+            classification("outline", outline.clone()),
+        ];
+        let frame = FrameResults { classifications: vec![classification("road", outline)], ..results(vec![plate]) };
         let (text, value) = line(&frame);
         let object = &value["objects"][0];
         assert_eq!(object["number"], json!({"text": "AB 12", "confidence": 0.5, "model": {"name": "m"}}), "{text}");

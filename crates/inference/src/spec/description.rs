@@ -89,17 +89,17 @@ impl Description {
         if let Some(path) = named {
             return Self::read(path, Source::Named(path.clone()), info);
         }
-        let beside = options.model.with_extension("toml");
-        if beside.is_file() {
-            return Self::read(&beside.clone(), Source::NextToModel(beside), info);
+        let path = options.model.with_extension("toml");
+        if path.is_file() {
+            return Self::read(&path.clone(), Source::NextToModel(path), info);
         }
         let (found, open) = Self::begin(options, info)?;
         if open.is_empty() {
             return Ok(found);
         }
-        let (model, beside) = (options.model.display(), beside.display());
+        let (model, path) = (options.model.display(), path.display());
         let message = format!(
-            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {beside}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
+            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {path}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
             open.join("; ")
         );
         Err(Error::new(ErrorKind::Config, message))
@@ -114,10 +114,10 @@ impl Description {
         if let Some(path) = &options.model_proc {
             return Self::read(path, Source::Named(path.clone()), info).map(|found| (found, Vec::new()));
         }
-        let beside = options.model.with_extension("json");
+        let path = options.model.with_extension("json");
         // Other programs also put files with this extension next to models.
-        if files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
-            return Self::read(&beside.clone(), Source::NextToModel(beside), info).map(|found| (found, Vec::new()));
+        if files::read_text(&path, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
+            return Self::read(&path.clone(), Source::NextToModel(path), info).map(|found| (found, Vec::new()));
         }
         if let Some(known) = known::of_checksum(&options.model) {
             return Ok((Self::known(known, true), Vec::new()));

@@ -367,9 +367,9 @@ pub(super) fn check_decoder_name(name: &str) -> Result<()> {
 }
 
 fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
-    let said = error.to_string();
-    let said = said.strip_prefix(&format!("decoder `{decoder}`: ")).unwrap_or(&said);
-    config(format!("[output] decoder `{decoder}` contradicts the model: {said}"))
+    let message = error.to_string();
+    let message = message.strip_prefix(&format!("decoder `{decoder}`: ")).unwrap_or(&message);
+    config(format!("[output] decoder `{decoder}` contradicts the model: {message}"))
 }
 
 /// The error of a decoder key. Errors of serde have a line, and get a suggestion.

@@ -75,11 +75,14 @@ mod tests {
             ("link", Some("link that leads outside")),
             ("up/secret", Some("link that leads outside")),
         ] {
-            let said = file_of(&description, "labels-file", Path::new(file), false).map_err(|error| error.to_string());
+            let message = file_of(&description, "labels-file", Path::new(file), false).map_err(|error| error.to_string());
             match parts {
-                None => assert!(said.is_ok(), "{file}: {said:?}"),
+                None => assert!(message.is_ok(), "{file}: {message:?}"),
                 Some(part) => {
-                    assert!(said.as_ref().is_err_and(|said| said.contains(part) && said.contains("labels-file")), "{file}: {said:?}")
+                    assert!(
+                        message.as_ref().is_err_and(|message| message.contains(part) && message.contains("labels-file")),
+                        "{file}: {message:?}"
+                    )
                 }
             }
         }

@@ -89,7 +89,7 @@ fn schema_in_the_repository_is_up_to_date() {
         std::fs::write(FILE, &expected).unwrap();
     }
     let found = std::fs::read_to_string(FILE).unwrap();
-    assert!(found == expected, "{FILE} is not up to date: ROIFLOW_UPDATE=1 cargo test --lib schema writes it anew");
+    assert!(found == expected, "{FILE} is not up to date: ROIFLOW_UPDATE=1 cargo test --lib schema updates it");
 }
 
 #[test]

@@ -210,7 +210,7 @@ impl Normalizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::{decoder, said};
+    use crate::decode::tests::{decoder, outcome_of};
 
     fn output<'a>(shape: &'a [usize], data: &'a [f32]) -> Output<'a> {
         Output { name: "color", shape, data }
@@ -218,7 +218,7 @@ mod tests {
 
     /// The best class and its probability.
     fn best(activation: Activation, data: &[f32]) -> Result<(u32, f32)> {
-        match said(&*decoder("classes", &format!("activation = \"{activation}\"")), data)? {
+        match outcome_of(&*decoder("classes", &format!("activation = \"{activation}\"")), data)? {
             Some(Outcome::Label { label_id, label: None, confidence }) => Ok((label_id, confidence)),
             other => panic!("{other:?}"),
         }
@@ -246,16 +246,16 @@ mod tests {
 
     #[test]
     fn class_below_the_threshold_is_not_reported() {
-        let said = |data: &[f32]| said(&*decoder("classes", "threshold = 0.5"), data).unwrap();
-        assert_eq!((said(&[0.25, 0.49]), said(&[-3.0, -2.0])), (None, None));
-        assert!(matches!(said(&[0.25, 0.5]), Some(Outcome::Label { label_id: 1, confidence: 0.5, .. })));
+        let outcome_of = |data: &[f32]| outcome_of(&*decoder("classes", "threshold = 0.5"), data).unwrap();
+        assert_eq!((outcome_of(&[0.25, 0.49]), outcome_of(&[-3.0, -2.0])), (None, None));
+        assert!(matches!(outcome_of(&[0.25, 0.5]), Some(Outcome::Label { label_id: 1, confidence: 0.5, .. })));
     }
 
     #[test]
     fn multi_label_reports_all_classes_above_the_threshold() {
         let labels = |data: &[f32], activation: &str, threshold: f32| -> Result<Vec<(u32, f32)>> {
             let decoder = decoder("multi-label", &format!("activation = \"{activation}\"\nthreshold = {threshold}"));
-            match said(&*decoder, data)? {
+            match outcome_of(&*decoder, data)? {
                 Some(Outcome::Labels(labels)) => Ok(labels.iter().map(|label| (label.label_id, label.confidence)).collect()),
                 other => panic!("{other:?}"),
             }

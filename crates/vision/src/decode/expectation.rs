@@ -81,14 +81,14 @@ impl Decoder for Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::{decoder, said};
+    use crate::decode::tests::{decoder, outcome_of};
 
     #[test]
     fn mean_weights_every_class() {
         let decoder = decoder("expectation", "weights = [0.25, 1.0, 2.0, 3.0]");
-        assert_eq!(said(&*decoder, &[0.0, 0.5, 0.0, 0.5]), Ok(Some(Outcome::Value(2.0))));
-        assert_eq!(said(&*decoder, &[1.0, 0.0, 0.0, 0.0]), Ok(Some(Outcome::Value(0.25))));
-        assert_eq!(said(&*decoder, &[1.0, f32::NAN, 0.0, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(outcome_of(&*decoder, &[0.0, 0.5, 0.0, 0.5]), Ok(Some(Outcome::Value(2.0))));
+        assert_eq!(outcome_of(&*decoder, &[1.0, 0.0, 0.0, 0.0]), Ok(Some(Outcome::Value(0.25))));
+        assert_eq!(outcome_of(&*decoder, &[1.0, f32::NAN, 0.0, 0.0]).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

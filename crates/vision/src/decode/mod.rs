@@ -268,11 +268,11 @@ mod tests {
     }
 
     /// The attribute of the only output.
-    pub(super) fn said(decoder: &dyn Decoder, data: &[f32]) -> Result<Option<Outcome>> {
+    pub(super) fn outcome_of(decoder: &dyn Decoder, data: &[f32]) -> Result<Option<Outcome>> {
         let mut results = Results::default();
         decoder.decode(&[Output { name: "color", shape: &[1, data.len(), 1, 1], data }], Size::default(), &mut results)?;
         assert!(results.boxes.is_empty() && results.attributes.len() <= 1);
-        Ok(results.attributes.pop().map(|said| said.outcome))
+        Ok(results.attributes.pop().map(|outcome_of| outcome_of.outcome))
     }
 
     #[test]

@@ -196,7 +196,7 @@ mod tests {
         let mut section = document.take_table("output");
         let error = section.read::<One>().unwrap_err().to_string();
         assert!(error.contains("line 3, column 13") && error.contains("expected f32"), "{error}");
-        let error = section.check_keys(|key| format!("nobody has `{key}`")).unwrap_err().to_string();
-        assert_eq!(error, "line 2: nobody has `second`");
+        let error = section.check_keys(|key| format!("unknown key `{key}`")).unwrap_err().to_string();
+        assert_eq!(error, "line 2: unknown key `second`");
     }
 }

@@ -144,12 +144,12 @@ impl Decoder for Raw {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::{decoder, said};
+    use crate::decode::tests::{decoder, outcome_of};
 
     #[test]
     fn embedding_is_normalized_unless_disabled_or_zero() {
         let vector = |keys: &str, data: &[f32]| -> Result<Vec<f32>> {
-            match said(&*decoder("embedding", keys), data)? {
+            match outcome_of(&*decoder("embedding", keys), data)? {
                 Some(Outcome::Tensor { shape, data }) if shape == [1, data.len(), 1, 1] => Ok(data.to_vec()),
                 other => panic!("{other:?}"),
             }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn number_is_scaled_and_offset() {
         let decoder = decoder("regression", "scale = 100\noffset = -1");
-        assert_eq!(said(&*decoder, &[0.25]), Ok(Some(Outcome::Value(24.0))));
-        assert_eq!(said(&*decoder, &[f32::INFINITY]).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(outcome_of(&*decoder, &[0.25]), Ok(Some(Outcome::Value(24.0))));
+        assert_eq!(outcome_of(&*decoder, &[f32::INFINITY]).unwrap_err().kind(), ErrorKind::Unsupported);
         let check = |shape: &[usize]| decoder.check(&[("age", shape)], Size::default());
         assert_eq!(check(&[4, 1, 1, 1]), Ok(0));
         let message = check(&[1, 81]).unwrap_err().to_string();

@@ -248,11 +248,11 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
 #[target_feature(enable = "avx2")]
 pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u8], [first, second, third]: [&mut [[f32; LANES]]; 3]) {
     let control = load_16(pixels.control());
-    let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("a row reaches to the end of what is loaded");
+    let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("the row contains all loaded bytes");
     let rows = first.iter_mut().zip(second).zip(third);
     for ((begins, weights), ((first, second), third)) in pixels.begins().iter().zip(weights).zip(rows) {
         // One check for all loads; the compiler would check each.
-        assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "a row reaches to the end of what is loaded");
+        assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "the row contains all loaded bytes");
         let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
         let mixed = [first, second, third].map(|mixed| mixed.as_chunks_mut().0);
         let [first, second, third] = mixed;

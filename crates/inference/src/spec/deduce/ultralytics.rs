@@ -38,14 +38,14 @@ impl Exported {
             return Self::of_keys(of).map(Some);
         }
         // An OpenVINO export has its own folder.
-        let beside = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
+        let yaml_path = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
         if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
-            && let Ok(text) = files::read_text(&beside, files::MAX_DESCRIPTION_BYTES, "metadata")
+            && let Ok(text) = files::read_text(&yaml_path, files::MAX_DESCRIPTION_BYTES, "metadata")
         {
             let keys = Yaml::read(&text);
             if keys.get("author").is_some_and(|author| author.contains("Ultralytics")) {
                 let exported = Self::of_keys(|key| keys.get(key));
-                return exported.map(Some).map_err(|error| error.context(format!("`{}`", beside.display())));
+                return exported.map(Some).map_err(|error| error.context(format!("`{}`", yaml_path.display())));
             }
         }
         Ok(None)
