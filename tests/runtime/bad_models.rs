@@ -358,7 +358,7 @@ fn unsupported_inputs_and_outputs_are_errors() {
     let mut failures = Failures::default();
     let description = Some(scratch.file("add.toml", CLASSIFIER));
     let options = StageOptions { model: tiny("add.onnx"), description, ..StageOptions::default() };
-    failures.check("two inputs", Stage::classifier(&options), ErrorKind::Config, &["one input", "add.onnx", "has 2"]);
+    failures.check("two inputs", Stage::classifier(&options), ErrorKind::Config, &["one image input", "add.onnx", "has 2"]);
     let Some(model) = real("models/vehicle-attributes-recognition-barrier-0039.onnx") else { return };
     let description = Some(scratch.file("vehicle.toml", CLASSIFIER.replace("labels = [\"red\", \"green\", \"blue\", \"other\"]", "")));
     let options = StageOptions { model, description, ..StageOptions::default() };

@@ -73,15 +73,15 @@ fn contradicting_descriptions_are_errors_with_advice() {
         ("rotate = 45", &["`rotate`", "0, 90, 180 or 270", "45"][..]),
         ("margin = -0.1", &["`margin`", "0 to 10", "-0.1"]),
         ("align = [[0.5, 0.5]]", &["`align`", "2 to 100 points"]),
-        ("align = [[0.5, 0.5], [0.5, 0.5]]", &["`align`", "not all the same"]),
-        ("align = [[0.1, 0.1], [0.9, 0.9]]\nantialias = true", &["`align` and `antialias`", "leave one"]),
-        ("align = [[0.1, 0.1], [0.9, 0.9]]\nrotate = 90", &["`align` and `rotate`", "leave one"]),
+        ("align = [[0.5, 0.5], [0.5, 0.5]]", &["`align`", "not all equal"]),
+        ("align = [[0.1, 0.1], [0.9, 0.9]]\nantialias = true", &["`align` and `antialias`", "Remove one"]),
+        ("align = [[0.1, 0.1], [0.9, 0.9]]\nrotate = 90", &["`align` and `rotate`", "Remove one"]),
     ] {
         let error = Stage::classifier(&options(&scratch, "color", keys)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)) && error.contains("described.toml"), "{keys}: {error}");
     }
     let error = Stage::detector(&options(&scratch, "stripes", "margin = 0.1")).unwrap_err().to_string();
-    assert!(error.contains("`margin`") && error.contains("expected it of a classifier"), "{error}");
+    assert!(error.contains("`margin`") && error.contains("expected a classifier"), "{error}");
 }
 
 /// For a camera that is mounted upside down.

@@ -59,7 +59,7 @@ fn models_and_devices() {
         case(source(&detect("rectangle", "config=thread=2")), &["config", "no option `thread`", "threads"]),
         case(source(&detect("rectangle", "config=threads=none")), &["config", "`threads`: expected a number", "got `none`"]),
         case(source(&detect("rectangle", "device=CPU config=TPU.x=1")), &["`TPU.x`", "one of OPENVINO, ORT"]),
-        case(source(&classify("color", "config=batch-size=4")), &["config", "properties of their own"]),
+        case(source(&classify("color", "config=batch-size=4")), &["config", "separate properties"]),
         case(source(&detect("color", "")), &["color.onnx", "classification", "task = \"detection\""]),
         case(source(&classify("rectangle", "")), &["rectangle.onnx", "detection", "task = \"classification\""]),
     ]);
@@ -88,7 +88,7 @@ fn descriptions() {
             source(&format!("roidetect model={rectangle} model-proc=\"{}\"", folder.write("proc.json", "{}"))),
             &["classification", "proc.json"],
         ),
-        case(with("layout.toml", "nhwc", "nchw"), &["layout.toml", "expected [N, C, H, W]", "got [1, 64, 64, 3]", "correct `layout`"]),
+        case(with("layout.toml", "nhwc", "nchw"), &["layout.toml", "expected [N, C, H, W]", "got [1, 64, 64, 3]", "Correct `layout`"]),
         case(with("decoder.toml", "ultraface", "yolox"), &["decoder.toml", "yolox", "[1, 1, 6]"]),
         case(with("nodecoder.toml", "ultraface", "ultrafase"), &["nodecoder.toml", "ultrafase", "ultraface"]),
         case(with("key.toml", "resize =", "resice ="), &["key.toml", "resice", "resize"]),

@@ -78,7 +78,7 @@ fn a_model_with_the_ports_of_another_family_is_an_error() {
     assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
     let (output, said, objects) = by_ports("ultraface_offsets");
     assert!(output.status.code() == Some(1) && objects.is_empty(), "{said}");
-    assert!(["`ultraface`", "priors", "--decoder", "by its ports alone"].iter().all(|part| said.contains(part)), "{said}");
+    assert!(["`ultraface`", "priors", "--decoder", "from the model's ports alone"].iter().all(|part| said.contains(part)), "{said}");
     let (output, said, _) = by_ports("blazeface");
     assert!(output.status.code() == Some(1) && said.contains("its outputs fit no decoder of detectors"), "{said}");
     // Where somebody says what it is, it is a warning.

@@ -78,7 +78,7 @@ pub(super) struct YuvFactors {
     pub(super) g_u: f32,
     pub(super) g_v: f32,
     pub(super) b_u: f32,
-    /// Red, green and blue of samples that are 0.
+    /// Red, green and blue for samples that are all 0.
     pub(super) zero: [f32; 3],
 }
 

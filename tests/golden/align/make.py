@@ -1,13 +1,13 @@
-"""Makes cases.json and data.bin: small frames with keypoints, and the aligned pictures that programs for faces make of them.
+"""Writes cases.json and data.bin: small frames with keypoints, and aligned images as face recognition programs compute them.
 
-Run in this folder: python3 make.py (needs numpy, opencv-python-headless and scikit-image; cases.json records their versions). The targets of the
-five points are those that InsightFace publishes for ArcFace, in an input of 112x112; the similarity is scikit-image's SimilarityTransform.
-Two pictures per case:
-  - `exact`: straight from the definition, in float64: the bilinear mix at the place that a pixel is mapped to, whole numbers being centers
-    of pixels, around the frame all `pad`;
-  - `opencv`: cv2.warpAffine(INTER_LINEAR, BORDER_CONSTANT) of 8 bits. OpenCV 4 rounds the places to 1/32 of a pixel, so that
-    steep edges differ by some levels; 5 does not.
-Frames and pictures lie in data.bin one after the other, rows of pixels; cases.json says where.
+Run in this folder: python3 make.py (needs numpy, opencv-python-headless and scikit-image; cases.json has their versions). The targets of the
+five points are those of InsightFace for ArcFace, in an input of 112x112. The similarity is scikit-image's SimilarityTransform.
+Two images per case:
+  - `exact`: computed from the definition in float64. Bilinear interpolation at the mapped position of a pixel; integers are pixel centers;
+    outside the frame all pixels are `pad`.
+  - `opencv`: cv2.warpAffine(INTER_LINEAR, BORDER_CONSTANT) on 8 bits. OpenCV 4 rounds positions to 1/32 of a pixel, so steep edges
+    differ by several levels. OpenCV 5 does not.
+data.bin has frames and images one after the other, in row-major order. cases.json has their offsets.
 """
 import json
 
@@ -17,9 +17,9 @@ import skimage
 from skimage.transform import SimilarityTransform
 
 SEED = 20261122
-# arcface_dst of insightface's utils/face_align.py, as parts of 112.
+# arcface_dst of insightface's utils/face_align.py, in fractions of 112.
 TARGETS = np.array([[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]]) / 112
-# Frame, input, size of a face in pixels, its center, degrees.
+# Frame size, input size, face size in pixels, face center, angle in degrees.
 SHAPES = [
     ((60, 50), (20, 20), 30, (30, 25), 0),
     ((60, 50), (20, 20), 24, (33, 22), 25),
@@ -66,7 +66,7 @@ def main():
         frame = smooth(rng, width, height)
         angle = np.deg2rad(degrees)
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        # No two faces have their points where the targets are.
+        # The keypoints of no face equal the targets.
         keypoints = ((TARGETS - 0.5) * extent + rng.normal(0, 0.03 * extent, (5, 2))) @ turn.T + center
         keypoints = keypoints.astype(np.float32)
         transform = SimilarityTransform.from_estimate(keypoints.astype(np.float64), TARGETS * size)

@@ -1,11 +1,11 @@
-"""Makes cases.json and data.bin: small pictures, and what Pillow and torchvision make of regions of them with antialiasing.
+"""Writes cases.json and data.bin: small images, and regions of them that Pillow and torchvision resized with antialiasing.
 
-Run in this folder: python3 make.py (needs numpy, Pillow, torch and torchvision; cases.json records their versions). Three answers per case:
-  - `pillow_u8`: Image.resize(BILINEAR) of the 8-bit picture. Pillow up to 12 filters columns first; 13 takes the rows first where it
-    finds that to be less work, and single pixels differ by one;
-  - `pillow_f32`: the same of each channel as a picture of single precision, mode F;
-  - `torch_f32`: torchvision.transforms.v2.functional.resize(antialias=True), bilinear, of a tensor of single precision.
-Pictures and answers lie in data.bin one after the other, rows of pixels; cases.json says where.
+Run in this folder: python3 make.py (needs numpy, Pillow, torch and torchvision; cases.json has their versions). Three results per case:
+  - `pillow_u8`: Image.resize(BILINEAR) of the 8-bit image. Pillow up to 12 filters columns first. Pillow 13 filters rows first if that
+    is faster, and single pixels differ by one.
+  - `pillow_f32`: the same for each channel in single precision, mode F.
+  - `torch_f32`: torchvision.transforms.v2.functional.resize(antialias=True), bilinear, of a single-precision tensor.
+data.bin has images and results one after the other, in row-major order. cases.json has their offsets.
 """
 import json
 
@@ -17,7 +17,7 @@ from PIL import Image
 from torchvision.transforms.v2.functional import resize
 
 SEED = 20261122
-# (width, height) of the picture, region as x, y, width, height, (width, height) of the input: smaller, larger, both, and as it is.
+# (width, height) of the image, region as x, y, width, height, (width, height) of the input: downscaled, upscaled, mixed, and unscaled.
 SHAPES = [
     ((40, 30), (0, 0, 40, 30), (13, 9)),
     ((40, 30), (3, 5, 31, 20), (10, 10)),
@@ -48,7 +48,7 @@ def main():
         for mode in ("RGB", "GRAY8"):
             channels = 3 if mode == "RGB" else 1
             data = rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
-            # Edges of black and white too: sums reach both ends.
+            # Edges between black and white, so that sums reach both limits.
             data[rng.random((height, width)) < 0.3] = 255
             data[rng.random((height, width)) < 0.3] = 0
             cut = np.ascontiguousarray(data[y : y + h, x : x + w])

@@ -1,7 +1,7 @@
-"""Makes the golden data of the output decoders: random outputs of a model, and what a published package makes of them.
+"""Writes the golden data of the decoders: random outputs of models, decoded by published packages.
 
-Every case runs the post-processing of a package that is not ours; its name and version stand in the file. Run in this folder, with
-the names of the files to make or without for all whose packages are there:
+Every case runs the postprocessing of a published package. The file has its name and version. Run in this folder, with the names of the
+files to write, or without names for all installed packages:
 
     python3 -m venv env && . env/bin/activate
     pip install opencv-python-headless==4.12.0.88 onnx==1.19.1 scipy
@@ -9,22 +9,22 @@ the names of the files to make or without for all whose packages are there:
     pip download --no-deps --no-binary :all: insightface==0.7.3 && tar xf insightface-0.7.3.tar.gz   # SCRFD=.../model_zoo/scrfd.py
     python3 make.py classification nms yunet nanodet nanodet-plus retinaface scrfd centerface picodet tf-ssd yolox ultraface ssd
 
-and, as an old torch without CUDA is all that is needed and Debian 12 has one:
+and with an old torch without CUDA, which Debian 12 has:
 
     apt-get install python3-torch python3-torchvision python3-venv
     /usr/bin/python3 -m venv --system-site-packages torch-env && . torch-env/bin/activate
     pip install opencv-python-headless==4.10.0.84 pyyaml && pip install --no-deps ultralytics==8.4.190 yolov5==7.0.14
     python3 make.py yolov5 yolov8 yolov10 boxes-scores
 
-and, as its packages want others of those above:
+and, because its packages have conflicting requirements:
 
     python3 -m venv model-api-env && . model-api-env/bin/activate && pip install openvino-model-api==0.4.7
     python3 make.py boxes-labels
 
-Packages under licenses of their own (ultralytics and yolov5: AGPL) are executed here, and nothing of them is copied.
+Packages with other licenses (ultralytics and yolov5: AGPL) are executed only; nothing is copied from them.
 
-A tensor is written as the value that most of it has, and runs of others: [first flat index, [values]]. A box is [x, y, width,
-height, score, class, [x and y of its keypoints]] in input pixels; the score is null where the package does not give it away.
+A tensor is stored as its most frequent value and runs of other values: [first flat index, [values]]. A box is [x, y, width, height, score,
+class, [x and y of its keypoints]] in input pixels. The score is null if the package does not return it.
 """
 
 import importlib.metadata
@@ -39,7 +39,7 @@ import types
 import numpy as np
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-# By how much thresholds may be off without a change of the answer: a case that is closer is drawn anew.
+# Thresholds may change by this much without changing the result. Closer cases are generated again.
 IOU_MARGIN, SCORE_MARGIN = 0.03, 0.002
 NEIGHBORS = [(0, 0), (1, 0), (0, 1), (-1, 0)]
 
@@ -53,7 +53,7 @@ def rounded(array):
 
 
 def written(name, array):
-    """A tensor in the form of the files."""
+    """A tensor in the format of the files."""
     flat = array.ravel()
     values, counts = np.unique(flat, return_counts=True)
     fill = values[counts.argmax()]
@@ -73,7 +73,7 @@ def box(x_min, y_min, x_max, y_max, score, class_id, keypoints=()):
 
 
 def case(decoder, made_by, size, outputs, score, iou, answer, **more):
-    """`outputs`: name -> tensor. `answer(score, iou)` is what the package says; None if it is too close to call."""
+    """`outputs`: name -> tensor. `answer(score, iou)` is the result of the package; None if it is too close to a threshold."""
     boxes = answer(score, iou)
     for off_score, off_iou in [(SCORE_MARGIN, 0), (-SCORE_MARGIN, 0), (0, IOU_MARGIN), (0, -IOU_MARGIN)]:
         if len(answer(score + off_score, iou + off_iou)) != len(boxes):
@@ -83,7 +83,7 @@ def case(decoder, made_by, size, outputs, score, iou, answer, **more):
 
 
 def cases(n_cases, draw):
-    """The first drawn cases that are clear, from seeds 0, 1, 2, ..."""
+    """The first cases that are not too close to a threshold, from seeds 0, 1, 2, ..."""
     found = []
     for seed in range(500):
         drawn = draw(np.random.default_rng(seed))
@@ -94,9 +94,9 @@ def cases(n_cases, draw):
 
 
 def clusters(rng, n_columns, n_lines, n_objects, margin=0):
-    """Cells of objects and of their neighbors, each cell once: (object, column, line, columns and lines from the object's own).
+    """Cells of objects and their neighbors, each cell once: (object, column, line, columns and lines from the object's cell).
 
-    Objects are so many cells away from the edges; there is none where the grid is smaller."""
+    Objects keep this distance in cells from the edges; smaller grids have none."""
     seen = set()
     for object_idx in range(n_objects if min(n_columns, n_lines) > 2 * margin else 0):
         column, line = int(rng.integers(margin, n_columns - margin)), int(rng.integers(margin, n_lines - margin))
@@ -108,12 +108,12 @@ def clusters(rng, n_columns, n_lines, n_objects, margin=0):
 
 
 def inside(boxes, size):
-    """Whether all lie in the input: packages cut what does not, each in its way."""
+    """Whether all boxes are inside the input: packages clip boxes differently."""
     return all(b[0] > 1 and b[1] > 1 and b[0] + b[2] < size[0] - 1 and b[1] + b[3] < size[1] - 1 for b in boxes)
 
 
 def without_init(*packages):
-    """Makes modules of these packages importable without what their own `__init__` imports: training, reports, other engines."""
+    """Makes modules of these packages importable without the imports of their `__init__`: training, reports, other engines."""
     for name in packages:
         parent, _, last = name.rpartition(".")
         folders = sys.modules[parent].__path__ if parent else sys.path
@@ -152,7 +152,7 @@ def make_nms():
 
 
 def constant_model(size, outputs):
-    """An ONNX file whose outputs are these whatever its input is."""
+    """An ONNX file with constant outputs."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -239,7 +239,7 @@ def make_nanodet(name="nanodet"):
         if drawn is None or not inside(drawn["boxes"], size):
             return None
         if name == "nanodet" and rng.integers(0, 2):
-            # The same numbers as a model has them that is exported grid by grid.
+            # The same numbers as in a model that is exported with separate grids.
             apart = {f"cls_pred_stride_{s}": g[..., :n_classes] for s, g in zip(strides, grids)}
             apart |= {f"dis_pred_stride_{s}": g[..., n_classes:] for s, g in zip(strides, grids)}
             drawn["outputs"] = [written(port, np.ascontiguousarray(tensor)) for port, tensor in apart.items()]
@@ -351,7 +351,7 @@ def make_yolox():
             found = model.postprocess(copied, {"scale": 1, "original_shape": (size[1] * 2, size[0] * 2, 3)})
             return [box(d.xmin, d.ymin, d.xmax, d.ymax, d.score, d.id) for d in found]
 
-        # Its boxes suppress each other whatever their classes, and are rounded to whole pixels where they are cut, which is left out.
+        # This package's NMS ignores classes, and rounds clipped boxes to integers, which is left out.
         sys.modules[YOLOX.__module__].clip_detections = lambda found, shape: found
         drawn = case("yolox", version("openmodelzoo-modelapi", "YOLOX"), size, outputs, 0.3, 0.45, answer, agnostic=True)
         return drawn if drawn and inside(drawn["boxes"], size) else None
@@ -432,7 +432,7 @@ def make_boxes_labels():
 
 
 def make_scrfd():
-    # Only this file: its package compiles what has nothing to do with it.
+    # Only this file, because the rest of the package needs compilation.
     for unused in ("onnx", "onnxruntime"):
         sys.modules.setdefault(unused, types.ModuleType(unused))
     spec = importlib.util.spec_from_file_location("scrfd", os.environ.get("SCRFD", "insightface-0.7.3/insightface/model_zoo/scrfd.py"))
@@ -455,7 +455,7 @@ def make_scrfd():
         tensors = scores + boxes + points
         if rng.integers(0, 2):
             tensors = [tensor[None] for tensor in tensors]
-        # As the graphs of that project number them.
+        # Numbered as in the graphs of that project.
         outputs = {str(448 + n): tensor for n, tensor in enumerate(tensors)}
         port = lambda name, shape: types.SimpleNamespace(name=name, shape=list(shape))
         session = types.SimpleNamespace(
@@ -493,7 +493,7 @@ def make_centerface():
 
         def answer(score, iou):
             plain_nms = CenterFace.nms
-            # The package has its threshold of overlap in the code.
+            # The package has a fixed IoU threshold.
             detector.nms = lambda boxes, scores, _: plain_nms(boxes, scores, iou)
             boxes, points = detector.decode(*outputs.values(), (size[1], size[0]), threshold=score)
             return [box(*row, 0, p) for row, p in zip(boxes, points)]
@@ -532,7 +532,7 @@ def make_tf_ssd():
 
 
 def yolo_rows(rng, size, n_rows, n_classes, has_objectness):
-    """Center, size, objectness if there is one, class scores; most rows are nothing."""
+    """Center, size, optional objectness, class scores; most rows are nearly zero."""
     rows = np.zeros((n_rows, 4 + has_objectness + n_classes), np.float32)
     places = rng.permutation(n_rows)
     for object_idx in range(12):
@@ -551,7 +551,7 @@ def of_torch(found):
 
 
 def stub_imports(*names):
-    """Modules that a package imports beside its post-processing and that are not there."""
+    """Modules that a package imports in addition to its postprocessing and that are not installed."""
     from unittest.mock import MagicMock
 
     for name in names:
@@ -631,9 +631,9 @@ def make_boxes_scores():
         coder = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
         corners = coder.decode_single(offsets, anchors).numpy() / np.array([*size, *size])
         outputs = {"scores": torch.softmax(logits, -1).numpy()[None], "boxes": corners.astype(np.float32)[None]}
-        # What is stored is rounded, and the package must see no other numbers: the offsets are 0 from boxes that are stored.
+        # Stored values are rounded, and the package must use the same: offsets are 0 from the stored boxes.
         outputs = {name: rounded(tensor) for name, tensor in outputs.items()}
-        # The package takes the softmax itself, so that rows must sum to 1 again.
+        # The package applies the softmax, so rows must sum to 1 again.
         outputs["scores"][..., 0] = rounded(1 - outputs["scores"][..., 1:].astype(np.float64).sum(-1))
         head = {"bbox_regression": torch.zeros(1, n_priors, 4), "cls_logits": torch.log(torch.from_numpy(outputs["scores"]).clamp(min=1e-9))}
         stored = torch.from_numpy((outputs["boxes"][0] * np.array([*size, *size])).astype(np.float32))

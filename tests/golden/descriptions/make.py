@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Exports networks with random weights by Ultralytics itself, and keeps what it says of them: metadata and ports.
+"""Exports networks with random weights by Ultralytics, and stores their metadata and ports.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install ultralytics==8.4.190 onnx==1.23.2 openvino==2026.4.1
     /tmp/venv/bin/python tests/golden/descriptions/make.py
 
-Writes ultralytics.json beside itself, and folders of an OpenVINO export without its weights. Nothing is downloaded.
+Writes ultralytics.json next to this file, and folders of an OpenVINO export without weights. Downloads nothing.
 """
 import json
 import os
@@ -52,7 +52,7 @@ def network(name):
 
 
 def quiet(metadata):
-    # What differs from run to run.
+    # Varies from run to run.
     return {key: re.sub(r"\d{4}-.*", "2026-01-01", value) if key == "date" else value for key, value in metadata.items()}
 
 

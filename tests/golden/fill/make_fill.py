@@ -1,14 +1,14 @@
-"""Makes cases.json and data.bin: small random frames, and what the fill of a model's input must make of them.
+"""Writes cases.json and data.bin: small random frames, and the expected result of preprocessing.
 
-Run in this folder: python3 make_fill.py (needs numpy only). Deliberately one pixel at a time, straight from the definition:
-  - a source pixel becomes r, g, b in 0..255; subsampled formats take the chroma sample x >> 1, y >> 1 of the whole frame;
-    matrix and range as ITU-R BT.601 / 709 / 2020; clamped, not rounded; gray is luma alone;
-  - an input pixel is the bilinear mix at (x + 0.5) * s - 0.5, s = region extent / scaled extent, region edges replicated;
-  - rounding "u8" rounds half up after the conversion (and after the weighing to gray, if any) and resizes in whole numbers as
-    OpenCV's INTER_LINEAR does: weights in steps of 1/2048, the sums of two columns without their last four bits, the terms of
-    two rows cut to quarters, their sum rounded half up;
-  - the value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
-Frames and expected values lie in data.bin one after the other; cases.json says where.
+Run in this folder: python3 make_fill.py (needs only numpy). Computes one pixel at a time from the definition:
+  - A source pixel is converted to r, g, b in 0..255. Subsampled formats use the chroma sample x >> 1, y >> 1 of the whole frame. Matrix and
+    range follow ITU-R BT.601 / 709 / 2020. Colors are clamped, not rounded. Gray is luma only.
+  - An input pixel is the bilinear interpolation at (x + 0.5) * s - 0.5, s = region extent / scaled extent, with replicated edges.
+  - Rounding "u8" rounds half up after the conversion (and after the conversion to gray), and resizes with integers as OpenCV's
+    INTER_LINEAR: weights are multiples of 1/2048, sums of two columns lose their last four bits, products of two rows are truncated to
+    quarters, and their sum is rounded half up.
+  - The value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
+data.bin has frames and expected values one after the other. cases.json has their offsets.
 """
 import json
 import math
@@ -48,14 +48,14 @@ def color(case, data, x, y):
     ten = fmt in ("P010_10LE", "I420_10LE")
 
     def byte(plane, row, column):
-        """A sample; of ten bits in quarters."""
+        """A sample; 10-bit samples in units of 1/4."""
         offset, stride = case["places"][plane]
         if ten:
             low, high = (int(data[offset + row * stride + 2 * column + i]) for i in (0, 1))
             return (low + 256 * high) / {"P010_10LE": 64, "I420_10LE": 1}[fmt] / 4
         return float(data[offset + row * stride + column])
 
-    # Full range reaches to the highest number that there is.
+    # Full range extends to the maximum value.
     full = 1023 / 4 if ten else 255
     if fmt == "GRAY8":
         luma = (byte(0, y, x) - 16) / 219 if case["range"] == "limited" else byte(0, y, x) / full
@@ -84,7 +84,7 @@ def color(case, data, x, y):
 
 
 def channels(case, data, x, y):
-    """The channels of the input, of one source pixel."""
+    """The channels of the input, from one source pixel."""
     r, g, b = color(case, data, x, y)
     if case["color"] == "gray":
         gray = r if case["format"] == "GRAY8" else 0.299 * r + 0.587 * g + 0.114 * b
@@ -106,7 +106,7 @@ def placement(case):
 
 
 def fill(case, data):
-    """The input of one row, flat, and frame_from_input."""
+    """The values of one batch item, flat, and frame_from_input."""
     (x0, y0, w, h), (width, height) = case["region"], case["input"]
     nw, nh, left, top, transform = placement(case)
     n_channels = 1 if case["color"] == "gray" else 3
@@ -169,7 +169,7 @@ def main():
     def append(array):
         nonlocal end
         raw = array.tobytes()
-        # Values start at multiples of four, frames wherever.
+        # Values are aligned to four bytes, frames are not.
         blobs.append(raw + b"\0" * (-len(raw) % 4))
         start, end = end, end + len(blobs[-1])
         return [start, len(raw)]

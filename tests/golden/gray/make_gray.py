@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Faces that UltraFace finds in two clips when it sees them in gray, by OpenCV and ONNX Runtime.
+"""Faces that UltraFace detects in two clips converted to gray, with OpenCV and ONNX Runtime.
 
 usage: make_gray.py MODELS      (the folder with models/ and videos/ of the development set)
 Needs numpy, opencv-python-headless, onnxruntime. Made with numpy 2.4, OpenCV 5.0, ONNX Runtime 1.31.
 
-The network was trained on color: on gray pixels it finds other boxes (76 % and 93 % of those in color, at IoU 0.9), so a
-pipeline that feeds it GRAY8 is compared with this, not with the answers in color. One line per frame: a list of
+The network was trained on color images. On gray images it detects other boxes (76 % and 93 % of those in color, at IoU 0.9). So a pipeline
+with GRAY8 input is compared with these results. One line per frame: a list of
 [x1, y1, x2, y2] in source pixels.
 """
 import json

@@ -1,15 +1,15 @@
-"""Makes the golden answers of real models: what plain OpenCV, numpy and the engines' own Python packages make of stored pictures.
+"""Writes golden results of real models: computed with OpenCV, numpy and the Python packages of engines on stored images.
 
-Needs the development set (`ROIFLOW_MODELS`, or beside the project): models, pictures, and `reference/decoders.py`, the plain
-pre- and post-processing that its own answers were made with. Those of UltraFace (NHWC), gender, age, YOLOX, vehicle-detection-0200 and
-EfficientNet lie there already and are not made again.
+Needs the development set (`ROIFLOW_MODELS`, or next to the project): models, images, and `reference/decoders.py`, plain pre- and
+postprocessing that the results of the set were computed with. Results of UltraFace (NHWC), gender, age, YOLOX, vehicle-detection-0200 and
+EfficientNet are in the set and are not computed again.
 
     python3 -m venv env && env/bin/pip install onnxruntime==1.31.1 openvino==2026.4.1 opencv-python-headless==4.12.0.88 "numpy<2.3"
     env/bin/python make.py
 
-A line of a file is a picture and two answers: `u8` where it was scaled as eight bits, `exact` where in floating point. That of a
-detector is a list of [x1, y1, x2, y2, score, class] in pixels; that of a classifier a list of crops, each with its pixels
-[x1, y1, x2, y2] (right and bottom exclusive) and the values of each output. The first line says what made them.
+A line of a file is an image and two results: `u8` if it was scaled with 8 bits, `exact` if in floating point. For a detector, a result is a
+list of [x1, y1, x2, y2, score, class] in pixels. For a classifier, it is a list of crops, each with its pixels [x1, y1, x2, y2] (right and
+bottom exclusive) and the values of each output. The first line has the versions of the programs.
 """
 
 import importlib.metadata
@@ -49,7 +49,7 @@ def ir(file):
 
 
 def frames(*names):
-    """Stored frames, and the boxes that the reference found in them, in pixels."""
+    """Stored frames, and the reference boxes in them, in pixels."""
     for name in names:
         for line in open(SET / "reference" / f"{name}.jsonl"):
             answer = json.loads(line)
@@ -62,7 +62,7 @@ def rounded(values, digits=6):
 
 
 def both(answer, image):
-    """What is answered where pictures are scaled as eight bits, and where in floating point."""
+    """Results for images scaled with 8 bits, and in floating point."""
     return {"u8": answer(image), "exact": answer(image.astype(np.float32))}
 
 
@@ -95,7 +95,7 @@ def classifications(file, pictures, engine, pre, keys):
 
 
 def detection_output(outputs, image):
-    """Rows of image, class, score and corners in 0 to 1; the list ends where the image is negative."""
+    """Rows of image index, class, score and corners in 0 to 1. The list ends at a negative image index."""
     height, width = image.shape[:2]
     rows = outputs["detection_out"].reshape(-1, 7)
     ends = np.flatnonzero(rows[:, 0] < 0)
@@ -114,7 +114,7 @@ def emotion(crop):
 
 
 def person(crop):
-    """Its input is 128 wide and 256 high, NHWC."""
+    """The input has width 128 and height 256, NHWC."""
     return decoders.stretch(crop, 128, 256).astype(np.float32)[None]
 
 

@@ -1,9 +1,9 @@
-"""Makes models whose outputs are not what their ports suggest, or whose names are hostile, for tests of what is said about them.
+"""Writes models whose outputs contradict their ports, or with hostile names, to test the messages about them.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx numpy
     /tmp/venv/bin/python tests/golden/outputs/make.py        writes the models beside this file
 
-Outputs are tables, and do not depend on the picture but for the classifiers'. Opset 13, IR version 8.
+Outputs are constant tables, except for classifiers, whose outputs depend on the image. Opset 13, IR version 8.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ HOSTILE = "evil\x1b[2J\r\x9b31m\u202e\nname"
 class Graph:
     def __init__(self, size):
         self.size, self.nodes, self.constants, self.outputs = size, [], [], {}
-        # 0 whatever the picture, so that every engine has to look at it.
+        # 0 for any image, so that every engine has to read the input.
         mean = self.op("ReduceMean", "image", axes=[1, 2, 3], keepdims=0)
         self.zero = self.op("Mul", mean, self.constant("nothing", [0.0]))
 
@@ -74,7 +74,7 @@ def grid_boxes(size):
 
 
 def yolov5(stem, scale, logits=False):
-    """One object: row 100, in the middle, half as wide and a quarter as high as the picture, with the score .859."""
+    """One object: row 100, in the center, half the width and a quarter of the height of the image, with score .859."""
     g, boxes = Graph(64), grid_boxes(64)
     boxes[100] = [32, 32, 32, 16]
     scores = np.full((len(boxes), 2), 0.001)
@@ -86,7 +86,7 @@ def yolov5(stem, scale, logits=False):
 
 
 def yolov8(stem, scale):
-    """The same object in columns: boxes first, then one class."""
+    """The same object in columns: boxes, then one class."""
     g, boxes = Graph(64), grid_boxes(64)[::3]
     boxes[40] = [32, 32, 32, 16]
     scores = np.full((len(boxes), 1), 0.001)
@@ -96,7 +96,7 @@ def yolov8(stem, scale):
 
 
 def ultraface(stem, apply_priors):
-    """Scores, and offsets from priors, or with these applied: ports do not tell."""
+    """Scores, and offsets from priors or decoded boxes: ports do not distinguish them."""
     random, size = np.random.default_rng(1), 64
     priors = []
     for stride, extents in ((8, (10, 16, 24)), (16, (32, 48)), (32, (64, 96)), (64, (128, 192, 256))):
@@ -137,7 +137,7 @@ def classifier(stem, values):
 
 
 def hostile():
-    """An object as of YOLOv10, with names that a terminal would obey."""
+    """An object in the format of YOLOv10, with names that contain terminal control characters."""
     g = Graph(64)
     g.table(HOSTILE, [[[8, 16, 40, 48, 0.9, 0], [0, 0, 0, 0, 0, 0]]])
     g.save("hostile", image=HOSTILE + " in", metadata=[(HOSTILE, HOSTILE), ("note", "a\x1b]0;title\x07b")])
