@@ -12,7 +12,7 @@ use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel};
 
 /// Fraction bits of integer weights, as in Pillow's 8-bit resampling. Sums of weighted 8-bit samples fit into 32 bits.
-const WHOLE_BITS: u32 = 22;
+const FRACTION_BITS: u32 = 22;
 
 /// The filter taps along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
@@ -23,10 +23,10 @@ pub(super) struct Taps {
     firsts: Vec<u32>,
     /// Index of the last sample of each pixel with a weight.
     lasts: Vec<u32>,
-    /// Weights: the first tap of all pixels, then the second tap of all pixels, and so on. Padded to whole groups of pixels.
+    /// Weights: the first tap of all pixels, then the second tap of all pixels, and so on. Padded to full groups of pixels.
     pub(super) weights: Aligned<f32>,
-    /// The same weights as integers with [`WHOLE_BITS`] fraction bits.
-    pub(super) whole: Aligned<i32>,
+    /// The same weights as integers with [`FRACTION_BITS`] fraction bits.
+    pub(super) integer: Aligned<i32>,
 }
 
 impl Taps {
@@ -52,9 +52,9 @@ impl Taps {
         let counts = self.firsts.iter().zip(&self.lasts).map(|(first, last)| (last - first) as usize + 1);
         self.n_taps = counts.max().unwrap_or(1);
         self.weights.resize(self.n_taps * n_filled);
-        self.whole.resize(self.n_taps * n_filled);
+        self.integer.resize(self.n_taps * n_filled);
         self.weights.fill(0.0);
-        self.whole.fill(0);
+        self.integer.fill(0);
         let weight = |center: f64, sample: u32| (1.0 - ((f64::from(sample) - center + 0.5) * per_reach).abs()).max(0.0);
         for (pixel_idx, pixel) in visible.enumerate() {
             let (center, first, end) = window(pixel);
@@ -62,14 +62,14 @@ impl Taps {
             for (tap_idx, sample) in (first..end).enumerate() {
                 let part = weight(center, sample) / sum;
                 self.weights[tap_idx * n_filled + pixel_idx] = part as f32;
-                self.whole[tap_idx * n_filled + pixel_idx] = (part * f64::from(1_u32 << WHOLE_BITS) + 0.5) as i32;
+                self.integer[tap_idx * n_filled + pixel_idx] = (part * f64::from(1_u32 << FRACTION_BITS) + 0.5) as i32;
             }
         }
         self.firsts.resize(n_filled, self.firsts.last().copied().unwrap_or_default());
         self.lasts.resize(n_filled, self.lasts.last().copied().unwrap_or_default());
     }
 
-    /// Number of pixels, padded to whole groups.
+    /// Number of pixels, padded to full groups.
     pub(super) fn n_filled(&self) -> usize {
         self.firsts.len()
     }
@@ -86,7 +86,7 @@ impl Taps {
 }
 
 /// Filters one source row horizontally into `C` rows, one per color.
-pub(super) struct WeighExact<'a, S, T, const C: usize> {
+pub(super) struct FilterExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [f32],
@@ -94,7 +94,7 @@ pub(super) struct WeighExact<'a, S, T, const C: usize> {
     pub(super) rows: &'a mut [f32],
 }
 
-impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C> {
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterExact<'_, S, T, C> {
     #[inline(always)]
     fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
@@ -116,15 +116,15 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighExact<'_, S, T, C>
     }
 }
 
-/// As [`WeighExact`] with integers, for 8-bit pixels.
-pub(super) struct WeighWhole<'a, S, T, const C: usize> {
+/// As [`FilterExact`] with integers, for 8-bit pixels.
+pub(super) struct FilterInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [i32],
     pub(super) rows: &'a mut [u16],
 }
 
-impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C> {
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterInteger<'_, S, T, C> {
     #[inline(always)]
     fn run(self, _: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
@@ -135,13 +135,13 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for WeighWhole<'_, S, T, C>
             for (tap_idx, weights) in weights.chunks_exact(n_blocks).enumerate() {
                 let (samples, weights) = (picked.block(tap_idx, block_idx), &weights[block_idx]);
                 for lane in 0..LANES {
-                    let color = colors.whole(samples.map(|samples| samples[lane]));
+                    let color = colors.integer(samples.map(|samples| samples[lane]));
                     for color_idx in 0..C {
                         block[color_idx][lane] += i32::from(color[color_idx]) * weights[lane];
                     }
                 }
             }
-            store_block(&mut rows, block_idx, block.map(|sums| sums.map(|sum| whole_pixel(sum) as u16)));
+            store_block(&mut rows, block_idx, block.map(|sums| sums.map(|sum| integer_pixel(sum) as u16)));
         }
     }
 }
@@ -177,12 +177,12 @@ impl<'a, T, W: Copy> RingRows<'a, T, W> {
 }
 
 /// Filters rows vertically.
-pub(super) struct WeighRowsExact<'a> {
+pub(super) struct FilterRowsExact<'a> {
     pub(super) rows: RingRows<'a, f32, f32>,
     pub(super) target: &'a mut [f32],
 }
 
-impl Kernel for WeighRowsExact<'_> {
+impl Kernel for FilterRowsExact<'_> {
     #[inline(always)]
     fn run(self, _: impl Arithmetic) {
         for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
@@ -197,13 +197,13 @@ impl Kernel for WeighRowsExact<'_> {
     }
 }
 
-/// As [`WeighRowsExact`] with integers.
-pub(super) struct WeighRowsWhole<'a> {
+/// As [`FilterRowsExact`] with integers.
+pub(super) struct FilterRowsInteger<'a> {
     pub(super) rows: RingRows<'a, u16, i32>,
     pub(super) target: &'a mut [f32],
 }
 
-impl Kernel for WeighRowsWhole<'_> {
+impl Kernel for FilterRowsInteger<'_> {
     #[inline(always)]
     fn run(self, _: impl Arithmetic) {
         for (block_idx, target) in self.target.as_chunks_mut().0.iter_mut().enumerate() {
@@ -213,15 +213,15 @@ impl Kernel for WeighRowsWhole<'_> {
                     sums[lane] += i32::from(block[lane]) * weight;
                 }
             }
-            *target = sums.map(|sum| whole_pixel(sum) as f32);
+            *target = sums.map(|sum| integer_pixel(sum) as f32);
         }
     }
 }
 
 /// Rounds a fixed-point sum half up and clamps it to a pixel value.
 #[inline(always)]
-fn whole_pixel(sum: i32) -> i32 {
-    ((sum + (1 << (WHOLE_BITS - 1))) >> WHOLE_BITS).clamp(0, 255)
+fn integer_pixel(sum: i32) -> i32 {
+    ((sum + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS).clamp(0, 255)
 }
 
 #[cfg(test)]
@@ -254,9 +254,9 @@ mod tests {
             assert_eq!(of_itself, pixel_idx as f32);
         }
         taps.set(2, 4, 0..4, 0);
-        let mixed: Vec<f32> =
+        let interpolated: Vec<f32> =
             (0..4).map(|pixel_idx| taps.window(pixel_idx).zip(weights(&taps, pixel_idx)).map(|(s, w)| s as f32 * w).sum()).collect();
-        assert_eq!(mixed, [0.0, 0.25, 0.75, 1.0]);
+        assert_eq!(interpolated, [0.0, 0.25, 0.75, 1.0]);
     }
 
     #[test]
@@ -265,8 +265,8 @@ mod tests {
         for (extent, scaled) in [(7, 3), (1000, 7), (1080, 416), (7680, 1), (3, 224)] {
             taps.set(extent, scaled, 0..scaled as usize, 0);
             for pixel_idx in 0..scaled as usize {
-                let sum: i32 = (0..taps.n_taps).map(|tap_idx| 255 * taps.whole[tap_idx * taps.n_filled() + pixel_idx]).sum();
-                assert_eq!(whole_pixel(sum), 255, "{extent} to {scaled}, pixel {pixel_idx}");
+                let sum: i32 = (0..taps.n_taps).map(|tap_idx| 255 * taps.integer[tap_idx * taps.n_filled() + pixel_idx]).sum();
+                assert_eq!(integer_pixel(sum), 255, "{extent} to {scaled}, pixel {pixel_idx}");
             }
         }
     }

@@ -12,7 +12,7 @@ pub(super) trait Colors<const C: usize>: Copy {
     fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; C];
 
     /// Rounded to integers, half up, after each step.
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C];
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 
 /// Work that is compiled for each [`Colors`] implementation.
@@ -22,7 +22,7 @@ pub(super) trait WithColors {
 
 /// Color model of the components of a pixel.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Meaning {
+pub(super) enum ColorModel {
     /// Luma and two chroma components.
     Yuv(Yuv),
     /// Luma only; all three components are equal.
@@ -33,7 +33,7 @@ pub(super) enum Meaning {
     Gray,
 }
 
-impl Meaning {
+impl ColorModel {
     pub(super) fn yuv(to: YuvCoefficients) -> Self {
         Self::Yuv(Yuv::new(to))
     }
@@ -45,16 +45,16 @@ impl Meaning {
 
 /// Runs `work` for this color model and an input of one or three channels.
 #[inline(always)]
-pub(super) fn with_colors(meaning: Meaning, n_channels: usize, work: impl WithColors) {
-    match (meaning, n_channels) {
-        (Meaning::Yuv(yuv), 3) => work.run::<_, 3>(yuv),
-        (Meaning::Yuv(yuv), _) => work.run::<_, 1>(Weighed(yuv)),
-        (Meaning::Rgb, 3) => work.run::<_, 3>(Rgb),
-        (Meaning::Rgb, _) => work.run::<_, 1>(Weighed(Rgb)),
-        (Meaning::Luma(luma), 3) => work.run::<_, 3>(luma),
-        (Meaning::Luma(luma), _) => work.run::<_, 1>(luma),
-        (Meaning::Gray, 3) => work.run::<_, 3>(Gray),
-        (Meaning::Gray, _) => work.run::<_, 1>(Gray),
+pub(super) fn with_colors(color_model: ColorModel, n_channels: usize, work: impl WithColors) {
+    match (color_model, n_channels) {
+        (ColorModel::Yuv(yuv), 3) => work.run::<_, 3>(yuv),
+        (ColorModel::Yuv(yuv), _) => work.run::<_, 1>(Grayscale(yuv)),
+        (ColorModel::Rgb, 3) => work.run::<_, 3>(Rgb),
+        (ColorModel::Rgb, _) => work.run::<_, 1>(Grayscale(Rgb)),
+        (ColorModel::Luma(luma), 3) => work.run::<_, 3>(luma),
+        (ColorModel::Luma(luma), _) => work.run::<_, 1>(luma),
+        (ColorModel::Gray, 3) => work.run::<_, 3>(Gray),
+        (ColorModel::Gray, _) => work.run::<_, 1>(Gray),
     }
 }
 
@@ -121,7 +121,7 @@ impl Colors<3> for Yuv {
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
         self.precise(samples).map(round)
     }
 }
@@ -151,7 +151,7 @@ impl<const C: usize> Colors<C> for Luma {
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
         self.exact(Separate, samples).map(round)
     }
 }
@@ -167,7 +167,7 @@ impl Colors<3> for Rgb {
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; 3] {
         self.exact(Separate, samples).map(round)
     }
 }
@@ -183,24 +183,24 @@ impl<const C: usize> Colors<C> for Gray {
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
         [round(samples[0].above(0)); C]
     }
 }
 
 /// Gray from colors: weights of BT.601 for any matrix of the frame, as in OpenCV.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weighed<T>(pub(super) T);
+pub(super) struct Grayscale<T>(pub(super) T);
 
-impl<T: Colors<3>> Colors<1> for Weighed<T> {
+impl<T: Colors<3>> Colors<1> for Grayscale<T> {
     #[inline(always)]
     fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; 1] {
-        [weigh(self.0.exact(arithmetic, samples))]
+        [gray_of(self.0.exact(arithmetic, samples))]
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; 1] {
-        [round(weigh(self.0.whole(samples).map(f32::from)))]
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; 1] {
+        [round(gray_of(self.0.integer(samples).map(f32::from)))]
     }
 }
 
@@ -213,7 +213,7 @@ fn bounded(color: f32) -> f32 {
 }
 
 #[inline(always)]
-fn weigh([r, g, b]: [f32; 3]) -> f32 {
+fn gray_of([r, g, b]: [f32; 3]) -> f32 {
     0.299 * r + 0.587 * g + 0.114 * b
 }
 
@@ -271,7 +271,7 @@ mod tests {
         // BT.601 limited range: black, white, and red (81, 90, 240).
         let colors = Yuv::new(Colorimetry::default().yuv_coefficients(PixelFormat::Nv12));
         for (yuv, rgb) in [([16, 128, 128], [0; 3]), ([235, 128, 128], [255; 3]), ([81, 90, 240], [254, 0, 0])] {
-            assert_eq!(colors.whole(yuv.map(|sample| [sample])), rgb, "{yuv:?}");
+            assert_eq!(colors.integer(yuv.map(|sample| [sample])), rgb, "{yuv:?}");
         }
     }
 
@@ -282,9 +282,9 @@ mod tests {
 
     #[test]
     fn gray_is_weighted_and_gray_images_are_unchanged() {
-        let [gray] = Weighed(Rgb).exact(Separate, [[200], [100], [10]]);
+        let [gray] = Grayscale(Rgb).exact(Separate, [[200], [100], [10]]);
         assert!((gray - (0.299 * 200.0 + 0.587 * 100.0 + 0.114 * 10.0)).abs() < 1e-4);
-        assert_eq!(Weighed(Rgb).whole([[200], [100], [10]]), [120]);
-        assert_eq!((Gray.exact(Separate, [[201], [7], [7]]), Gray.whole([[201], [7], [7]])), ([201.0], [201]));
+        assert_eq!(Grayscale(Rgb).integer([[200], [100], [10]]), [120]);
+        assert_eq!((Gray.exact(Separate, [[201], [7], [7]]), Gray.integer([[201], [7], [7]])), ([201.0], [201]));
     }
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use super::antialias::{RingRows, Taps, WeighExact, WeighRowsExact, WeighRowsWhole, WeighWhole};
+use super::antialias::{FilterExact, FilterInteger, FilterRowsExact, FilterRowsInteger, RingRows, Taps};
 use super::color::{Colors, WithColors, with_colors};
 use super::image::{Image, Rows, SampleType};
 use super::letterbox::Placement;
@@ -23,7 +23,7 @@ pub(super) struct FilteredRows {
     samples: Samples,
     /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. One of the two is used.
     exact: Aligned<f32>,
-    whole: Aligned<u16>,
+    integer: Aligned<u16>,
     row_len: usize,
     /// Rows below this number are in the ring, if a line needed them.
     end: u32,
@@ -31,7 +31,7 @@ pub(super) struct FilteredRows {
     normalizers: [Normalizer; 3],
     color_of_channel: [usize; 3],
     n_channels: usize,
-    is_whole: bool,
+    is_integer: bool,
 }
 
 impl FilteredRows {
@@ -44,7 +44,7 @@ impl FilteredRows {
         (columns, lines): (Range<usize>, Range<usize>),
         simd: Simd,
     ) {
-        self.is_whole = preprocess.rounding == Rounding::U8;
+        self.is_integer = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
         self.normalizers = preprocess.normalizers();
         self.color_of_channel = preprocess.color_of_channel();
@@ -58,8 +58,8 @@ impl FilteredRows {
         let n_columns = self.columns.n_filled();
         self.row_len = self.n_channels * n_columns;
         self.line.resize(self.row_len);
-        if self.is_whole {
-            self.whole.resize(self.lines.n_taps * self.row_len);
+        if self.is_integer {
+            self.integer.resize(self.lines.n_taps * self.row_len);
         } else {
             self.exact.resize(self.lines.n_taps * self.row_len);
         }
@@ -80,12 +80,12 @@ impl FilteredRows {
         let (first, n_rows) = (window.start as usize % self.lines.n_taps, window.len());
         let (row_len, n_lines) = (self.row_len, self.lines.n_filled());
         let target = &mut *self.line;
-        if self.is_whole {
-            let rows = RingRows { ring: &self.whole, row_len, first, n_rows, weights: &self.lines.whole, line: line_idx, n_lines };
-            simd.run(WeighRowsWhole { rows, target });
+        if self.is_integer {
+            let rows = RingRows { ring: &self.integer, row_len, first, n_rows, weights: &self.lines.integer, line: line_idx, n_lines };
+            simd.run(FilterRowsInteger { rows, target });
         } else {
             let rows = RingRows { ring: &self.exact, row_len, first, n_rows, weights: &self.lines.weights, line: line_idx, n_lines };
-            simd.run(WeighRowsExact { rows, target });
+            simd.run(FilterRowsExact { rows, target });
         }
         Line {
             blend: Blend::Exact { first: &self.line, second: &self.line, weight: 0.0 },
@@ -100,36 +100,36 @@ impl FilteredRows {
         [u8; N]: Sample,
     {
         let slot = source_row as usize % self.lines.n_taps * self.row_len;
-        let is_whole = self.is_whole;
-        let weigh = Weigh {
+        let is_integer = self.is_integer;
+        let filter = FilterRow {
             picked: self.samples.pick::<N>(source, source_row, simd),
             columns: &self.columns,
-            exact: if is_whole { &mut [] } else { &mut self.exact[slot..][..self.row_len] },
-            whole: if is_whole { &mut self.whole[slot..][..self.row_len] } else { &mut [] },
-            is_whole,
+            exact: if is_integer { &mut [] } else { &mut self.exact[slot..][..self.row_len] },
+            integer: if is_integer { &mut self.integer[slot..][..self.row_len] } else { &mut [] },
+            is_integer,
             simd,
         };
-        with_colors(source.image.meaning(), self.n_channels, weigh);
+        with_colors(source.image.color_model(), self.n_channels, filter);
     }
 }
 
 /// Horizontal filtering of a sampled row.
-struct Weigh<'a, S> {
+struct FilterRow<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Taps,
     exact: &'a mut [f32],
-    whole: &'a mut [u16],
-    is_whole: bool,
+    integer: &'a mut [u16],
+    is_integer: bool,
     simd: Simd,
 }
 
-impl<S: Sample> WithColors for Weigh<'_, S> {
+impl<S: Sample> WithColors for FilterRow<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, columns, exact, whole, is_whole, simd } = self;
-        if is_whole {
-            simd.run(WeighWhole { colors, picked, weights: &columns.whole, rows: whole });
+        let Self { picked, columns, exact, integer, is_integer, simd } = self;
+        if is_integer {
+            simd.run(FilterInteger { colors, picked, weights: &columns.integer, rows: integer });
         } else {
-            simd.run(WeighExact { colors, picked, weights: &columns.weights, rows: exact });
+            simd.run(FilterExact { colors, picked, weights: &columns.weights, rows: exact });
         }
     }
 }

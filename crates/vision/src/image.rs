@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::InputLayout;
-use super::color::Meaning;
+use super::color::ColorModel;
 use super::simd::Simd;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
@@ -14,7 +14,7 @@ use crate::tensor::{Bytes, ElementType, Error, ErrorKind, Result, Tensor};
 pub(super) struct Image {
     planes: [Option<Bytes>; MAX_PLANES],
     size: Size,
-    meaning: Meaning,
+    color_model: ColorModel,
     sample: SampleType,
     components: [Component; 3],
     /// Offset of the image in the first sample of subsampled components, in pixels per axis.
@@ -118,13 +118,13 @@ impl Image {
         let coefficients = frame.colorimetry().yuv_coefficients(format);
         let sample = if format.depth() == 8 { SampleType::U8 } else { SampleType::U16 };
         let n = sample.n_bytes();
-        let (meaning, components) = match format {
-            _ if format.has_interleaved_chroma() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
-            _ if format.is_subsampled() => (Meaning::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
-            PixelFormat::Gray8 => (Meaning::luma(coefficients), [full(0); 3]),
-            _ => (Meaning::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
+        let (color_model, components) = match format {
+            _ if format.has_interleaved_chroma() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
+            _ if format.is_subsampled() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
+            PixelFormat::Gray8 => (ColorModel::luma(coefficients), [full(0); 3]),
+            _ => (ColorModel::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
         };
-        Ok(Self { planes, size: frame.size(), meaning, sample, components, phase })
+        Ok(Self { planes, size: frame.size(), color_model, sample, components, phase })
     }
 
     /// Leases a tensor that contains one image, of shape `[1, C, H, W]` or `[1, H, W, C]`.
@@ -161,7 +161,7 @@ impl Image {
         Ok(Self {
             planes: [Some(bytes), None, None],
             size: Size::new(width, height),
-            meaning: if is_colored { Meaning::Rgb } else { Meaning::Gray },
+            color_model: if is_colored { ColorModel::Rgb } else { ColorModel::Gray },
             sample,
             components,
             phase: (0, 0),
@@ -172,8 +172,8 @@ impl Image {
         self.size
     }
 
-    pub(super) fn meaning(&self) -> Meaning {
-        self.meaning
+    pub(super) fn color_model(&self) -> ColorModel {
+        self.color_model
     }
 
     pub(super) fn sample(&self) -> SampleType {
@@ -182,9 +182,9 @@ impl Image {
 
     /// Number of distinct components.
     pub(super) fn n_components(&self) -> usize {
-        match self.meaning {
-            Meaning::Yuv(_) | Meaning::Rgb => 3,
-            Meaning::Luma(_) | Meaning::Gray => 1,
+        match self.color_model {
+            ColorModel::Yuv(_) | ColorModel::Rgb => 3,
+            ColorModel::Luma(_) | ColorModel::Gray => 1,
         }
     }
 

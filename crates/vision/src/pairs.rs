@@ -52,14 +52,14 @@ impl Pairs {
 
     /// Interpolates row `y` into one row per color, in [`FINE_STEPS`].
     #[inline(never)]
-    pub(super) fn mix(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
+    pub(super) fn interpolate(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };
         let row = reaching(source.row(self.first_component, y), reach_bytes, &mut self.padded);
         debug_assert!(rows.iter().all(|row| row.len() * LANES == self.positions.len()));
         if self.is_by_windows {
-            simd.mix_windows(&self.windows, blocks(&self.weights), row, rows);
+            simd.interpolate_windows(&self.windows, blocks(&self.weights), row, rows);
         } else {
-            simd.mix_pixels(&self.pixels, blocks(&self.weights), row, rows);
+            simd.interpolate_pixels(&self.pixels, blocks(&self.weights), row, rows);
         }
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     /// Reference implementation for one column.
-    fn mixed(row: &[u8], pixel_bytes: usize, offsets: [usize; 3], columns: &Columns, column: usize) -> [f32; 3] {
+    fn reference(row: &[u8], pixel_bytes: usize, offsets: [usize; 3], columns: &Columns, column: usize) -> [f32; 3] {
         let [first, second] = columns.pairs[column].map(|pixel| pixel as usize * pixel_bytes);
         offsets.map(|offset| {
             let (first, second) = (f32::from(row[first + offset]), f32::from(row[second + offset]));
@@ -211,12 +211,12 @@ mod tests {
                     }
                     for y in 0..2 {
                         let mut sums = vec![0.0; 3 * columns.pairs.len()];
-                        pairs.mix(image.rows(), y, split_rows(&mut sums), simd);
+                        pairs.interpolate(image.rows(), y, split_rows(&mut sums), simd);
                         let row = image.rows().row(offsets[0], y);
                         for column in 0..columns.n_visible {
                             let got = [0, 1, 2].map(|color| sums[color * columns.pairs.len() + column]);
                             let case = format!("{format}, {} columns, {simd:?}, row {y}, column {column}", columns.n_visible);
-                            assert_eq!(got, mixed(row, pixel_bytes, offsets, &columns, column), "{case}");
+                            assert_eq!(got, reference(row, pixel_bytes, offsets, &columns, column), "{case}");
                         }
                         n_rows_compared += 1;
                     }

@@ -71,7 +71,7 @@ pub(super) const FINE_STEPS: u16 = 1 << 14;
 /// Source columns of an input row.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
-    /// Number of columns. The buffers are padded to whole groups with copies of the last column.
+    /// Number of columns. The buffers are padded to full groups with copies of the last column.
     pub(super) n_visible: usize,
     /// The two samples of each column.
     pub(super) pairs: Vec<[u32; 2]>,
@@ -80,7 +80,7 @@ pub(super) struct Columns {
     /// The weights in [`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
     /// Whether any column interpolates. Not the case when scaling to exactly a third.
-    pub(super) is_mixed: bool,
+    pub(super) is_interpolated: bool,
 }
 
 impl Columns {
@@ -103,7 +103,7 @@ impl Columns {
                 *weight = f32::from((*weight * n_steps + 0.5) as u16) / n_steps;
             }
         }
-        self.is_mixed = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);
+        self.is_interpolated = self.weights[..self.n_visible].iter().any(|weight| *weight != 0.0);
         self.pairs.resize(n_filled, self.pairs.last().copied().unwrap_or_default());
         self.weights[self.n_visible..].fill(0.0);
         self.steps[self.n_visible..].fill(0);
@@ -111,7 +111,7 @@ impl Columns {
 }
 
 /// Interpolates one source row horizontally into `C` rows, one per color.
-pub(super) struct MixExact<'a, S, T, const C: usize> {
+pub(super) struct InterpolateExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     /// Weights of the columns; `None` if no column interpolates.
@@ -120,7 +120,7 @@ pub(super) struct MixExact<'a, S, T, const C: usize> {
     pub(super) rows: &'a mut [f32],
 }
 
-impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateExact<'_, S, T, C> {
     #[inline(always)]
     fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked, weights, rows } = self;
@@ -155,15 +155,15 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixExact<'_, S, T, C> {
     }
 }
 
-/// As [`MixExact`], for two source rows that differ in the first component only. The contribution of the shared components is computed once.
-pub(super) struct MixTwo<'a, S, T, const C: usize> {
+/// As [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is computed once.
+pub(super) struct InterpolateTwo<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: [Picked<'a, S>; 2],
     pub(super) weights: &'a [f32],
     pub(super) rows: [&'a mut [f32]; 2],
 }
 
-impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateTwo<'_, S, T, C> {
     #[inline(always)]
     fn run(self, arithmetic: impl Arithmetic) {
         let Self { colors, picked: [picked, next], weights, rows: [rows, next_rows] } = self;
@@ -195,15 +195,15 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixTwo<'_, S, T, C> {
     }
 }
 
-/// As [`MixExact`] with integers; sums have seven fraction bits.
-pub(super) struct MixWhole<'a, S, T, const C: usize> {
+/// As [`InterpolateExact`] with integers; sums have seven fraction bits.
+pub(super) struct InterpolateInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     pub(super) steps: &'a [u16],
     pub(super) rows: &'a mut [u16],
 }
 
-impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
+impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateInteger<'_, S, T, C> {
     #[inline(always)]
     fn run(self, _: impl Arithmetic) {
         let Self { colors, picked, steps, rows } = self;
@@ -214,10 +214,10 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for MixWhole<'_, S, T, C> {
             let steps = &steps[block_idx];
             let mut block = [[0; LANES]; C];
             for lane in 0..LANES {
-                let first = colors.whole(firsts.map(|samples| samples[lane]));
-                let second = colors.whole(seconds.map(|samples| samples[lane]));
+                let first = colors.integer(firsts.map(|samples| samples[lane]));
+                let second = colors.integer(seconds.map(|samples| samples[lane]));
                 for color_idx in 0..C {
-                    block[color_idx][lane] = whole_sum(first[color_idx], second[color_idx], steps[lane]);
+                    block[color_idx][lane] = integer_sum(first[color_idx], second[color_idx], steps[lane]);
                 }
             }
             store_block(&mut rows, block_idx, block);
@@ -264,14 +264,14 @@ pub(super) fn steps(weight: f32) -> u16 {
 }
 
 #[inline(always)]
-fn whole_sum(first: u8, second: u8, steps: u16) -> u16 {
+fn integer_sum(first: u8, second: u8, steps: u16) -> u16 {
     // At most 255 * 2048 / 16.
     ((u32::from(first) * u32::from(WEIGHT_STEPS - steps) + u32::from(second) * u32::from(steps)) >> 4) as u16
 }
 
 /// Combines the sums of two rows into a pixel; `steps` is the weight of the second row.
 #[inline(always)]
-pub(super) fn whole_pixel(first: u16, second: u16, steps: u16) -> u16 {
+pub(super) fn integer_pixel(first: u16, second: u16, steps: u16) -> u16 {
     let quarters = |sum: u16, steps: u16| ((u32::from(sum) * u32::from(steps)) >> 16) as u16;
     (quarters(first, WEIGHT_STEPS - steps) + quarters(second, steps) + 2) >> 2
 }
@@ -320,8 +320,8 @@ mod tests {
             Case([10, 20], [30, 40], 2048, 0, 20),
         ];
         for case in cases {
-            let sum = |pair: [u8; 2]| whole_sum(pair[0], pair[1], case.2);
-            assert_eq!(whole_pixel(sum(case.0), sum(case.1), case.3), case.4, "{case:?}");
+            let sum = |pair: [u8; 2]| integer_sum(pair[0], pair[1], case.2);
+            assert_eq!(integer_pixel(sum(case.0), sum(case.1), case.3), case.4, "{case:?}");
         }
     }
 
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
         // The center of a cropped image, without interpolation.
         columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
-        assert_eq!((&columns.pairs[..2], columns.is_mixed), (&[[3, 3], [4, 4]][..], false));
+        assert_eq!((&columns.pairs[..2], columns.is_interpolated), (&[[3, 3], [4, 4]][..], false));
     }
 
     #[test]
@@ -353,13 +353,13 @@ mod tests {
         let mut weights = [0.0; LANES];
         weights[0] = 0.25;
         let mut rows = [0.0; 3 * LANES];
-        let mix = MixExact {
+        let interpolate = InterpolateExact {
             colors: Rgb,
             picked: Picked { pieces: &pieces, begins: [0, 2, 4], steps: [6; 3], pair_steps: [0; 3] },
             weights: Some(&weights),
             rows: &mut rows,
         };
-        mix.run(Separate);
+        interpolate.run(Separate);
         assert_eq!([0, LANES, 2 * LANES].map(|begin| [rows[begin], rows[begin + 1]]), [[2.0, 8.0], [15.0, 30.0], [20.0, 20.0]]);
     }
 }

@@ -13,7 +13,7 @@ pub(super) const LANES: usize = 16;
 
 /// A sample as stored in memory.
 pub(super) trait Sample: Copy {
-    /// Whether it is a byte.
+    /// Whether the sample has 8 bits.
     const IS_BYTE: bool;
 
     /// The difference to `zero`.

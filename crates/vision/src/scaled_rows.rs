@@ -4,12 +4,12 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use super::color::{Colors, Meaning, WithColors, with_colors};
+use super::color::{ColorModel, Colors, WithColors, with_colors};
 use super::image::{Image, Rows, SampleType};
 use super::letterbox::Placement;
 use super::pairs::Pairs;
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{Axis, Columns, FINE_STEPS, MixExact, MixTwo, MixWhole, Tap, split_rows, steps};
+use super::resize::{Axis, Columns, FINE_STEPS, InterpolateExact, InterpolateInteger, InterpolateTwo, Tap, split_rows, steps};
 use super::sample::{Picked, Sample};
 use super::samples::Samples;
 use super::simd::Simd;
@@ -45,15 +45,15 @@ pub(super) struct ScaledRows {
     /// Color index of each channel; 0 for gray.
     color_of_channel: [usize; 3],
     n_channels: usize,
-    is_whole: bool,
+    is_integer: bool,
     /// Whether two rows that share chroma samples are computed together.
     is_by_two: bool,
-    source: MixSource,
+    source: RowSource,
 }
 
 /// The implementation that computes rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum MixSource {
+enum RowSource {
     #[default]
     Samples,
     /// With integers; values are in [`FINE_STEPS`].
@@ -66,7 +66,7 @@ struct Slot {
     source_row: Option<u32>,
     /// One row per channel, concatenated. One of the two is used.
     exact: Aligned<f32>,
-    whole: Aligned<u16>,
+    integer: Aligned<u16>,
 }
 
 impl ScaledRows {
@@ -79,33 +79,33 @@ impl ScaledRows {
         (columns, lines): (Range<usize>, Range<usize>),
         simd: Simd,
     ) {
-        self.is_whole = preprocess.rounding == Rounding::U8;
+        self.is_integer = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(image.size().width, placement.scaled.width, preprocess.rounding);
         // These bytes need no conversion before the interpolation.
-        let are_colors = (image.meaning(), image.sample(), self.n_channels) == (Meaning::Rgb, SampleType::U8, 3);
-        let in_fine_steps = are_colors && !self.is_whole;
+        let are_colors = (image.color_model(), image.sample(), self.n_channels) == (ColorModel::Rgb, SampleType::U8, 3);
+        let in_fine_steps = are_colors && !self.is_integer;
         self.columns.set(&axis, columns, placement.offset.0, in_fine_steps);
         let normalizers = preprocess.normalizers();
         let of_steps = normalizers.map(|normalizer| normalizer.of_steps(FINE_STEPS.into()));
-        let is_mixed = self.columns.is_mixed && !self.is_whole && self.n_channels == 3;
-        self.source = if !is_mixed {
-            MixSource::Samples
+        let is_interpolated = self.columns.is_interpolated && !self.is_integer && self.n_channels == 3;
+        self.source = if !is_interpolated {
+            RowSource::Samples
         } else if in_fine_steps && of_steps.iter().all(Option::is_some) && self.pairs.set(image, &self.columns, simd) {
-            MixSource::Pairs
+            RowSource::Pairs
         } else if self.yuv.set(image, &self.columns, simd) {
-            MixSource::Yuv
+            RowSource::Yuv
         } else {
-            MixSource::Samples
+            RowSource::Samples
         };
-        if self.source == MixSource::Samples {
+        if self.source == RowSource::Samples {
             self.samples.begin(image, 1, |_| self.columns.pairs.iter().copied(), simd);
         }
-        let is_in_steps = self.source == MixSource::Pairs;
+        let is_in_steps = self.source == RowSource::Pairs;
         self.normalizers = if is_in_steps { of_steps.map(Option::unwrap_or_default) } else { normalizers };
         let axis = Axis::new(image.size().height, placement.scaled.height, preprocess.rounding);
-        self.is_by_two = axis.takes_all() && self.columns.is_mixed && !self.is_whole && self.source != MixSource::Pairs;
+        self.is_by_two = axis.takes_all() && self.columns.is_interpolated && !self.is_integer && self.source != RowSource::Pairs;
         self.taps.clear();
         self.taps.extend(lines.map(|line| axis.tap((line as i64 - placement.offset.1) as u64)));
         self.prefetch_begin = 0;
@@ -114,8 +114,8 @@ impl ScaledRows {
         let n_columns = self.columns.pairs.len();
         for slot in &mut self.slots {
             slot.source_row = None;
-            if self.is_whole {
-                slot.whole.resize(self.n_channels * n_columns);
+            if self.is_integer {
+                slot.integer.resize(self.n_channels * n_columns);
             } else {
                 slot.exact.resize(self.n_channels * n_columns);
             }
@@ -134,8 +134,8 @@ impl ScaledRows {
             }
         }
         let (first, second) = (&self.slots[slot_of(tap.first)], &self.slots[slot_of(tap.second)]);
-        let blend = if self.is_whole {
-            Blend::Whole { first: &first.whole, second: &second.whole, steps: steps(tap.weight) }
+        let blend = if self.is_integer {
+            Blend::Integer { first: &first.integer, second: &second.integer, steps: steps(tap.weight) }
         } else {
             Blend::Exact { first: &first.exact, second: &second.exact, weight: tap.weight }
         };
@@ -161,21 +161,21 @@ impl ScaledRows {
             self.slots[slot_of(row + 1)].source_row = Some(row + 1);
         }
         match (self.source, source.image.sample()) {
-            (MixSource::Pairs, _) => {
+            (RowSource::Pairs, _) => {
                 let slot = &mut self.slots[slot_of(row)];
-                self.pairs.mix(source, row, split_rows(&mut slot.exact), simd);
+                self.pairs.interpolate(source, row, split_rows(&mut slot.exact), simd);
             }
-            (MixSource::Yuv, _) if with_next => {
+            (RowSource::Yuv, _) if with_next => {
                 let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
-                self.yuv.mix(source, row, &self.columns.weights, slots.map(|slot| split_rows(&mut slot.exact)), simd);
+                self.yuv.interpolate(source, row, &self.columns.weights, slots.map(|slot| split_rows(&mut slot.exact)), simd);
             }
-            (MixSource::Yuv, _) => {
+            (RowSource::Yuv, _) => {
                 let slot = &mut self.slots[slot_of(row)];
-                self.yuv.mix(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], simd);
+                self.yuv.interpolate(source, row, &self.columns.weights, [split_rows(&mut slot.exact)], simd);
             }
-            (MixSource::Samples, SampleType::U8) => self.compute_with::<1>(row, with_next, source, simd),
-            (MixSource::Samples, SampleType::U16) => self.compute_with::<2>(row, with_next, source, simd),
-            (MixSource::Samples, SampleType::F32) => self.compute_with::<4>(row, with_next, source, simd),
+            (RowSource::Samples, SampleType::U8) => self.compute_with::<1>(row, with_next, source, simd),
+            (RowSource::Samples, SampleType::U16) => self.compute_with::<2>(row, with_next, source, simd),
+            (RowSource::Samples, SampleType::F32) => self.compute_with::<4>(row, with_next, source, simd),
         }
     }
 
@@ -183,15 +183,15 @@ impl ScaledRows {
     where
         [u8; N]: Sample,
     {
-        let (meaning, n_channels, columns) = (source.image.meaning(), self.n_channels, &self.columns);
+        let (color_model, n_channels, columns) = (source.image.color_model(), self.n_channels, &self.columns);
         if with_next {
             let picked = self.samples.pick_two::<N>(source, row, simd);
             let slots = self.slots.get_disjoint_mut([slot_of(row), slot_of(row + 1)]).expect("two slots");
-            with_colors(meaning, n_channels, MixPair { picked, columns, slots, simd });
+            with_colors(color_model, n_channels, InterpolatePair { picked, columns, slots, simd });
         } else {
             let picked = self.samples.pick::<N>(source, row, simd);
             let slot = &mut self.slots[slot_of(row)];
-            with_colors(meaning, n_channels, Mix { picked, columns, slot, is_whole: self.is_whole, simd });
+            with_colors(color_model, n_channels, Interpolate { picked, columns, slot, is_integer: self.is_integer, simd });
         }
     }
 }
@@ -202,40 +202,40 @@ fn slot_of(row: u32) -> usize {
 }
 
 /// Horizontal interpolation of a sampled row.
-struct Mix<'a, S> {
+struct Interpolate<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Columns,
     slot: &'a mut Slot,
-    is_whole: bool,
+    is_integer: bool,
     simd: Simd,
 }
 
-impl<S: Sample> WithColors for Mix<'_, S> {
+impl<S: Sample> WithColors for Interpolate<'_, S> {
     #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, columns, slot, is_whole, simd } = self;
-        if is_whole {
-            simd.run(MixWhole { colors, picked, steps: &columns.steps, rows: &mut slot.whole });
+        let Self { picked, columns, slot, is_integer, simd } = self;
+        if is_integer {
+            simd.run(InterpolateInteger { colors, picked, steps: &columns.steps, rows: &mut slot.integer });
         } else {
-            let weights = columns.is_mixed.then_some(&*columns.weights);
-            simd.run(MixExact { colors, picked, weights, rows: &mut slot.exact });
+            let weights = columns.is_interpolated.then_some(&*columns.weights);
+            simd.run(InterpolateExact { colors, picked, weights, rows: &mut slot.exact });
         }
     }
 }
 
 /// Horizontal interpolation of two rows that share samples.
-struct MixPair<'a, S> {
+struct InterpolatePair<'a, S> {
     picked: [Picked<'a, S>; 2],
     columns: &'a Columns,
     slots: [&'a mut Slot; 2],
     simd: Simd,
 }
 
-impl<S: Sample> WithColors for MixPair<'_, S> {
+impl<S: Sample> WithColors for InterpolatePair<'_, S> {
     #[inline(always)]
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
         let Self { picked, columns, slots, simd } = self;
         let rows = slots.map(|slot| &mut *slot.exact);
-        simd.run(MixTwo { colors, picked, weights: &columns.weights, rows });
+        simd.run(InterpolateTwo { colors, picked, weights: &columns.weights, rows });
     }
 }

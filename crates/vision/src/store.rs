@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::preprocess::{InputLayout, Rotation};
-use super::resize::whole_pixel;
+use super::resize::integer_pixel;
 use super::simd::{Arithmetic, Kernel, Simd};
 use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Result};
 
@@ -77,8 +77,8 @@ pub(super) struct Line<'a> {
 pub(super) enum Blend<'a> {
     /// Pixel values, or values in steps if the normalizers are made for steps.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
-    /// Fixed-point sums, which [`whole_pixel`] combines into a pixel.
-    Whole { first: &'a [u16], second: &'a [u16], steps: u16 },
+    /// Fixed-point sums, which [`integer_pixel`] combines into a pixel.
+    Integer { first: &'a [u16], second: &'a [u16], steps: u16 },
 }
 
 /// Writes one batch item of an input line by line. If the image is rotated, its lines can be columns of the input.
@@ -306,13 +306,13 @@ impl<F: Fn(f32) -> [u8; N], const N: usize, const C: usize> Kernel for EncodeLin
                     encode_each(row, row, target, |pixel, _| encode(normalizer.value(pixel)));
                 }
                 Blend::Exact { first, second, weight } => {
-                    let mixed = |first, second| first + (second - first) * weight;
+                    let interpolated = |first, second| first + (second - first) * weight;
                     encode_each(&first[range.clone()], &second[range], target, |first, second| {
-                        encode(normalizer.value(mixed(first, second)))
+                        encode(normalizer.value(interpolated(first, second)))
                     });
                 }
-                Blend::Whole { first, second, steps } => {
-                    let pixel = |first, second| f32::from(whole_pixel(first, second, steps));
+                Blend::Integer { first, second, steps } => {
+                    let pixel = |first, second| f32::from(integer_pixel(first, second, steps));
                     encode_each(&first[range.clone()], &second[range], target, |first, second| {
                         encode(normalizer.value(pixel(first, second)))
                     });

@@ -5,7 +5,7 @@ use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
 use super::image::{Rows, SampleType};
 use super::preprocess::{Preprocess, Rounding};
-use super::resize::{MixExact, blocks};
+use super::resize::{InterpolateExact, blocks};
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel, Simd};
 use super::store::{Blend, Line, Normalizer};
@@ -27,7 +27,7 @@ pub(super) struct WarpedLine {
     line: Aligned<f32>,
     n_channels: usize,
     pad: f32,
-    is_whole: bool,
+    is_integer: bool,
     normalizers: [Normalizer; 3],
     color_of_channel: [usize; 3],
 }
@@ -41,7 +41,7 @@ struct Corners {
 impl WarpedLine {
     /// Prepares for lines of `width` pixels.
     pub(super) fn begin(&mut self, preprocess: &Preprocess, width: usize, sample: SampleType) {
-        self.is_whole = preprocess.rounding == Rounding::U8;
+        self.is_integer = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
         self.normalizers = preprocess.normalizers();
         self.color_of_channel = preprocess.color_of_channel();
@@ -70,9 +70,9 @@ impl WarpedLine {
             (self.right[x], self.below[x], self.inside[x]) = (right, below, across * down);
         }
         match source.image.sample() {
-            SampleType::U8 => self.mix::<1>(source, on),
-            SampleType::U16 => self.mix::<2>(source, on),
-            SampleType::F32 => self.mix::<4>(source, on),
+            SampleType::U8 => self.interpolate::<1>(source, on),
+            SampleType::U16 => self.interpolate::<2>(source, on),
+            SampleType::F32 => self.interpolate::<4>(source, on),
         }
         on.run(Join {
             above: &self.above,
@@ -80,7 +80,7 @@ impl WarpedLine {
             below: &self.below,
             inside: &self.inside,
             pad: self.pad,
-            is_whole: self.is_whole,
+            is_integer: self.is_integer,
             line: &mut self.line,
         });
         Line {
@@ -91,7 +91,7 @@ impl WarpedLine {
         }
     }
 
-    fn mix<const N: usize>(&mut self, source: Rows<'_>, on: Simd)
+    fn interpolate<const N: usize>(&mut self, source: Rows<'_>, on: Simd)
     where
         [u8; N]: Sample,
     {
@@ -112,8 +112,8 @@ impl WarpedLine {
         for (row_idx, rows) in [&mut self.above, &mut self.lower].into_iter().enumerate() {
             let begins = std::array::from_fn(|component_idx| (2 * component_idx + row_idx) * n_pieces);
             let picked = Picked { pieces, begins, steps: [2; 3], pair_steps: [0; 3] };
-            let mix = Mix { picked, weights: &self.right, rows, is_whole: self.is_whole, on };
-            with_colors(source.image.meaning(), self.n_channels, mix);
+            let interpolate = Interpolate { picked, weights: &self.right, rows, is_integer: self.is_integer, on };
+            with_colors(source.image.color_model(), self.n_channels, interpolate);
         }
     }
 }
@@ -132,22 +132,22 @@ fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
 }
 
 /// Horizontal interpolation.
-struct Mix<'a, S> {
+struct Interpolate<'a, S> {
     picked: Picked<'a, S>,
     weights: &'a [f32],
     rows: &'a mut [f32],
-    is_whole: bool,
+    is_integer: bool,
     on: Simd,
 }
 
-impl<S: Sample> WithColors for Mix<'_, S> {
+impl<S: Sample> WithColors for Interpolate<'_, S> {
     fn run<T: Colors<C>, const C: usize>(self, colors: T) {
-        let Self { picked, weights, rows, is_whole, on } = self;
+        let Self { picked, weights, rows, is_integer, on } = self;
         let weights = Some(weights);
-        if is_whole {
-            on.run(MixExact { colors: Rounded(colors), picked, weights, rows });
+        if is_integer {
+            on.run(InterpolateExact { colors: Rounded(colors), picked, weights, rows });
         } else {
-            on.run(MixExact { colors, picked, weights, rows });
+            on.run(InterpolateExact { colors, picked, weights, rows });
         }
     }
 }
@@ -159,12 +159,12 @@ struct Rounded<T>(T);
 impl<T: Colors<C>, const C: usize> Colors<C> for Rounded<T> {
     #[inline(always)]
     fn exact<S: Sample>(self, _: impl Arithmetic, samples: [S; 3]) -> [f32; C] {
-        self.0.whole(samples).map(f32::from)
+        self.0.integer(samples).map(f32::from)
     }
 
     #[inline(always)]
-    fn whole<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
-        self.0.whole(samples)
+    fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C] {
+        self.0.integer(samples)
     }
 }
 
@@ -175,14 +175,14 @@ struct Join<'a> {
     below: &'a [f32],
     inside: &'a [f32],
     pad: f32,
-    is_whole: bool,
+    is_integer: bool,
     line: &'a mut [f32],
 }
 
 impl Kernel for Join<'_> {
     #[inline(always)]
     fn run(self, _: impl Arithmetic) {
-        let Self { above, lower, below, inside, pad, is_whole, line } = self;
+        let Self { above, lower, below, inside, pad, is_integer, line } = self;
         let n_columns = below.len();
         let (below, inside) = (blocks(below), blocks(inside));
         let colors = line.chunks_exact_mut(n_columns).zip(above.chunks_exact(n_columns).zip(lower.chunks_exact(n_columns)));
@@ -192,10 +192,10 @@ impl Kernel for Join<'_> {
                 let (above, lower, below, inside) = (&above[block_idx], &lower[block_idx], &below[block_idx], &inside[block_idx]);
                 let mut block = [0.0; LANES];
                 for lane in 0..LANES {
-                    let mixed = above[lane] + (lower[lane] - above[lane]) * below[lane];
-                    let mixed = pad + (mixed - pad) * inside[lane];
+                    let interpolated = above[lane] + (lower[lane] - above[lane]) * below[lane];
+                    let interpolated = pad + (interpolated - pad) * inside[lane];
                     // Pixels and border are 0 to 255, so truncation equals `floor`.
-                    block[lane] = if is_whole { (mixed + 0.5) as i32 as f32 } else { mixed };
+                    block[lane] = if is_integer { (interpolated + 0.5) as i32 as f32 } else { interpolated };
                 }
                 line[block_idx] = block;
             }

@@ -2,7 +2,7 @@
 //! Handles no other formats.
 
 use super::aligned::Aligned;
-use super::color::{Meaning, YuvFactors};
+use super::color::{ColorModel, YuvFactors};
 use super::image::{Image, Rows, SampleType};
 use super::resize::{Columns, blocks};
 use super::sample::{LANES, reaching, window_bytes};
@@ -31,7 +31,7 @@ pub(super) struct YuvSource<'a, const R: usize> {
 impl YuvBytes {
     /// Prepares for these columns. Returns false if the image or the SIMD backend is not supported, or if samples are too far apart.
     pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
-        let (Meaning::Yuv(yuv), SampleType::U8, SimdBackend::Avx512) = (image.meaning(), image.sample(), simd.backend()) else {
+        let (ColorModel::Yuv(yuv), SampleType::U8, SimdBackend::Avx512) = (image.color_model(), image.sample(), simd.backend()) else {
             return false;
         };
         self.factors = yuv.of_bytes();
@@ -50,7 +50,7 @@ impl YuvBytes {
     }
 
     /// Converts and interpolates `R` rows from row `y` on, which share chroma samples, into one row per color.
-    pub(super) fn mix<const R: usize>(
+    pub(super) fn interpolate<const R: usize>(
         &mut self,
         source: Rows<'_>,
         y: u32,
@@ -68,7 +68,7 @@ impl YuvBytes {
         }
         let u = reaching(source.row(1, y), of_chroma, of_u);
         let v = reaching(source.row(2, y), of_chroma, of_v);
-        simd.mix_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
+        simd.interpolate_yuv(&self.factors, &self.windows, blocks(weights), YuvSource { lumas, u, v }, rows);
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         for format in [PixelFormat::Nv12, PixelFormat::I420] {
             let frame = region(format);
             let image = Image::of_frame(&frame).unwrap();
-            let (Meaning::Yuv(yuv), rows) = (image.meaning(), image.rows()) else { panic!("expected a YUV format, got {format}") };
+            let (ColorModel::Yuv(yuv), rows) = (image.color_model(), image.rows()) else { panic!("expected a YUV format, got {format}") };
             // Scales from six columns per pixel to more than seven pixels per column.
             for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH - 2)) {
                 let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
@@ -172,19 +172,19 @@ mod tests {
                         let is_of_two = y + 1 < 5 && rows.shares_with_next(y);
                         if is_of_two {
                             let targets = [split_rows(&mut one), split_rows(&mut next)];
-                            of_bytes.mix(rows, y, &columns.weights, targets, simd);
+                            of_bytes.interpolate(rows, y, &columns.weights, targets, simd);
                         } else {
-                            of_bytes.mix(rows, y, &columns.weights, [split_rows(&mut one)], simd);
+                            of_bytes.interpolate(rows, y, &columns.weights, [split_rows(&mut one)], simd);
                         }
                         for (row, got) in (y..).zip([&one, &next]).take(1 + usize::from(is_of_two)) {
                             for column in 0..columns.n_visible {
                                 let color = |x: u32| yuv.exact(Separate, [0, 1, 2].map(|component| rows.sample::<1>(component, x, row)));
                                 let [first, second] = columns.pairs[column].map(color);
                                 for color in 0..3 {
-                                    let mixed = first[color] + (second[color] - first[color]) * columns.weights[column];
+                                    let interpolated = first[color] + (second[color] - first[color]) * columns.weights[column];
                                     let case =
                                         format!("{format}, {} columns, row {row}, column {column}, color {color}", columns.n_visible);
-                                    assert_eq!(got[color * n_columns + column].to_bits(), mixed.to_bits(), "{case}");
+                                    assert_eq!(got[color * n_columns + column].to_bits(), interpolated.to_bits(), "{case}");
                                 }
                             }
                             n_compared += 1;

@@ -296,7 +296,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
 }
 
 /// # Errors
-/// If there are labels and their number is not `n_classes`. 0 classes: unknown.
+/// `Config` if there are labels and their number is not `n_classes`; 0 is unknown.
 pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
     if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
         return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));

@@ -143,7 +143,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
         let (fx, fy) = (sx - sx.floor(), sy - sy.floor());
         if preprocess.antialias {
             let (columns, rows) = (triangle(i, w / nw, w), triangle(j, h / nh, h));
-            let mix = |taps: &[(f64, f64)], sample: &dyn Fn(f64) -> f64| {
+            let interpolate = |taps: &[(f64, f64)], sample: &dyn Fn(f64) -> f64| {
                 if round {
                     let sum: i64 = taps.iter().map(|(at, weight)| (weight * 4194304.0 + 0.5) as i64 * sample(*at) as i64).sum();
                     ((sum + 2097152) >> 22).clamp(0, 255) as f64
@@ -151,9 +151,9 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
                     taps.iter().map(|(at, weight)| weight * sample(*at)).sum()
                 }
             };
-            mix(&rows, &|row| mix(&columns, &|column| sample(column, row)))
+            interpolate(&rows, &|row| interpolate(&columns, &|column| sample(column, row)))
         } else if round {
-            // Weights have 11 fraction bits; row sums keep 7 of them. See `resize::MixWhole`.
+            // Weights have 11 fraction bits; row sums keep 7 of them. See `resize::InterpolateInteger`.
             let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
             let whole = |column: f64, row: f64| sample(column, row) as u64;
             let line = |row: f64| whole(sx.floor(), row) * (2048 - steps(fx)) + whole(sx.floor() + 1.0, row) * steps(fx);
@@ -170,11 +170,11 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
 /// Samples of an axis and their weights for one output pixel; `step` is the number of samples per pixel.
 fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
-    let weighed = (0..extent as u32).map(f64::from);
-    let weighed = weighed.map(|idx| (idx, 1.0 - ((idx + 0.5 - center) / reach).abs())).filter(|(_, weight)| *weight > 0.0);
-    let weighed: Vec<(f64, f64)> = weighed.collect();
-    let sum: f64 = weighed.iter().map(|(_, weight)| weight).sum();
-    weighed.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
+    let weighted = (0..extent as u32).map(f64::from);
+    let weighted = weighted.map(|idx| (idx, 1.0 - ((idx + 0.5 - center) / reach).abs())).filter(|(_, weight)| *weight > 0.0);
+    let weighted: Vec<(f64, f64)> = weighted.collect();
+    let sum: f64 = weighted.iter().map(|(_, weight)| weight).sum();
+    weighted.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
 }
 
 /// The value at an index of a tensor, for any element type.

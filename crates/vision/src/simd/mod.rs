@@ -148,29 +148,29 @@ impl Simd {
 
     /// Interpolates a row of packed RGB bytes into one row per color, with windows. AVX-512 only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
-    pub(super) fn mix_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
+    pub(super) fn interpolate_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this backend exists only if the processor supports it.
-            SimdBackend::Avx512 => unsafe { x86::mix_windows_avx512(windows, weights, row, rows) },
+            SimdBackend::Avx512 => unsafe { x86::interpolate_windows_avx512(windows, weights, row, rows) },
             _ => unreachable!("pair windows are prepared for AVX-512 only"),
         }
     }
 
-    /// As [`Simd::mix_windows`], pixel by pixel. AVX2 and AVX-512 only.
+    /// As [`Simd::interpolate_windows`], pixel by pixel. AVX2 and AVX-512 only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
-    pub(super) fn mix_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
+    pub(super) fn interpolate_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with one of these backends exists only if the processor supports it. AVX-512 requires AVX2 here.
-            SimdBackend::Avx2 | SimdBackend::Avx512 => unsafe { x86::mix_pixels_avx2(pixels, weights, row, rows) },
+            SimdBackend::Avx2 | SimdBackend::Avx512 => unsafe { x86::interpolate_pixels_avx2(pixels, weights, row, rows) },
             _ => unreachable!("pixel pairs are prepared for AVX2 and AVX-512 only"),
         }
     }
 
     /// Converts and interpolates `R` rows of luma that share chroma into one row per color each. AVX-512 only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
-    pub(super) fn mix_yuv<const R: usize>(
+    pub(super) fn interpolate_yuv<const R: usize>(
         self,
         factors: &YuvFactors,
         windows: &YuvWindows,
@@ -181,7 +181,7 @@ impl Simd {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value with this backend exists only if the processor supports it.
-            SimdBackend::Avx512 => unsafe { x86::mix_yuv_avx512(factors, windows, weights, source, rows) },
+            SimdBackend::Avx512 => unsafe { x86::interpolate_yuv_avx512(factors, windows, weights, source, rows) },
             _ => unreachable!("YUV windows are prepared for AVX-512 only"),
         }
     }

@@ -111,12 +111,12 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
 /// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves one component of both pixels of each column to the lower bytes of words.
 /// `vpmaddwd` multiplies them by their weights and adds the two products.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(super) fn mix_windows_avx512(windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
+pub(super) fn interpolate_windows_avx512(windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
     match windows.window_bytes() {
-        64 => mix_of_windows::<64>(windows, weights, row, rows, |control, window| {
+        64 => interpolate_of_windows::<64>(windows, weights, row, rows, |control, window| {
             _mm512_maskz_permutexvar_epi8(LOWER_BYTES, control, load_64(window))
         }),
-        128 => mix_of_windows::<128>(windows, weights, row, rows, |control, window| {
+        128 => interpolate_of_windows::<128>(windows, weights, row, rows, |control, window| {
             let [left, right] = load_128(window);
             _mm512_maskz_permutex2var_epi8(LOWER_BYTES, left, control, right)
         }),
@@ -130,7 +130,7 @@ const LOWER_BYTES: u64 = 0x5555_5555_5555_5555;
 /// With windows of `W` bytes.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-fn mix_of_windows<const W: usize>(
+fn interpolate_of_windows<const W: usize>(
     windows: &PairWindows,
     weights: &[Weights],
     row: &[u8],
@@ -142,9 +142,9 @@ fn mix_of_windows<const W: usize>(
     for (((begin, control), weights), ((first, second), third)) in windows.blocks().zip(weights).zip(rows) {
         let window = window(row, begin);
         let (control, weights) = (load_64(control), load_pairs_16(weights));
-        for (offset, mixed) in offsets.into_iter().zip([first, second, third]) {
+        for (offset, interpolated) in offsets.into_iter().zip([first, second, third]) {
             let pairs = pick(_mm512_add_epi8(control, offset), window);
-            store_f32s_16(_mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, weights)), mixed);
+            store_f32s_16(_mm512_cvtepi32_ps(_mm512_madd_epi16(pairs, weights)), interpolated);
         }
     }
 }
@@ -152,7 +152,7 @@ fn mix_of_windows<const W: usize>(
 /// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to the lowest byte of a double word, which is then
 /// converted to `f32`. The contribution of chroma is computed once for all rows.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-pub(super) fn mix_yuv_avx512<const R: usize>(
+pub(super) fn interpolate_yuv_avx512<const R: usize>(
     factors: &YuvFactors,
     windows: &YuvWindows,
     weights: &[[f32; LANES]],
@@ -162,10 +162,10 @@ pub(super) fn mix_yuv_avx512<const R: usize>(
     // Hides the constant from the compiler, which otherwise adds a masking instruction.
     let lowest_bytes = black_box(LOWEST_BYTES);
     match windows.window_bytes {
-        64 => mix_yuv_of_windows::<R, 64>(factors, windows, weights, source, rows, |control, window| {
+        64 => interpolate_yuv_of_windows::<R, 64>(factors, windows, weights, source, rows, |control, window| {
             _mm512_maskz_permutexvar_epi8(lowest_bytes, load_64(control), load_64(window))
         }),
-        128 => mix_yuv_of_windows::<R, 128>(factors, windows, weights, source, rows, |control, window| {
+        128 => interpolate_yuv_of_windows::<R, 128>(factors, windows, weights, source, rows, |control, window| {
             let [left, right] = load_128(window);
             _mm512_maskz_permutex2var_epi8(lowest_bytes, left, load_64(control), right)
         }),
@@ -179,7 +179,7 @@ const LOWEST_BYTES: u64 = 0x1111_1111_1111_1111;
 /// With windows of `W` bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-fn mix_yuv_of_windows<const R: usize, const W: usize>(
+fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
     factors: &YuvFactors,
     windows: &YuvWindows,
     weights: &[[f32; LANES]],
@@ -228,16 +228,16 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
         for color in colors.as_flattened_mut().as_flattened_mut() {
             *color = bounded(*color);
         }
-        let mut mixed = [[_mm512_setzero_ps(); 3]; R];
+        let mut interpolated = [[_mm512_setzero_ps(); 3]; R];
         for row in 0..R {
             for color in 0..3 {
                 let [first, second] = colors[row][color];
-                mixed[row][color] = _mm512_mul_ps(_mm512_sub_ps(second, first), weights);
+                interpolated[row][color] = _mm512_mul_ps(_mm512_sub_ps(second, first), weights);
             }
         }
         for row in 0..R {
             for color in 0..3 {
-                store_f32s_16(_mm512_add_ps(colors[row][color][0], mixed[row][color]), &mut rows[row][color][block_idx]);
+                store_f32s_16(_mm512_add_ps(colors[row][color][0], interpolated[row][color]), &mut rows[row][color][block_idx]);
             }
         }
     }
@@ -246,7 +246,12 @@ fn mix_yuv_of_windows<const R: usize, const W: usize>(
 /// Loads the pixels of two columns into a register and selects the pairs of each component with `pshufb`. `vpmaddwd` multiplies them by their
 /// weights and adds the two products.
 #[target_feature(enable = "avx2")]
-pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u8], [first, second, third]: [&mut [[f32; LANES]]; 3]) {
+pub(super) fn interpolate_pixels_avx2(
+    pixels: &PixelPairs,
+    weights: &[Weights],
+    row: &[u8],
+    [first, second, third]: [&mut [[f32; LANES]]; 3],
+) {
     let control = load_16(pixels.control());
     let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("the row contains all loaded bytes");
     let rows = first.iter_mut().zip(second).zip(third);
@@ -254,8 +259,8 @@ pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u
         // One check for all loads; the compiler would check each.
         assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "the row contains all loaded bytes");
         let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
-        let mixed = [first, second, third].map(|mixed| mixed.as_chunks_mut().0);
-        let [first, second, third] = mixed;
+        let interpolated = [first, second, third].map(|interpolated| interpolated.as_chunks_mut().0);
+        let [first, second, third] = interpolated;
         for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
                 // SAFETY: by the assertion, this many bytes of the row follow each offset.
@@ -266,10 +271,10 @@ pub(super) fn mix_pixels_avx2(pixels: &PixelPairs, weights: &[Weights], row: &[u
             let (low, high) = (_mm_unpacklo_epi32(two, four), _mm_unpacklo_epi32(six, eight));
             let (third_low, third_high) = (_mm_unpackhi_epi32(two, four), _mm_unpackhi_epi32(six, eight));
             let weights = load_pairs_8(weights);
-            let mix = |pairs: __m128i| _mm256_madd_epi16(_mm256_cvtepu8_epi16(pairs), weights);
-            store_f32s_8(mix(_mm_unpacklo_epi64(low, high)), first);
-            store_f32s_8(mix(_mm_unpackhi_epi64(low, high)), second);
-            store_f32s_8(mix(_mm_unpacklo_epi64(third_low, third_high)), third);
+            let interpolate = |pairs: __m128i| _mm256_madd_epi16(_mm256_cvtepu8_epi16(pairs), weights);
+            store_f32s_8(interpolate(_mm_unpacklo_epi64(low, high)), first);
+            store_f32s_8(interpolate(_mm_unpackhi_epi64(low, high)), second);
+            store_f32s_8(interpolate(_mm_unpacklo_epi64(third_low, third_high)), third);
         }
     }
 }
