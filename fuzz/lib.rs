@@ -14,5 +14,5 @@ pub mod frame {
 /// As in roiflow.
 pub mod stages {
     pub use roiflow_inference::*;
-    pub use roiflow_vision::cut::{Cut, Region};
+    pub use roiflow_vision::crop::{Crop, Region};
 }

@@ -59,5 +59,5 @@ pub mod frame {
 pub mod stages {
     pub use roiflow_analytics::*;
     pub use roiflow_inference::*;
-    pub use roiflow_vision::cut::{self, Cut, Region};
+    pub use roiflow_vision::crop::{self, Crop, Region};
 }

@@ -81,8 +81,8 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     };
     let info = compiled_info(&sized)?;
     let (mut description, open) = match &args.decoder {
-        Some(decoder) => Description::begin_with(decoder, &info)?,
-        None => Description::begin(&options, &info)?,
+        Some(decoder) => Description::draft_with_decoder(decoder, &info)?,
+        None => Description::draft(&options, &info)?,
     };
     if let Some(size) = args.size {
         description = description.with_size(size);

@@ -10,7 +10,7 @@ use crate::devices;
 use crate::pipeline::{self, Spec};
 use crate::runtime::{Error, Model, ModelInfo};
 use crate::stages::spec::{DEFAULT_DEVICE, load_model};
-use crate::stages::{Cut, Head, Source, StageOptions};
+use crate::stages::{Crop, Head, Source, StageOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -74,8 +74,8 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     }
     writeln!(out, "  task {} `{}`", spec.task, OneLine(&spec.name))?;
     writeln!(out, "  picture {}: {}", spec.input_size, spec.preprocess)?;
-    if spec.cut != Cut::default() {
-        writeln!(out, "  of a detection: {}", spec.cut)?;
+    if spec.crop != Crop::default() {
+        writeln!(out, "  of a detection: {}", spec.crop)?;
     }
     for Head { name, decoder_name, decoder, output_idx, labels, .. } in &spec.heads {
         match output_idx {

@@ -12,7 +12,7 @@ use gstreamer as gst;
 
 use super::properties::Properties;
 use crate::frame::{Detection, FrameResults, ObjectId};
-use crate::stages::{self, Cut, Region, ResultCache, ReuseOptions, StageResults};
+use crate::stages::{self, Crop, Region, ResultCache, ReuseOptions, StageResults};
 
 /// After this many objects without a track ID in a row, the element warns that there is no tracker upstream.
 const MIN_UNTRACKED: u64 = 16;
@@ -173,10 +173,10 @@ impl ResultReuse {
     }
 
     /// Decides which objects of a frame are classified. Must be called in stream order.
-    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>, cut: &Cut) -> FramePlan {
+    pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>, crop: &Crop) -> FramePlan {
         let mut plan = FramePlan::default();
         if !self.settings.are_used() {
-            plan.now.extend(objects.map(|object| cut.region(object)));
+            plan.now.extend(objects.map(|object| crop.region(object)));
             add(&self.counts.classified, plan.now.len());
             return plan;
         }
@@ -187,7 +187,7 @@ impl ResultReuse {
         for object in objects {
             let Some(name) = object.track else {
                 n_untracked += 1;
-                plan.now.push(cut.region(object));
+                plan.now.push(crop.region(object));
                 continue;
             };
             n_tracked += 1;
@@ -201,7 +201,7 @@ impl ResultReuse {
             }
             plan.pending.objects.push((object.id, name));
             let classified = if self.settings.is_async { &mut plan.in_background } else { &mut plan.now };
-            classified.push(cut.region(object));
+            classified.push(crop.region(object));
         }
         state.n_in_background += usize::from(!plan.in_background.is_empty());
         plan.background = BackgroundRuns {

@@ -30,5 +30,5 @@ pub mod frame {
 
 /// Of the stages what needs no engine.
 pub mod stages {
-    pub use roiflow_vision::cut::{Cut, Region};
+    pub use roiflow_vision::crop::{Crop, Region};
 }

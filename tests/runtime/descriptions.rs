@@ -72,8 +72,8 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
 
 /// Contents of a description without its source.
 fn content(spec: &ModelSpec) -> String {
-    let ModelSpec { name, task, heads, preprocess, cut, input_size, input_shape, labels, .. } = spec;
-    format!("{name} {task:?} {heads:?} {preprocess:?} {cut:?} {input_size} {input_shape} {labels:?}")
+    let ModelSpec { name, task, heads, preprocess, crop, input_size, input_shape, labels, .. } = spec;
+    format!("{name} {task:?} {heads:?} {preprocess:?} {crop:?} {input_size} {input_shape} {labels:?}")
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn written_description_is_equivalent() {
     for file in files.map(|file| format!("models/{file}.onnx")).filter_map(|file| real(&file)).chain([golden("yolo.onnx")]) {
         let info = devices::core().read_model(&file).unwrap().info().clone();
         let options = StageOptions { model: file.clone(), ..StageOptions::default() };
-        let (begun, open) = Description::begin(&options, &info).unwrap();
+        let (begun, open) = Description::draft(&options, &info).unwrap();
         assert!(open.is_empty(), "{open:?}");
         let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
@@ -435,7 +435,7 @@ fn ambiguous_ports_are_an_error_with_advice() {
         ];
         assert!(all.iter().chain(parts).all(|part| message.contains(part)), "{parts:?}: {message}");
         // The draft is a description except for the missing values.
-        let (begun, open) = Description::begin(&options(), &info).unwrap();
+        let (begun, open) = Description::draft(&options(), &info).unwrap();
         assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
         begun.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{error}\n{}", begun.text));
     }
@@ -445,7 +445,7 @@ fn ambiguous_ports_are_an_error_with_advice() {
 fn given_decoder_adds_the_preprocessing_of_its_family() {
     let info = ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 3549, 6])]);
     assert!(refused(&info).contains("yolox"));
-    let (begun, open) = Description::begin_with("yolox", &info).unwrap();
+    let (begun, open) = Description::draft_with_decoder("yolox", &info).unwrap();
     assert!(open.is_empty(), "{open:?}");
     let spec = ModelSpec::of_description(&begun, &options(), &info).unwrap();
     let expected =
@@ -454,9 +454,10 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
     // Converters of Paddle models write the class names.
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
-    assert!(Description::begin(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
+    assert!(Description::draft(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
     // There are several preprocessings, so the value is missing.
-    let (begun, open) = Description::begin_with("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
+    let (begun, open) =
+        Description::draft_with_decoder("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use roiflow::frame::{Frame, PixelFormat, Point, Size};
-use roiflow::stages::Cut;
+use roiflow::stages::Crop;
 use roiflow::tensor::{ElementType, Tensor};
 use roiflow::vision::{InputLayout, Preprocess, Rounding, Scratch};
 use serde_json::Value;
@@ -22,7 +22,7 @@ fn alignment_matches_opencv() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/align");
     let data = std::fs::read(folder.join("data.bin")).expect("data.bin lies beside cases.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
-    let cut = Cut { align: points(&golden["targets"]), ..Cut::default() };
+    let crop = Crop { align: points(&golden["targets"]), ..Crop::default() };
     let mut scratch = Scratch::default();
     for case in golden["cases"].as_array().unwrap() {
         let stored = |name: &str| {
@@ -32,7 +32,7 @@ fn alignment_matches_opencv() {
         let [[width, height], [input_width, input_height]] = [numbers(&case["size"]), numbers(&case["input"])];
         let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(width as u32, height as u32), stored("frame")).unwrap();
         let input_size = Size::new(input_width as u32, input_height as u32);
-        let frame_from_input = cut.alignment(&points(&case["keypoints"]), input_size).unwrap();
+        let frame_from_input = crop.alignment(&points(&case["keypoints"]), input_size).unwrap();
         let mut fill = |element, rounding| {
             let pad = case["pad"].as_f64().unwrap() as f32;
             let preprocess = Preprocess { layout: InputLayout::Nhwc, pad, rounding, ..Preprocess::default() };

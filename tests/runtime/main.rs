@@ -2,7 +2,7 @@
 
 mod allocations;
 mod bad_models;
-mod cuts;
+mod crops;
 #[path = "../support/decoders.rs"]
 mod decoders;
 mod denormals;

@@ -2,7 +2,7 @@
 //! all results are valid. For random tests and fuzzing, so it uses the crate only.
 
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
-use roiflow::stages::Cut;
+use roiflow::stages::Crop;
 use roiflow::tensor::{ElementType, Memory, Result, Tensor};
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch, SimdBackend};
 
@@ -25,7 +25,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
         let mut bytes = input.bytes_mut().expect("nobody else has it");
         bytes.extent_mut().fill(UNTOUCHED);
         let is_filled = match (&picture, &way) {
-            (Picture::Frame(frame), Way::Box(cut, rect)) => match cut.rect(*rect, frame.size()) {
+            (Picture::Frame(frame), Way::Box(crop, rect)) => match crop.rect(*rect, frame.size()) {
                 Some(rect) => {
                     let region = frame.region(rect).expect("it lies in the frame");
                     preprocess.fill(&region, &mut bytes, row, &mut scratch).is_ok()
@@ -35,7 +35,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
             (Picture::Frame(frame), Way::Region(rect)) => {
                 frame.region(*rect).is_ok_and(|region| preprocess.fill(&region, &mut bytes, row, &mut scratch).is_ok())
             }
-            (Picture::Frame(frame), Way::Along(cut, keypoints)) => match cut.alignment(keypoints, Size::new(16, 9)) {
+            (Picture::Frame(frame), Way::Along(crop, keypoints)) => match crop.alignment(keypoints, Size::new(16, 9)) {
                 Some(alignment) => preprocess.fill_along(frame, &alignment, &mut bytes, row, &mut scratch).is_ok(),
                 None => false,
             },
@@ -81,9 +81,9 @@ enum Picture {
 /// The region of the image.
 #[derive(Debug)]
 enum Way {
-    Box(Cut, Rect),
+    Box(Crop, Rect),
     Region(PixelRect),
-    Along(Cut, Vec<Point>),
+    Along(Crop, Vec<Point>),
 }
 
 fn pick<T: Copy>(source: &mut Source<'_>, of: &[T]) -> T {
@@ -175,7 +175,7 @@ fn values(source: &mut Source<'_>) -> Result<Picture> {
 }
 
 fn way(source: &mut Source<'_>) -> Way {
-    let mut cut = Cut { margin: pick(source, &[0.0, 0.1, 10.0]), square: source.below(2) == 0, align: Vec::new() };
+    let mut crop = Crop { margin: pick(source, &[0.0, 0.1, 10.0]), square: source.below(2) == 0, align: Vec::new() };
     match source.below(4) {
         0 => {
             let mut side = |limit: usize| source.below(limit) as u32;
@@ -185,9 +185,9 @@ fn way(source: &mut Source<'_>) -> Way {
             let n_points = 2 + source.below(5);
             let mut points = || -> Vec<Point> { (0..n_points).map(|_| Point { x: place(source), y: place(source) }).collect() };
             let keypoints = points();
-            cut.align = points().into_iter().map(|point| Point { x: point.x / 50.0, y: point.y / 50.0 }).collect();
-            Way::Along(cut, keypoints)
+            crop.align = points().into_iter().map(|point| Point { x: point.x / 50.0, y: point.y / 50.0 }).collect();
+            Way::Along(crop, keypoints)
         }
-        _ => Way::Box(cut, Rect { x: place(source), y: place(source), width: place(source) + 20.0, height: place(source) + 20.0 }),
+        _ => Way::Box(crop, Rect { x: place(source), y: place(source), width: place(source) + 20.0, height: place(source) + 20.0 }),
     }
 }

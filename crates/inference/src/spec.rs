@@ -31,7 +31,7 @@ use crate::frame::Size;
 use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Result};
 use crate::tensor::Shape;
 use crate::vision::decode::Subject;
-use crate::vision::{Cut, Preprocess};
+use crate::vision::{Crop, Preprocess};
 
 pub use self::description::{Description, Source};
 pub use self::output::Head;
@@ -92,7 +92,7 @@ pub struct ModelSpec {
     /// Preprocessing of its input.
     pub preprocess: Preprocess,
     /// How a detection's region is derived. Default for detectors.
-    pub cut: Cut,
+    pub crop: Crop,
     /// Width and height of the input.
     pub input_size: Size,
     /// Shape of the input with batch size 1.
@@ -192,9 +192,9 @@ impl ModelSpec {
         if heads.iter().any(|head| head.decoder.threshold().is_some() && head.labels.is_empty()) {
             assumed.push("no labels: classes are reported by number".to_owned());
         }
-        let (task, cut) = (written.task, written.input.cut(written.task == Task::Classification)?);
+        let (task, crop) = (written.task, written.input.crop(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
-        Ok(Self { name, model_name, task, heads, preprocess, cut, input_size, input_shape, labels, assumed, source, origin })
+        Ok(Self { name, model_name, task, heads, preprocess, crop, input_size, input_shape, labels, assumed, source, origin })
     }
 
     /// Whether this is the name of an attribute of the model.

@@ -94,7 +94,7 @@ impl Stage {
     /// As [`Stage::submit`], for regions of `frame`.
     ///
     /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they start
-    /// fail. [`ModelSpec::cut`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the frame fails.
+    /// fail. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the frame fails.
     pub fn submit_regions(
         &self,
         frame: Frame,
@@ -122,12 +122,12 @@ impl Stage {
 
     /// The image of a region: a part of the frame, or the frame with an alignment to keypoints.
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
-        let (cut, size, id) = (&self.spec().cut, frame.size(), Some((region_idx, region.id)));
-        if let Some(alignment) = cut.alignment(&region.keypoints, self.spec().input_size) {
+        let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
+        if let Some(alignment) = crop.alignment(&region.keypoints, self.spec().input_size) {
             return Ok(JobInput { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment), region: id });
         }
-        self.n_unaligned.fetch_add(u64::from(!cut.align.is_empty()), Ordering::Relaxed);
-        let Some(rect) = cut.rect(region.rect, size) else {
+        self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
+        let Some(rect) = crop.rect(region.rect, size) else {
             let message = format!("region {:?}: expected at least a part of it inside a frame of {size}", region.rect);
             return Err(Error::new(ErrorKind::Tensor, message));
         };

@@ -25,7 +25,7 @@ mod aligned;
 mod antialias;
 mod bands;
 mod color;
-pub mod cut;
+pub mod crop;
 pub mod decode;
 mod filtered;
 pub mod frame;
@@ -47,7 +47,7 @@ mod yuv;
 
 use roiflow_tensor as tensor;
 
-pub use cut::{Cut, Region};
+pub use crop::{Crop, Region};
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
 pub use simd::SimdBackend;
 pub use target::{DeviceFill, Target};

@@ -43,8 +43,8 @@ impl Work for ClassifyWork {
             return self.classifier.submit(frame, frame_number, guard, finish);
         };
         self.class_check.look(&self.element, objects.classes(), &results);
-        let (objects, cut) = (objects.objects(&results), &self.classifier.spec().cut);
-        let FramePlan { now, in_background, pending, warning, background } = self.reuse.plan(&results, objects, cut);
+        let (objects, crop) = (objects.objects(&results), &self.classifier.spec().crop);
+        let FramePlan { now, in_background, pending, warning, background } = self.reuse.plan(&results, objects, crop);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
             gst::element_warning!(element, gst::ResourceError::Settings, ("{}", stages::Printable(&warning.to_string())));
         }
@@ -142,7 +142,7 @@ impl ClassifyWork {
                 (
                     "`{}` aligns {} keypoints (`align` in its description {}), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
                     stages::OneLine(&spec.model_name),
-                    spec.cut.align.len(),
+                    spec.crop.align.len(),
                     stages::Printable(&spec.source.to_string())
                 )
             );

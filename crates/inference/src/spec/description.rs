@@ -93,7 +93,7 @@ impl Description {
         if path.is_file() {
             return Self::read(&path.clone(), Source::NextToModel(path), info);
         }
-        let (found, open) = Self::begin(options, info)?;
+        let (found, open) = Self::draft(options, info)?;
         if open.is_empty() {
             return Ok(found);
         }
@@ -110,7 +110,7 @@ impl Description {
     ///
     /// # Errors
     /// As [`Description::find`], except for missing parts.
-    pub fn begin(options: &StageOptions, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
+    pub fn draft(options: &StageOptions, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
         if let Some(path) = &options.model_proc {
             return Self::read(path, Source::Named(path.clone()), info).map(|found| (found, Vec::new()));
         }
@@ -152,11 +152,11 @@ impl Description {
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// As [`Description::begin`], with a given decoder. Preprocessing is that of the model family, if all its models use the same.
+    /// As [`Description::draft`], with a given decoder. Preprocessing is that of the model family, if all its models use the same.
     ///
     /// # Errors
     /// `Config` if there is no decoder of this name.
-    pub fn begin_with(decoder: &str, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
+    pub fn draft_with_decoder(decoder: &str, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
         output::check_decoder_name(decoder)?;
         let found = deduce::of_decoder(decoder, info);
         Ok((Self { source: Source::Model(found.from), text: found.draft.text(), assumed: found.draft.assumed() }, found.open))

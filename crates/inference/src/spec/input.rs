@@ -6,7 +6,7 @@ use super::config;
 use crate::frame::Point;
 use crate::runtime::{Dim, PartialShape, Port, Result};
 use crate::tensor::Shape;
-use crate::vision::{Anchor, ChannelOrder, Cut, InputLayout, Preprocess, Resize, Rotation, Rounding};
+use crate::vision::{Anchor, ChannelOrder, Crop, InputLayout, Preprocess, Resize, Rotation, Rounding};
 
 /// Maximum width and height of an input.
 const MAX_EXTENT: usize = 16384;
@@ -172,7 +172,7 @@ impl WrittenInput {
     }
 
     /// How regions are derived from detections.
-    pub(super) fn cut(&self, is_classifier: bool) -> Result<Cut> {
+    pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
         let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
             return Err(config(format!("[input] `{key}`: expected a classifier, got a detector. Remove the key")));
@@ -199,7 +199,7 @@ impl WrittenInput {
                 }
             }
         }
-        Ok(Cut { margin, square: self.square.unwrap_or_default(), align })
+        Ok(Crop { margin, square: self.square.unwrap_or_default(), align })
     }
 
     /// The input shape with dynamic width, height and channels replaced by those of `size` and `color`. `None` if nothing changes, or if `size`
@@ -285,12 +285,12 @@ mod tests {
                 assert!(example.starts_with(&format!("{key} = ")), "{row}");
                 let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));
                 input.preprocess(&mut Vec::new()).unwrap();
-                input.cut(true).unwrap();
+                input.crop(true).unwrap();
             }
         }
         let examples = section.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);
         let inputs: Vec<WrittenInput> = examples.filter_map(|example| toml::from_str::<Example>(example).unwrap().input).collect();
-        assert!(inputs.iter().any(|input| input.cut(true).unwrap().align.len() == 5));
+        assert!(inputs.iter().any(|input| input.crop(true).unwrap().align.len() == 5));
         assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
     }
 
@@ -303,6 +303,6 @@ mod tests {
         let Example { input } = toml::from_str(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
         let input = input.expect("it has an [input]");
         input.preprocess(&mut Vec::new()).unwrap();
-        input.cut(false).unwrap();
+        input.crop(false).unwrap();
     }
 }

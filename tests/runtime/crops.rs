@@ -43,7 +43,7 @@ fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
 
 #[test]
 fn margin_and_square_include_the_surroundings() {
-    let scratch = Scratch::new("cuts");
+    let scratch = Scratch::new("crops");
     for (keys, expected) in [("", "green"), ("margin = 1.0", "red"), ("square = true", "red"), ("square = false\nmargin = 0", "green")] {
         let classifier = Stage::classifier(&options(&scratch, "color", keys)).unwrap();
         assert_eq!(label_of(&classifier, BAR, vec![]), expected, "{keys}");
@@ -53,7 +53,7 @@ fn margin_and_square_include_the_surroundings() {
 
 #[test]
 fn alignment_uses_keypoints_or_falls_back_to_the_box() {
-    let scratch = Scratch::new("aligned cuts");
+    let scratch = Scratch::new("aligned crops");
     let classifier = Stage::classifier(&options(&scratch, "color", "align = [[0.0, 0.0], [1.0, 1.0]]")).unwrap();
     let points = |of: [(f32, f32); 2]| of.map(|(x, y)| Point { x, y }).to_vec();
     assert_eq!(label_of(&classifier, BAR, points([(40.0, 45.0), (60.0, 60.0)])), "blue");
@@ -68,7 +68,7 @@ fn alignment_uses_keypoints_or_falls_back_to_the_box() {
 
 #[test]
 fn contradicting_descriptions_are_errors_with_advice() {
-    let scratch = Scratch::new("bad cuts");
+    let scratch = Scratch::new("bad crops");
     for (keys, parts) in [
         ("rotate = 45", &["`rotate`", "0, 90, 180 or 270", "45"][..]),
         ("margin = -0.1", &["`margin`", "0 to 10", "-0.1"]),

@@ -23,7 +23,7 @@ impl From<(ObjectId, PixelRect)> for Region {
 
 /// How a region is derived from a detection. Default: its box.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Cut {
+pub struct Crop {
     /// Margin on each side, as a fraction of the box's width or height; at least 0. Applied after `square`.
     pub margin: f32,
     /// Whether the shorter side is extended around the center to a square.
@@ -32,8 +32,8 @@ pub struct Cut {
     pub align: Vec<Point>,
 }
 
-/// Formats the cut as keys of a model description.
-impl fmt::Display for Cut {
+/// Formats the crop as keys of a model description.
+impl fmt::Display for Crop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { margin, square, align } = self;
         write!(f, "margin {margin}, square {square}")?;
@@ -41,7 +41,7 @@ impl fmt::Display for Cut {
     }
 }
 
-impl Cut {
+impl Crop {
     /// The region of a detection. Has keypoints only if alignment needs them.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
@@ -85,29 +85,29 @@ mod tests {
 
     const FRAME: Size = Size::new(1000, 667);
 
-    fn pixels(cut: &Cut, rect: Rect) -> Option<[u32; 4]> {
-        cut.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
+    fn pixels(crop: &Crop, rect: Rect) -> Option<[u32; 4]> {
+        crop.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
     }
 
     /// Expected crops are those of the reference implementation of the model's author.
     #[test]
     fn square_with_margin_matches_the_reference() {
-        let square_10 = Cut { margin: 0.1, square: true, ..Cut::default() };
+        let square_10 = Crop { margin: 0.1, square: true, ..Crop::default() };
         for (corners, expected, boxed) in [
             ([534.18, 310.81, 626.835, 429.714], [509, 299, 652, 442], [534, 311, 627, 430]),
             ([683.833, 292.786, 789.093, 418.813], [661, 280, 812, 431], [684, 293, 789, 419]),
         ] {
             let rect = Rect::from_corners(corners[0], corners[1], corners[2], corners[3]);
             assert_eq!(pixels(&square_10, rect), Some(expected));
-            assert_eq!(pixels(&Cut::default(), rect), Some(boxed));
+            assert_eq!(pixels(&Crop::default(), rect), Some(boxed));
         }
     }
 
     #[test]
     fn regions_are_clipped_and_outside_regions_are_none() {
-        let wide = Cut { margin: 0.5, ..Cut::default() };
+        let wide = Crop { margin: 0.5, ..Crop::default() };
         assert_eq!(pixels(&wide, Rect { x: 10.0, y: 600.0, width: 100.0, height: 60.0 }), Some([0, 570, 160, 667]));
-        let square = Cut { square: true, ..Cut::default() };
+        let square = Crop { square: true, ..Crop::default() };
         assert_eq!(pixels(&square, Rect { x: 0.0, y: 100.0, width: 10.0, height: 50.0 }), Some([0, 100, 30, 150]));
         for outside in [
             Rect { x: 2000.0, y: 0.0, width: 10.0, height: 10.0 },
@@ -122,16 +122,16 @@ mod tests {
     #[test]
     fn alignment_maps_keypoints_to_their_targets() {
         let places = [(0.25, 0.25), (0.75, 0.25), (0.5, 0.75)].map(|(x, y)| Point { x, y });
-        let cut = Cut { align: places.to_vec(), ..Cut::default() };
+        let crop = Crop { align: places.to_vec(), ..Crop::default() };
         let input = Size::new(8, 4);
         let keypoints = [(100.0, 50.0), (140.0, 50.0), (120.0, 70.0)].map(|(x, y)| Point { x, y });
-        let frame_from_input = cut.alignment(&keypoints, input).unwrap();
+        let frame_from_input = crop.alignment(&keypoints, input).unwrap();
         for (place, keypoint) in [((2.0, 1.0), (100.0, 50.0)), ((6.0, 1.0), (140.0, 50.0)), ((4.0, 3.0), (120.0, 70.0))] {
             let (x, y) = frame_from_input.apply(place.0, place.1);
             assert!((x - keypoint.0).abs() < 1e-3 && (y - keypoint.1).abs() < 1e-3, "{place:?}: {x}, {y}");
         }
-        assert_eq!(cut.alignment(&keypoints[..2], input), None);
-        assert_eq!(cut.alignment(&[], input), None);
-        assert_eq!(Cut::default().alignment(&keypoints, input), None);
+        assert_eq!(crop.alignment(&keypoints[..2], input), None);
+        assert_eq!(crop.alignment(&[], input), None);
+        assert_eq!(Crop::default().alignment(&keypoints, input), None);
     }
 }
