@@ -2,6 +2,7 @@
 //! behavior test of which a test is the equivalent.
 
 mod batches;
+mod blocking;
 mod gathering;
 mod growing;
 mod limits;
@@ -12,6 +13,7 @@ mod states;
 use std::sync::Arc;
 
 use batches::*;
+use blocking::*;
 use gathering::*;
 use growing::*;
 use limits::*;
@@ -26,7 +28,7 @@ use sources::*;
 use states::*;
 
 use crate::request::{compile_ports, doubling, kind, port, read, write};
-use crate::support::{Scratch, compile_on, in_time, row, tiny, values};
+use crate::support::{Scratch, compile_on, eventually, in_time, row, tiny, values};
 
 /// A device, and how it gets the models of the suite.
 struct UnderTest {
@@ -743,6 +745,18 @@ macro_rules! joins {
             a_cancel_from_another_thread_leaves_the_request_usable,
             a_model_of_bytes_computes_what_its_file_does,
             bytes_that_are_no_model_are_an_error,
+            callbacks_may_wait_for_other_requests,
+            steps_may_wait_for_other_requests,
+            a_wait_in_a_callback_delays_no_other_run,
+            a_queue_may_feed_a_second_queue_and_wait,
+            results_in_order_may_be_read_in_a_callback,
+            waits_that_the_runtime_does_not_see_may_be_reported,
+            callbacks_that_wait_for_each_other_get_an_error,
+            queues_that_wait_for_each_other_get_an_error,
+            a_run_without_a_callback_needs_no_callback_thread,
+            models_with_waiting_runs_take_turns,
+            steps_and_callbacks_run_on_the_callers_executors,
+            two_executors_for_one_purpose_are_refused,
         ]);
     };
     (@ $device:ident $module:ident [$($behavior:ident),* $(,)?]) => {

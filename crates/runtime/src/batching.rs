@@ -41,8 +41,8 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    // Its calls are nobody's runs: nobody is called back.
-    let of_calls = Config { callback_thread: false, ..config.clone() };
+    // The requests of the calls have no callbacks.
+    let of_calls = Config { callback_thread: false, callback_executor: None, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
     let resume = first.executor;

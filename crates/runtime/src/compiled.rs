@@ -151,7 +151,7 @@ impl CompiledModel {
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
             // On another executor, the fill of a later start could overtake it.
             Some(step) if shared.config.exclusive_requests => step.executor.clone(),
-            _ => shared.executors.cpu()?,
+            _ => shared.executors.for_steps(&shared.config)?,
         };
         let mut steps = vec![Step { name: "fill".into(), executor: first, task: StepTask::Inputs, duration: Duration::ZERO }];
         let seat = shared.model.gathering().map(|gathering| gathering.take_seat(device_info));
@@ -171,7 +171,8 @@ impl CompiledModel {
             io,
             steps,
             n_prepended: 0,
-            ends_on: if shared.config.callback_thread { shared.executors.named(CALLBACKS, 1)? } else { Arc::new(Inline) },
+            ends_on: shared.callback_executor()?,
+            inline: Arc::new(Inline),
             next_step_idx: 0,
             run: 0,
             outcome: Ok(()),
@@ -251,6 +252,21 @@ impl CompiledModel {
         if let Some(direct) = self.direct.get() {
             direct.clear();
         }
+    }
+}
+
+impl CompiledShared {
+    /// The executor of user steps for which the caller chose none.
+    pub(super) fn step_executor(&self) -> Result<Arc<dyn Executor>> {
+        self.executors.for_steps(&self.config)
+    }
+
+    fn callback_executor(&self) -> Result<Arc<dyn Executor>> {
+        Ok(match &self.config.callback_executor {
+            Some(executor) => executor.clone(),
+            None if self.config.callback_thread => self.executors.named(CALLBACKS, 1)?,
+            None => Arc::new(Inline),
+        })
     }
 }
 

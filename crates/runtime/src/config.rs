@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::executor::Executor;
 use super::{Error, ErrorKind, Result};
 
 /// The largest [`Config::batch_size`].
@@ -25,11 +27,19 @@ pub struct Config {
     /// Measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, at no
     /// cost; on, it costs some tenths of a microsecond per node.
     pub profiling: bool,
-    /// All models of the device with this option run one at a time, in the order of their starts. Off by default.
+    /// All models of the device with this option run one at a time, in the order of their starts. While a callback or step of one of them
+    /// waits for another request, the next one runs. Off by default.
     pub exclusive_requests: bool,
-    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Off by default: callbacks
-    /// run on the thread that completed the run, which saves 5 to 25 microseconds.
+    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Runs without a callback do not
+    /// use it. Off by default: callbacks run on the thread that completed the run, which saves 5 to 25 microseconds.
     pub callback_thread: bool,
+    /// The executor of preprocessing, of user steps without an executor of their own, and of engines that compute on the calling thread; for
+    /// example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
+    ///
+    /// Waits inside callbacks and steps lend the worker's place only on a `Pool`; another executor needs a thread for each of them.
+    pub executor: Option<Arc<dyn Executor>>,
+    /// The executor of callbacks, instead of [`Config::callback_thread`]. Default: `None`.
+    pub callback_executor: Option<Arc<dyn Executor>>,
     /// Maximum number of runs that are combined into one call of the engine, 1 to [`MAX_BATCH_SIZE`]. Default: 1, no batching.
     ///
     /// Batching is faster if a call has a fixed cost, or the engine computes several batch items more efficiently than one. The embedded
@@ -58,6 +68,8 @@ impl Default for Config {
             profiling: false,
             exclusive_requests: false,
             callback_thread: false,
+            executor: None,
+            callback_executor: None,
             batch_size: 1,
             batch_timeout: Duration::from_millis(5),
             drop_patience: Duration::from_secs(5),
@@ -98,6 +110,20 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that at most one option decides where steps and callbacks run.
+    pub(super) fn check_executors(&self) -> Result<()> {
+        let pairs = [
+            (self.executor.is_some() && self.exclusive_requests, "executor", "exclusive_requests"),
+            (self.callback_executor.is_some() && self.callback_thread, "callback_executor", "callback_thread"),
+        ];
+        match pairs.iter().find(|(are_both_set, ..)| *are_both_set) {
+            None => Ok(()),
+            Some((_, option, other)) => {
+                Err(Error::new(ErrorKind::Config, format!("expected one of `{option}` and `{other}`, got both; remove one of them")))
+            }
+        }
     }
 
     /// Number of concurrent engine calls and threads per call, for this number of cores. Both are at least 1; their product exceeds the

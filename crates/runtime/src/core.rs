@@ -199,6 +199,7 @@ impl Core {
     ) -> Result<Arc<dyn DeviceModel>> {
         batching::check(config)?;
         config.check_numbers()?;
+        config.check_executors()?;
         for port in model.info().inputs.iter().chain(&model.info().outputs) {
             port.shape.check().map_err(|error| error.context(format!("port {port} of `{}`", model.name())))?;
         }

@@ -51,6 +51,7 @@ pub mod model;
 pub mod null;
 mod options;
 pub mod ordered;
+mod pool;
 pub mod port;
 pub mod profile;
 pub mod queue;
@@ -64,6 +65,7 @@ mod state;
 pub mod steps;
 pub mod text;
 pub mod variable;
+mod waits;
 
 use roiflow_tensor as tensor;
 use roiflow_tensor::sync;

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 
 use super::queue::{IdleRequest, Tell};
+use super::waits::{self, Waits};
 use super::{AsyncInferQueue, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex};
 
@@ -104,8 +105,14 @@ impl<T> Place<T> {
         }
     }
 
-    fn wait(&self) -> Result<T> {
+    fn wait<U: Send + 'static>(&self, queue: &AsyncInferQueue<U>) -> Result<T> {
+        let mut _waits = Waits::none(); // Dropped after the lock.
         let mut state = self.state.lock().unwrap();
+        if state.0.is_none() && waits::must_report() {
+            drop(state);
+            _waits = queue.begin_wait()?;
+            state = self.state.lock().unwrap();
+        }
         loop {
             match state.0.take() {
                 Some(result) => return result,
@@ -177,7 +184,8 @@ impl<U: Send + 'static, I: Iterator<Item: Inputs>, T: Send + 'static> Iterator f
                 None => self.inputs = None,
             }
         }
-        self.pending.jobs.pop_front().map(|job| job.wait())
+        let job = self.pending.jobs.pop_front()?;
+        Some(job.wait(self.queue))
     }
 }
 

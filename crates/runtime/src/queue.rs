@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use super::error::catch;
-use super::run::Keeper;
+use super::run::{self, Keeper};
+use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -217,6 +218,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// `WouldDeadlock` in the queue's own callback if no request is idle.
     pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
         let shared = &self.shared;
+        let mut _waits = Waits::none(); // Dropped after the lock.
         let mut state = shared.state.lock().unwrap();
         if state.idle.is_empty() && shared.is_inside() {
             return Err(Error::new(
@@ -226,6 +228,11 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }
         if state.idle.is_empty() {
             shared.check_process()?;
+            if waits::must_report() {
+                drop(state);
+                _waits = shared.begin_wait(Target::Any)?;
+                state = shared.state.lock().unwrap();
+            }
         }
         while state.idle.is_empty() {
             state = shared.changed.wait(state).unwrap();
@@ -249,16 +256,21 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Failed runs and panicked callbacks since the last call. `WouldDeadlock` in the queue's own callback.
     pub fn wait_all(&self) -> Result<(), JobErrors> {
         let shared = &self.shared;
+        let refused = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
+        let mut _waits = Waits::none(); // Dropped after the lock.
         let mut state = shared.state.lock().unwrap();
         if shared.is_inside() {
             let message = "wait_all inside the queue's own callback would wait for itself; return instead";
-            return Err(JobErrors { errors: vec![JobError { job: 0, error: Error::new(ErrorKind::WouldDeadlock, message) }], n_more: 0 });
+            return Err(refused(Error::new(ErrorKind::WouldDeadlock, message)));
         }
         let is_started = |slot: &Slot<U>| matches!(slot, Slot::Started { .. });
-        if state.slots.iter().any(is_started)
-            && let Err(error) = shared.check_process()
-        {
-            return Err(JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 });
+        if state.slots.iter().any(is_started) {
+            shared.check_process().map_err(refused)?;
+            if waits::must_report() {
+                drop(state);
+                _waits = shared.begin_wait(Target::All).map_err(refused)?;
+                state = shared.state.lock().unwrap();
+            }
         }
         while state.slots.iter().any(is_started) {
             state = shared.changed.wait(state).unwrap();
@@ -270,6 +282,11 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// The requests, for their ports, tensors and times. Running requests are `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
+    }
+
+    /// Reports a blocking wait for one of the queue's jobs.
+    pub(super) fn begin_wait(&self) -> Result<Waits<'_>> {
+        self.shared.begin_wait(Target::Any)
     }
 
     /// Takes an idle request, or registers the waker of a waiting task.
@@ -306,6 +323,15 @@ impl<U> Shared<U> {
     /// Whether this thread is in a callback, step or filler of one of the requests.
     fn is_inside(&self) -> bool {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
+    }
+
+    /// Reports a blocking wait for the requests.
+    fn begin_wait(&self, target: fn(Vec<Arc<run::Shared>>) -> Target) -> Result<Waits<'_>> {
+        let requests = || self.requests.iter().map(|request| request.shared().clone()).collect();
+        match self.requests.first() {
+            Some(first) => first.shared().registry().begin(|| target(requests())),
+            None => Ok(Waits::none()),
+        }
     }
 
     /// Fails in a forked process, which does not have the threads that run jobs.

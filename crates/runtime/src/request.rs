@@ -434,7 +434,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn append_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
-        let executor = self.model().executors.cpu()?;
+        let executor = self.model().step_executor()?;
         self.append_step_on(executor, name, step)
     }
 
@@ -461,7 +461,7 @@ impl InferRequest {
     /// # Errors
     /// `Busy` while the request runs.
     pub fn prepend_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
-        let executor = self.model().executors.cpu()?;
+        let executor = self.model().step_executor()?;
         self.prepend_step_on(executor, name, step)
     }
 

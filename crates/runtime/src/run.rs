@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use super::compiled::CompiledShared;
 use super::error::catch;
-use super::executor::{Executor, Task, Ticket};
+use super::executor::{Executor, Executors, Task, Ticket};
 use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken};
+use super::waits::{self, Inside, Registry, Target, Waits};
 use super::{Error, ErrorKind, Inputs, Port, Result};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, spawn, this_thread};
 
@@ -43,8 +44,10 @@ pub(super) struct Shared {
     /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
-    /// That has the threads on which runs go on.
-    process: u32,
+    /// The executors of the request's runs.
+    executors: Executors,
+    /// The model, see [`Task::group`].
+    group: u64,
 }
 
 pub(super) struct Guarded {
@@ -121,7 +124,8 @@ impl Handle {
             is_urgent: AtomicBool::new(false),
             stepping: AtomicU64::new(0),
             handle: OnceLock::new(),
-            process: model.executors.process(),
+            executors: model.executors.clone(),
+            group: Arc::as_ptr(&model).addr() as u64,
         });
         let (request, name, device) = (shared.id, &*model.name, &*model.device);
         tracing::trace!(target: "roiflow::trace", request, model = name, device, "request");
@@ -256,6 +260,8 @@ impl Shared {
             Ok(()) => {
                 let mut guarded = self.guarded.lock().unwrap();
                 let run = guarded.state.start();
+                // It cannot be set or removed while the request runs.
+                let calls_back = calls_back && guarded.callback.is_some();
                 self.cancel.reset();
                 drop(guarded);
                 body.begin(self.id, run, calls_back);
@@ -275,7 +281,11 @@ impl Shared {
         self.step(|| {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
-                body.wait_for_completion();
+                if body.is_pending() {
+                    // Without another worker it waits all the same: the engine does not need this one.
+                    let _waits = self.registry().begin(|| Target::Timed);
+                    body.wait_for_completion();
+                }
             }
             body.settle_completion(&self.cancel);
         });
@@ -293,12 +303,13 @@ impl Shared {
             }
         }
         let _also_after_a_panic = Restore(&self.stepping, self.stepping.swap(this_thread(), Ordering::AcqRel));
+        let _inside = Inside::enter();
         action()
     }
 
     /// The threads on which runs go on are those of this process.
     pub(super) fn check_process(&self) -> Result<()> {
-        if std::process::id() == self.process {
+        if self.executors.are_in_this_process() {
             return Ok(());
         }
         let message = "this process was forked from the one that made the request, and has none of its threads: \
@@ -314,6 +325,18 @@ impl Shared {
     /// interrupt.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
         guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
+    }
+
+    /// Whether one of these threads is inside the request's callback, step, filler or interrupt, so that this run cannot end before the thread
+    /// returns. `None` stands for all runs.
+    pub(super) fn is_held_by(&self, threads: &[u64], run: Option<u64>) -> bool {
+        let guarded = self.guarded.lock().unwrap();
+        if run.is_some_and(|run| guarded.state.is_finished(run)) {
+            return false;
+        }
+        let calling = guarded.state.calling_thread();
+        drop(guarded);
+        [calling, self.stepping.load(Ordering::Acquire), self.cancel.telling_thread()].iter().any(|thread| threads.contains(thread))
     }
 
     /// Queues the next step where it belongs, as soon as nothing is pending.
@@ -391,7 +414,7 @@ impl Shared {
         if !calls {
             return self.end(body);
         }
-        if !body.ends_on.is_inline() {
+        if !body.next_executor().is_inline() {
             return self.pass_on(body);
         }
         let task = body.next_task(self);
@@ -485,6 +508,7 @@ impl Shared {
         let _span =
             tracing::trace_span!(target: "roiflow::trace", parent: None, "callback", request = self.id, run, step = "callback").entered();
         let called = catch(format_args!("the callback"), || {
+            let _inside = Inside::enter();
             callback(&request, outcome);
             drop(callback);
         });
@@ -493,8 +517,9 @@ impl Shared {
         called.and(dropped)
     }
 
-    /// Waits for the latest run; `None` for a deadline that never comes.
-    pub(super) fn wait_until(&self, deadline: Option<Deadline>) -> Result<bool> {
+    /// Waits for the latest run; without a deadline, until it is finished.
+    pub(super) fn wait_until(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<bool> {
+        let mut _waits = Waits::none(); // Dropped after the lock.
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run == 0 {
@@ -508,6 +533,21 @@ impl Shared {
         }
         self.check_process()?;
         guarded.begin_to_wait(run);
+        if waits::must_report() {
+            drop(guarded);
+            let target = || if deadline.is_some() { Target::Timed } else { Target::Run(self.clone(), run) };
+            let begun = self.registry().begin(target);
+            guarded = self.guarded.lock().unwrap();
+            match begun {
+                Ok(begun) => _waits = begun,
+                Err(error) => {
+                    let outcome = guarded.end_to_wait(run);
+                    drop(guarded);
+                    drop(outcome);
+                    return Err(error);
+                }
+            }
+        }
         while !guarded.state.is_finished(run) {
             guarded = match &deadline {
                 None => self.finished.wait(guarded).unwrap(),
@@ -576,6 +616,11 @@ impl Shared {
             self.cancel.tell_engine();
             self.end_canceled(run);
         }
+    }
+
+    /// The blocking waits of threads inside callbacks and steps.
+    pub(super) fn registry(&self) -> &Registry {
+        self.executors.registry()
     }
 
     pub(super) fn set_keeper(&self, keeper: Keeper) {
@@ -683,6 +728,10 @@ impl Task for RunTask {
     fn is_urgent(&self) -> bool {
         self.shared.is_urgent.load(Ordering::Relaxed)
     }
+
+    fn group(&self) -> u64 {
+        self.shared.group
+    }
 }
 
 impl fmt::Debug for Shared {
@@ -702,6 +751,7 @@ impl Drop for Handle {
         drop(guarded);
         shared.cancel.tell_engine();
         let mut is_left = false;
+        let mut _waits = Waits::none(); // Dropped after the lock.
         if !is_inside && shared.check_process().is_ok() {
             // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
             // nothing to do.
@@ -709,6 +759,10 @@ impl Drop for Handle {
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
                 shared.end(body);
+            }
+            if waits::must_report() && !shared.guarded.lock().unwrap().state.is_quiet() {
+                // Waits without it if no worker is left: the time is limited.
+                _waits = shared.registry().begin(|| Target::Timed).unwrap_or_default();
             }
             let mut guarded = shared.guarded.lock().unwrap();
             let deadline = Deadline::after(self.model.config.drop_patience);

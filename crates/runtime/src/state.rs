@@ -155,6 +155,11 @@ impl RequestState {
         self.calling.is_some_and(|(calling, _)| calling == thread)
     }
 
+    /// The thread inside the request's callback; 0 for none.
+    pub(crate) fn calling_thread(&self) -> u64 {
+        self.calling.map_or(NOBODY, |(calling, _)| calling)
+    }
+
     /// The latest run that was started; 0 for none.
     pub(crate) fn latest_run(&self) -> u64 {
         self.n_started

@@ -127,7 +127,12 @@ impl CancelToken {
 
     /// Whether this thread is interrupting the engine.
     pub(super) fn is_telling_here(&self) -> bool {
-        self.engine.lock().unwrap().telling == this_thread()
+        self.telling_thread() == this_thread()
+    }
+
+    /// The thread that interrupts the engine now; 0 for none.
+    pub(super) fn telling_thread(&self) -> u64 {
+        self.engine.lock().unwrap().telling
     }
 
     pub(super) fn reset(&self) {
@@ -183,6 +188,8 @@ pub(super) struct Body {
     pub(super) n_prepended: usize,
     /// The executor of the callback.
     pub(super) ends_on: Arc<dyn Executor>,
+    /// [`Inline`](super::executor::Inline), on which a run without a callback ends.
+    pub(super) inline: Arc<dyn Executor>,
     pub(super) next_step_idx: usize,
     pub(super) run: u64,
     pub(super) outcome: Result<()>,
@@ -303,7 +310,12 @@ impl Body {
 
     /// The executor of the next step, or of the run's end.
     pub(super) fn next_executor(&self) -> &Arc<dyn Executor> {
-        if self.is_over() { &self.ends_on } else { &self.steps[self.next_step_idx].executor }
+        match self.is_over() {
+            false => &self.steps[self.next_step_idx].executor,
+            true if self.calls_back => &self.ends_on,
+            // A run without a callback needs no thread for it.
+            true => &self.inline,
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -7,7 +7,7 @@
 //!
 //! Memory may belong to a device ([`remote`]), which the host can only copy from and to, or be shared with other processes (`shared`).
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`.
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`, [`process`].
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -15,6 +15,7 @@ pub mod element;
 pub mod error;
 pub mod layout;
 pub mod pool;
+pub mod process;
 pub mod remote;
 mod reshape;
 pub mod roi;

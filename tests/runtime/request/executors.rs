@@ -276,7 +276,8 @@ fn exclusive_models_of_a_device_share_one_worker() {
         request.start_async(()).unwrap();
         request.wait().unwrap();
     }
-    assert!(Arc::ptr_eq(&core.executors().for_model("NULL", &Config::default()).unwrap(), &core.executors().cpu().unwrap()));
+    let cpu: Arc<dyn Executor> = core.executors().cpu().unwrap();
+    assert!(core.executors().for_model("NULL", &Config::default()).unwrap() == cpu);
     drop(models);
     // The worker lets go of the last run a little after its waiter went on.
     eventually(move || core.executors().n_named() == 0);

@@ -12,7 +12,7 @@ use tract_onnx::tract_core::plan::SimplePlan;
 use super::denormals::flush_weights;
 use super::request::CpuRequest;
 use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
-use crate::runtime::executor::Pool;
+use crate::runtime::executor::Executor;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, quiet};
@@ -208,7 +208,7 @@ pub(super) fn datum_of(element: ElementType) -> Result<DatumType> {
 /// A model compiled for the embedded engine.
 pub(super) struct CpuModel {
     info: ModelInfo,
-    pool: Arc<Pool>,
+    pool: Arc<dyn Executor>,
     plans: Arc<Plans>,
     profiling: bool,
     ignored: Vec<Ignored>,
@@ -235,7 +235,7 @@ pub(super) enum Rows {
 
 impl CpuModel {
     /// The input shapes are those of `read`, which the caller may have changed since the file was read.
-    pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<Pool>) -> Result<Self> {
+    pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<dyn Executor>) -> Result<Self> {
         let mut file = OnnxFile::read(source)?;
         file.check_elements()?;
         let parsed = file.parse()?;

@@ -15,7 +15,7 @@ use crate::exit;
 use crate::kept::Kept;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
-use crate::runtime::executor::Executors;
+use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Ignored, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
 /// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
@@ -243,7 +243,7 @@ impl OrtModel {
         exit::guard();
         let (model, ignored) = compiled.map_err(|why| refused(device, source, &why))?;
         let model = Arc::new(model);
-        let (executor, n_requests) = match target.is_processor() || config.exclusive_requests {
+        let (executor, n_requests): (Arc<dyn Executor>, _) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),
             // A thread that waits for the accelerator is none of the processor's pool.
             false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),

@@ -13,6 +13,8 @@ use shuttle::sync::mpsc::{Sender, channel};
 
 pub use shuttle::sync::RwLock;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub use shuttle::thread::JoinHandle;
+pub use shuttle::thread_local;
 
 /// A number that is unique among running threads; never 0.
 pub fn this_thread() -> u64 {
@@ -24,6 +26,11 @@ pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resu
     let thread = shuttle::thread::spawn(body);
     SPAWNED.with_borrow_mut(|spawned| spawned.push(ManuallyDrop::new(thread)));
     Ok(())
+}
+
+/// Starts a thread that can be joined.
+pub fn spawn_joinable(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    Ok(shuttle::thread::spawn(body))
 }
 
 std::thread_local! {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub use std::sync::{Mutex, MutexGuard, RwLock};
+pub use std::thread::JoinHandle;
+pub use std::thread_local;
 
 /// A number that is unique among running threads; never 0.
 pub fn this_thread() -> u64 {
@@ -18,6 +20,11 @@ pub fn this_thread() -> u64 {
 /// Starts a detached thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// Starts a thread that can be joined.
+pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
 /// The point in time at which a wait ends.
@@ -46,7 +53,7 @@ type WaitTimeout<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 
 /// The standard library's condition variable, without a system call if there is no waiter: most runs end without one.
 ///
-/// Every `notify_all` must follow a change under the waiters' mutex.
+/// Every notification must follow a change under the waiters' mutex.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condvar: std::sync::Condvar,
@@ -77,6 +84,12 @@ impl Condvar {
     pub fn notify_all(&self) {
         if self.n_waiting.load(Ordering::Relaxed) > 0 {
             self.condvar.notify_all();
+        }
+    }
+
+    pub fn notify_one(&self) {
+        if self.n_waiting.load(Ordering::Relaxed) > 0 {
+            self.condvar.notify_one();
         }
     }
 }

@@ -1,0 +1,341 @@
+//! A thread pool whose blocked workers lend their places to other workers.
+//!
+//! # Order of tasks
+//!
+//! Urgent tasks run before others, at most [`MAX_URGENT_IN_A_ROW`] of them while others wait. Within a level, the groups of tasks (one per
+//! model, see [`Task::group`]) take turns, so the backlog of one model does not delay the tasks of another. Tasks of one group run in the
+//! order in which they were queued. [`Pool::in_order`] makes a pool without groups.
+//!
+//! # Blocked workers
+//!
+//! A task may block, for example in a callback that waits for another request. The runtime reports each blocking wait
+//! ([`super::waits`]), and another worker takes the place of the blocked one:
+//!
+//! ```text
+//!            takes a task                wait begins                 wait ends
+//!   Active ───────────────▶ Active, busy ───────────▶ Blocked ───────────────────▶ Active, busy
+//!     ▲  │ no task: sleeps                    │                                       │ too many active: at its next task
+//!     └──┘                                    └─▶ a worker in reserve, or a new one,  ▼
+//!                                                 becomes active                   Reserve, or ends
+//! ```
+//!
+//! - `n_threads` workers are active. After a wait there may be more, until one of them looks for its next task.
+//! - At least one worker stays active: a wait that would block the last one fails with `WouldDeadlock` if no thread can be started. There are
+//!   at most [`MAX_SPARE_WORKERS`] more threads than `n_threads`.
+//! - The lock is a leaf: nothing is called while it is held, except to start a thread.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+
+use super::error::catch;
+use super::executor::{Executor, Task};
+use super::{Error, ErrorKind, Result, waits};
+use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, spawn_joinable};
+use crate::tensor::process::ProcessToken;
+
+/// Maximum number of urgent tasks that run in a row while others wait.
+const MAX_URGENT_IN_A_ROW: usize = 16;
+
+/// Maximum number of workers that take the places of blocked ones.
+pub const MAX_SPARE_WORKERS: usize = 256;
+
+/// A thread pool.
+pub struct Pool {
+    workers: Arc<Workers>,
+    /// The process of the workers: a forked process has none.
+    process: ProcessToken,
+}
+
+/// What the workers of a pool share.
+pub(crate) struct Workers {
+    name: String,
+    /// Number of active workers, unless some of them return from a wait.
+    n_threads: usize,
+    has_groups: bool,
+    state: Mutex<State>,
+    /// Notifies active workers of tasks.
+    has_task: Condvar,
+    /// Notifies workers in reserve that one of them becomes active.
+    has_place: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    urgent: Level,
+    others: Level,
+    n_urgent_in_a_row: usize,
+    /// Workers that run tasks or sleep until there is one; not the blocked ones, not those in reserve.
+    n_active: usize,
+    n_reserve: usize,
+    /// Workers in reserve that were made active and have not woken up yet.
+    n_called: usize,
+    n_started: usize,
+    /// The workers that have not ended, by their number.
+    threads: Vec<(usize, JoinHandle<()>)>,
+    is_closed: bool,
+}
+
+/// The waiting tasks of one level.
+#[derive(Default)]
+struct Level {
+    /// The groups with waiting tasks; the first has the next turn.
+    groups: VecDeque<Group>,
+    /// Empty lists, to be used again.
+    lists: Vec<VecDeque<Arc<dyn Task>>>,
+}
+
+struct Group {
+    id: u64,
+    tasks: VecDeque<Arc<dyn Task>>,
+}
+
+impl Level {
+    fn push(&mut self, id: u64, task: Arc<dyn Task>) {
+        match self.groups.iter_mut().find(|group| group.id == id) {
+            Some(group) => group.tasks.push_back(task),
+            None => {
+                let mut tasks = self.lists.pop().unwrap_or_default();
+                tasks.push_back(task);
+                self.groups.push_back(Group { id, tasks });
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Arc<dyn Task>> {
+        let mut group = self.groups.pop_front()?;
+        let task = group.tasks.pop_front();
+        match group.tasks.is_empty() {
+            true => self.lists.push(group.tasks),
+            false => self.groups.push_back(group),
+        }
+        task
+    }
+
+    fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+}
+
+impl State {
+    fn has_task(&self) -> bool {
+        !self.urgent.is_empty() || !self.others.is_empty()
+    }
+
+    fn next_task(&mut self) -> Option<Arc<dyn Task>> {
+        if self.n_urgent_in_a_row < MAX_URGENT_IN_A_ROW || self.others.is_empty() {
+            if let Some(task) = self.urgent.pop() {
+                self.n_urgent_in_a_row += 1;
+                return Some(task);
+            }
+        }
+        self.n_urgent_in_a_row = 0;
+        self.others.pop()
+    }
+}
+
+impl Pool {
+    /// Starts `n_threads` workers.
+    ///
+    /// # Errors
+    /// `Device` if the system cannot start a thread.
+    pub fn new(name: &str, n_threads: usize) -> Result<Self> {
+        Self::start(name, n_threads, true)
+    }
+
+    /// As [`Pool::new`], for tasks that start in the order in which they were queued, whatever their group. Urgent tasks still run first.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn in_order(name: &str, n_threads: usize) -> Result<Self> {
+        Self::start(name, n_threads, false)
+    }
+
+    /// Number of tasks that run at a time.
+    pub fn n_threads(&self) -> usize {
+        self.workers.n_threads
+    }
+
+    fn start(name: &str, n_threads: usize, has_groups: bool) -> Result<Self> {
+        let n_threads = n_threads.max(1);
+        let workers = Arc::new(Workers {
+            name: name.to_owned(),
+            n_threads,
+            has_groups,
+            state: Mutex::default(),
+            has_task: Condvar::new(),
+            has_place: Condvar::new(),
+        });
+        // Dropped after an error, it ends the workers that were started.
+        let pool = Self { workers, process: ProcessToken::current() };
+        let mut state = pool.workers.lock();
+        for _ in 0..n_threads {
+            pool.workers.start_worker(&mut state)?;
+        }
+        drop(state);
+        Ok(pool)
+    }
+}
+
+impl Executor for Pool {
+    fn execute(&self, task: Arc<dyn Task>) {
+        let (is_urgent, group) = (task.is_urgent(), if self.workers.has_groups { task.group() } else { 0 });
+        let mut state = self.workers.lock();
+        let level = if is_urgent { &mut state.urgent } else { &mut state.others };
+        level.push(group, task);
+        drop(state);
+        self.workers.has_task.notify_one();
+    }
+
+    fn n_threads(&self) -> usize {
+        self.workers.n_threads
+    }
+}
+
+impl Workers {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a worker, which is active.
+    fn start_worker(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        let (workers, worker_idx) = (self.clone(), state.n_started);
+        let thread = spawn_joinable(&format!("{}-{worker_idx}", self.name), move || workers.work(worker_idx)).map_err(|error| {
+            Error::with_source(ErrorKind::Device, format!("cannot start worker {worker_idx} of `{}`", self.name), error)
+        })?;
+        state.threads.push((worker_idx, thread));
+        state.n_started += 1;
+        state.n_active += 1;
+        Ok(())
+    }
+
+    /// The loop of a worker.
+    fn work(self: &Arc<Self>, worker_idx: usize) {
+        waits::enter_worker(self.clone(), worker_idx);
+        while let Some(task) = self.next_task(worker_idx) {
+            run(task);
+        }
+    }
+
+    /// Blocks until there is a task for this worker. `None` if the worker ends: the pool was dropped and no task is left, or enough workers are in
+    /// reserve.
+    fn next_task(&self, worker_idx: usize) -> Option<Arc<dyn Task>> {
+        let mut state = self.lock();
+        loop {
+            if state.n_active > self.n_threads {
+                state.n_active -= 1;
+                if state.has_task() {
+                    // This worker may have taken the notification.
+                    self.has_task.notify_one();
+                }
+                if state.n_reserve == self.n_threads || state.is_closed {
+                    return self.end(state, worker_idx);
+                }
+                state.n_reserve += 1;
+                while state.n_called == 0 && !state.is_closed {
+                    state = self.has_place.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                state.n_reserve -= 1;
+                if state.n_called == 0 {
+                    return self.end(state, worker_idx);
+                }
+                state.n_called -= 1;
+            }
+            if let Some(task) = state.next_task() {
+                return Some(task);
+            }
+            if state.is_closed {
+                state.n_active -= 1;
+                return self.end(state, worker_idx);
+            }
+            state = self.has_task.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A worker that is no longer active ends.
+    fn end<T>(&self, mut state: MutexGuard<'_, State>, worker_idx: usize) -> Option<T> {
+        state.threads.retain(|(known_idx, _)| *known_idx != worker_idx);
+        None
+    }
+
+    /// The calling worker is about to block: another one takes its place.
+    ///
+    /// # Errors
+    /// `WouldDeadlock` if no active worker would be left.
+    pub(crate) fn begin_wait(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.lock();
+        state.n_active -= 1;
+        if state.n_active >= self.n_threads {
+            return Ok(());
+        }
+        if state.n_reserve > state.n_called {
+            state.n_called += 1;
+            state.n_active += 1;
+            drop(state);
+            self.has_place.notify_one();
+            return Ok(());
+        }
+        let started = match state.threads.len() < self.n_threads + MAX_SPARE_WORKERS {
+            true => self.start_worker(&mut state),
+            false => Err(Error::new(ErrorKind::WouldDeadlock, format!("all {} workers of `{}` wait", state.threads.len(), self.name))),
+        };
+        match started {
+            Err(error) if state.n_active == 0 => {
+                state.n_active += 1;
+                let message = format!(
+                    "the wait would block the last worker of `{}`: {error}; wait for fewer requests inside callbacks and steps",
+                    self.name
+                );
+                Err(Error::new(ErrorKind::WouldDeadlock, message))
+            }
+            // The other active workers run the tasks.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The wait of the calling worker is over.
+    pub(crate) fn end_wait(&self) {
+        self.lock().n_active += 1;
+    }
+}
+
+/// Runs a task; the worker survives a panic.
+fn run(task: Arc<dyn Task>) {
+    let _survived = catch(format_args!("the log"), || {
+        if let Err(error) = catch(format_args!("a task"), || task.run()) {
+            tracing::error!("{error}");
+        }
+    });
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({}, {} threads)", self.workers.name, self.workers.n_threads)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The workers do not exist, and one of them may have held the lock.
+            return;
+        }
+        self.workers.lock().is_closed = true;
+        self.workers.has_task.notify_all();
+        self.workers.has_place.notify_all();
+        // The last owner may be a task on one of the workers, which must not join its own thread.
+        let own_idx = waits::worker_idx(&self.workers);
+        loop {
+            let threads = std::mem::take(&mut self.workers.lock().threads);
+            if threads.is_empty() {
+                break;
+            }
+            // Meanwhile a worker that blocks may start another one.
+            for (worker_idx, thread) in threads {
+                if own_idx != Some(worker_idx) {
+                    let _ended = thread.join();
+                }
+            }
+        }
+    }
+}
