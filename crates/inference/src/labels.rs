@@ -21,7 +21,7 @@ impl Labels {
     /// `Io` if the file cannot be read, is too large or not UTF-8. `Config` if it contains no label.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_LABELS_BYTES, "labels file")
-            .map_err(|error| Error::new(error.kind(), format!("{error}; expected a text file with one label per line")))?;
+            .map_err(|error| Error::new(error.kind(), format!("{error}. Expected a text file with one label per line")))?;
         if text.trim().is_empty() {
             let message = format!("labels file `{}`: expected a text file with one label per line, got no label", path.display());
             return Err(Error::new(ErrorKind::Config, message));

@@ -128,7 +128,7 @@ impl Stage {
         }
         self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = crop.rect(region.rect, size) else {
-            let message = format!("region {:?}: expected at least a part of it inside a frame of {size}", region.rect);
+            let message = format!("region {:?}: expected at least a part inside the frame of {size}", region.rect);
             return Err(Error::new(ErrorKind::Tensor, message));
         };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };

@@ -83,7 +83,7 @@ impl Description {
     /// message names the file to write.
     pub fn find(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let named = match (&options.description, &options.model_proc) {
-            (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are given: expected one of them".to_owned())),
+            (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are set: expected one of them".to_owned())),
             (description, model_proc) => description.as_ref().or(model_proc.as_ref()),
         };
         if let Some(path) = named {
@@ -99,7 +99,7 @@ impl Description {
         }
         let (model, path) = (options.model.display(), path.display());
         let message = format!(
-            "model `{model}` has no description, and its pre- and post-processing are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {path}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
+            "model `{model}` has no description, and its preprocessing and decoding are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {path}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
             open.join("; ")
         );
         Err(Error::new(ErrorKind::Config, message))

@@ -99,7 +99,7 @@ pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
 /// The labels of a built-in description.
 pub(super) fn labels(file: &Path) -> Result<Labels> {
     let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
-    text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no labels `{}` built in", file.display())))
+    text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no built-in labels `{}`", file.display())))
 }
 
 fn all() -> &'static [Known] {

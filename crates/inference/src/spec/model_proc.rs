@@ -116,7 +116,7 @@ pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
                 head.set("name", &*name);
                 let tensor = output.tensor(info)?;
                 if tensor.is_none() {
-                    return Err(config(format!("`output_postproc`: expected a `layer_name` in each, as there are {}", several.len())));
+                    return Err(config(format!("`output_postproc`: expected a `layer_name` in each of {} converters", several.len())));
                 }
                 let is_detection = converted(output, info, &mut head, tensor).map_err(|error| error.context(format!("`{name}`")))?;
                 if is_detection {
@@ -176,7 +176,9 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
     }
     if let Some(padding) = &params.padding {
         if (padding.stride, padding.stride_x, padding.stride_y) != (0, 0, 0) {
-            return Err(config("`input_preproc` `padding`: borders of a given width can't be made: expected no `stride`".to_owned()));
+            return Err(config(
+                "`input_preproc` `padding`: expected no `stride`, because borders of a fixed width are not supported".to_owned(),
+            ));
         }
         let equal = padding.fill_value.windows(2).all(|pair| pair[0] == pair[1]);
         match padding.fill_value.first() {
@@ -200,7 +202,7 @@ fn normalization(params: &Params, section: &mut Section) -> Result<()> {
     let [low, high] = params.range.unwrap_or([0.0, 255.0]).map(f64::from);
     let unit = (high - low) / 255.0;
     if !(unit.is_finite() && unit != 0.0) {
-        return Err(config(format!("`input_preproc` `range`: expected two numbers that differ, got {low} and {high}")));
+        return Err(config(format!("`input_preproc` `range`: expected two different numbers, got {low} and {high}")));
     }
     let (mean, std) = match (&params.mean, &params.std) {
         (None, None) => (vec![0.0], vec![1.0]),
@@ -248,7 +250,7 @@ impl Output {
         let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
         let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
         let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
-        found.map(|name| Some(name.to_string())).ok_or_else(|| config(format!("there is no output `{name}`: the model has {}", names())))
+        found.map(|name| Some(name.to_string())).ok_or_else(|| config(format!("there is no output `{name}`; the model has {}", names())))
     }
 }
 
@@ -322,7 +324,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
                 section.set("decoder", "custom");
                 labels = None;
             }
-            _ => return Err(config(format!("there is no converter `{converter}` here for such outputs: expected one of {CONVERTERS}"))),
+            _ => return Err(config(format!("converter `{converter}` is not supported for these outputs: expected one of {CONVERTERS}"))),
         }
     }
     match labels {

@@ -108,10 +108,10 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
         return Ok((heads, labels, n_classes));
     }
     if context.task == Task::Detection {
-        return Err(config("[output] `heads` is a key of classification: expected one decoder of detection".to_owned()));
+        return Err(config("[output] `heads`: expected a classifier, got a detector, which has one decoder. Remove the key".to_owned()));
     }
     if let Some(key) = section.first_key() {
-        return Err(config(format!("[output] has both `heads` and `{key}`: expected `{key}` in each of the heads")));
+        return Err(config(format!("[output] has `heads` and `{key}`: expected `{key}` in each head")));
     }
     if context.options.labels.is_some() || context.options.labels_file.is_some() {
         return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
@@ -120,12 +120,12 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
     for mut section in sections {
         let NameKeys { name } = section.read().map_err(|error| wrong_key(&error))?;
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Err(config("[[output.heads]]: expected a `name` in each, the attribute's key in the JSON".to_owned()));
+            return Err(config("[[output.heads]]: expected a `name` in each head, the attribute's key in the JSON".to_owned()));
         };
         let found = context.read_head(section, &Arc::from(&*name), None, assumed);
         for head in found.map_err(|error| error.context(format!("head `{name}`")))?.0 {
             if heads.iter().any(|known| known.name == head.name) {
-                return Err(config(format!("[[output.heads]]: expected names that differ, got `{}` twice", head.name)));
+                return Err(config(format!("[[output.heads]]: expected unique names, got `{}` twice", head.name)));
             }
             heads.push(head);
         }
@@ -162,7 +162,7 @@ impl Context<'_> {
         let output_idxs = match (&tensor, reads) {
             (None, Reads::All) => vec![None],
             (Some(_), Reads::All) => {
-                let message = format!("[output] `tensor` does not go with decoder `{decoder_name}`: it reads all outputs");
+                let message = format!("[output] `tensor` is not a key of decoder `{decoder_name}`, which reads all outputs");
                 return Err(config(message));
             }
             (Some(tensor), _) => vec![Some(output_named(info, tensor)?)],
@@ -234,15 +234,15 @@ impl Context<'_> {
         let ports = self.info.outputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
         let message = match *fitting {
             [name] if evidence::has_rows_of(name, &shapes, self.input_size) => {
-                assumed.push(format!("[output] `decoder` is not given: {name}, the only one that reads such outputs"));
+                assumed.push(format!("[output] `decoder` is not given: {name}, the only one that reads these outputs"));
                 return Ok(name);
             }
             [name] => format!(
                 "the model's outputs, {ports}, do not have the number of rows of `{name}` models at {}, the only decoder that could read them: set `decoder = \"{name}\"` if it is such a model, or another decoder",
                 self.input_size
             ),
-            [] => format!("none fit the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),
-            _ => format!("several fit the model's outputs, {ports}: expected one of {}", fitting.join(", ")),
+            [] => format!("none matches the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),
+            _ => format!("several match the model's outputs, {ports}: expected one of {}", fitting.join(", ")),
         };
         Err(config(format!("[output] `decoder` is not given, and {message}")))
     }
@@ -284,11 +284,11 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
     match (keys.labels.as_deref(), keys.labels_file.as_deref()) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
         (Some([]), None) => {
-            Err(config("[output] `labels`: expected at least one name, got none; leave it out if classes have no names".to_owned()))
+            Err(config("[output] `labels`: expected at least one name, got none. Remove it if classes have no names".to_owned()))
         }
         (Some(labels), None) => Ok(Labels::new(labels)),
         (None, Some(file)) if file.as_os_str().is_empty() => {
-            Err(config("[output] `labels-file`: expected the name of a file, got none; leave it out if classes have no names".to_owned()))
+            Err(config("[output] `labels-file`: expected the name of a file, got none. Remove it if classes have no names".to_owned()))
         }
         (None, Some(file)) => context.source.labels(file, &context.options.engine),
         (None, None) => Ok(Labels::default()),
@@ -306,7 +306,7 @@ pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
 
 fn output_named(info: &ModelInfo, name: &str) -> Result<usize> {
     let named = info.outputs.iter().position(|port| port.names.iter().any(|own| **own == *name));
-    named.ok_or_else(|| config(format!("[output] there is no output `{name}`: the model has {}", output_names(info))))
+    named.ok_or_else(|| config(format!("[output] expected the name of an output, got `{name}`; the model has {}", output_names(info))))
 }
 
 fn output_names(info: &ModelInfo) -> String {

@@ -161,7 +161,7 @@ impl DecoderRegistry {
                 true => format!("unknown field `{key}`, expected one of {known}"),
                 false => {
                     format!(
-                        "`{key}` does not go with decoder `{name}`: expected one of {known} (decoders with `{key}`: {})",
+                        "`{key}` is not a key of decoder `{name}`: expected one of {known} (decoders with `{key}`: {})",
                         owners.join(", ")
                     )
                 }
@@ -190,7 +190,7 @@ mod tests {
     fn keys_of_other_decoders_are_errors_with_their_names() {
         let refused = |name: &str, text: &str| DecoderRegistry::built_in().make_from_text(name, text).map(drop).unwrap_err().to_string();
         let message = refused("yolov10", "threshold = 0.5\nnms = \"linear\"\n");
-        assert!(message.contains("line 2") && message.contains("`nms` does not go with decoder `yolov10`"), "{message}");
+        assert!(message.contains("line 2") && message.contains("`nms` is not a key of decoder `yolov10`"), "{message}");
         assert!(message.contains("expected one of `threshold`") && message.contains("decoders with `nms`: yolov5, yolov8"), "{message}");
         let message = refused("embedding", "scale = 2.0");
         assert!(message.contains("expected one of `normalize` (decoders with `scale`: regression)"), "{message}");
