@@ -42,8 +42,8 @@ pub struct ReuseOptions {
     pub interval: u32,
     /// Classify again when the box area has grown by more than this fraction; 0 turns this off. Default: 0.
     pub growth: f32,
-    /// When the interval expires, classify only if a box edge moved by more than this fraction of the box's width or height. 0: classify
-    /// also without movement. Default: 0.
+    /// When the interval expires, classify only if a box edge moved by more than this fraction of the box's size. 0: classify also
+    /// without movement. Default: 0.
     pub movement: f32,
     /// Number of results that vote; at least 1. Default: 1.
     pub consensus: u32,

@@ -23,8 +23,8 @@
 //!
 //! # Epochs
 //!
-//! An [`Epoch`] begins when the queue is closed by a flush, a stop or an error. Asynchronous work carries the epoch in which it began: a turn
-//! of the source pad's task, the runs of a frame, the start of the task, a warm-up. Work that ends in a later epoch has no effect. A warm-up
+//! An [`Epoch`] begins when the queue is closed by a flush, a stop or an error. Asynchronous work carries the epoch in which it began.
+//! Examples are a turn of the source pad's task, the runs of a frame, the start of the task, and a warm-up. Work that ends in a later epoch has no effect. A warm-up
 //! concerns the model, not the frames, so it is valid until the element is started again ([`Epoch::is_same_start`]).
 //!
 //! # Transitions

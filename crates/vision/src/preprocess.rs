@@ -24,11 +24,11 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Ten
 ///    edges of the image or region are replicated.
 /// 3. The written value is `(pixel - mean) / scale`.
 ///
-/// With [`Rounding::Exact`], weights and factors of two formats are rounded to multiples of 1/16384. The error is at most 1/128 of a pixel
-/// value for 8-bit RGB and inputs of three channels, and below 0.01 of 255 for 8-bit luma and chroma.
+/// With [`Rounding::Exact`], weights and factors of two formats are rounded to multiples of 1/16384. For 8-bit RGB and inputs of three
+/// channels, the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, it is below 0.01 of 255.
 ///
-/// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center `c = (x + 0.5) * s`, along each
-/// axis. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without pixels beyond the
+/// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center, along each axis. The center is
+/// `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without pixels beyond the
 /// edges. For upscaling this equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use the same filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
@@ -258,8 +258,8 @@ impl Preprocess {
 
     /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
-    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]` (see `layout`), one to four channels, any strides, and `f32` or `u8` elements.
-    /// The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray (the first channel).
+    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or `u8`
+    /// elements. The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray (the first channel).
     /// A fourth channel is ignored.
     ///
     /// # Errors

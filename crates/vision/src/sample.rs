@@ -53,7 +53,7 @@ impl Sample for [u8; 4] {
 
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// Picked samples are stored block by block, each of [`LANES`] columns: the first samples of a component, its second samples, then those of
+/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, its second samples, then those of
 /// the next component. Interleaved components are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {

@@ -1,5 +1,9 @@
-//! Sources of a model's description, in this order: a file that the user names, a file next to the model, a built-in description, the model's
-//! metadata and ports.
+//! Sources of a model's description, in this order:
+//!
+//! 1. a file that the user names,
+//! 2. a file next to the model,
+//! 3. a built-in description,
+//! 4. the model's metadata and ports.
 //!
 //! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
 //! describe` prints the description in use. Knows no keys of the format.

@@ -96,8 +96,8 @@ pub(super) struct Context<'a> {
     pub(super) name: &'a Arc<str>,
 }
 
-/// Reads the section `[output]`. Returns the heads, the labels of a single head, and the number of classes of the model; 0 if unknown or if
-/// there are several heads.
+/// Reads the section `[output]`. Returns the heads, the labels of a single head, and the number of classes. The number is 0 if it is
+/// unknown or if there are several heads.
 pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Vec<Head>, Labels, u32)> {
     let mut section = Section::parse(text).map_err(|error| wrong_key(&error))?.take_table("output");
     let sections = section.take_tables("heads").map_err(|error| wrong_key(&error))?;

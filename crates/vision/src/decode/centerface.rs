@@ -9,8 +9,14 @@ use crate::tensor::Result;
 const STRIDE: u32 = 4;
 const N_KEYPOINTS: usize = 5;
 
-/// Outputs: score `[1, 1, h, w]`; log of height and width `[1, 2, h, w]`; offset down and right in cells `[1, 2, h, w]`; keypoints
-/// `[1, 10, h, w]`. The two outputs of equal shape are in this order unless their names contain `scale` and `offset`.
+/// Outputs:
+///
+/// - `[1, 1, h, w]`: score,
+/// - `[1, 2, h, w]`: logarithms of height and width,
+/// - `[1, 2, h, w]`: offset down and right, in cells,
+/// - `[1, 10, h, w]`: keypoints.
+///
+/// The two outputs of equal shape are in this order unless their names contain `scale` and `offset`.
 #[derive(Debug)]
 pub(super) struct CenterFace;
 

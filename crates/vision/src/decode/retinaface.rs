@@ -1,5 +1,6 @@
-//! RetinaFace (Deng et al., 2019), as exported from the PyTorch implementation of biubug6: per prior a face score (after softmax), box offsets
-//! and offsets of five keypoints. The priors are two squares per cell.
+//! RetinaFace (Deng et al., 2019), as exported from the PyTorch implementation of biubug6.
+//!
+//! Each prior has a face score (after softmax), box offsets, and offsets of five keypoints. The priors are two squares per cell.
 
 use super::grid;
 use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, differs, only, unexpected};

@@ -1,5 +1,6 @@
-//! Final boxes of TensorFlow's Object Detection API and TensorFlow Lite, in four outputs: corners in 0..=1 with y first, classes, scores, and
-//! the number of boxes. The model includes NMS.
+//! Final boxes of TensorFlow's Object Detection API and TensorFlow Lite.
+//!
+//! The four outputs are corners in 0..=1 with y first, classes, scores, and the number of boxes. The model includes NMS.
 
 use super::{BoxScheme, Coordinates, Output, Port, RawDetection, Results, class_of, named, only, unexpected};
 use crate::frame::{Rect, Size};

@@ -1,7 +1,7 @@
 //! SIMD backends of preprocessing, selected at run time. Contains all `unsafe` code of `vision`. Knows no pixels.
 //!
-//! A kernel is written once in portable Rust and compiled for each backend. Only two kinds of code are written by hand per backend, because
-//! compilers do not find them: sampling with permute instructions, and interpolation of samples in registers.
+//! A kernel is written once in portable Rust and compiled for each backend. Two kinds of code are written by hand per backend: sampling
+//! with permute instructions, and interpolation of samples in registers. Compilers do not generate these.
 //!
 //! All backends give the same bits:
 //!

@@ -149,8 +149,8 @@ fn interpolate_of_windows<const W: usize>(
     }
 }
 
-/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to the lowest byte of a double word, which is then
-/// converted to `f32`. The contribution of chroma is computed once for all rows.
+/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to the lowest byte of a double word. The double
+/// words are converted to `f32`. The contribution of chroma is computed once for all rows.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn interpolate_yuv_avx512<const R: usize>(
     factors: &YuvFactors,
