@@ -1,8 +1,8 @@
 //! Motion gate: detects whether a frame differs from a reference frame, by comparing luma samples.
 //!
-//! The gate takes at most 128 x 72 evenly spaced samples. A sample is the mean of 4 x 2 pixels, which reduces noise. A sample has changed if
-//! it differs by more than [`TOLERANCE`]. The fraction of changed samples estimates the changed fraction of the area. Objects smaller than
-//! the sample spacing (15 pixels at 1080p) can be missed.
+//! The gate takes at most 128 x 72 evenly spaced samples. A sample is the mean of 4 x 2 pixels, which reduces noise. A sample has changed
+//! if it differs by more than [`TOLERANCE`]. The fraction of changed samples estimates the changed fraction of the area. Objects smaller
+//! than the sample spacing (15 pixels at 1080p) can be missed.
 //!
 //! Luma is the first plane of YUV and gray formats, scaled to 8 bits. For RGB formats it is computed with the weights of BT.601 (0.299 R +
 //! 0.587 G + 0.114 B).

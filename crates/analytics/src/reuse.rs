@@ -1,8 +1,8 @@
 //! Result reuse: caches the classifications of tracked objects, so that an object is not classified in every frame.
 //!
 //! Objects are identified by track ID. [`ResultCache::plan`] is called in the order of arriving frames and decides whether an object is
-//! classified. [`ResultCache::insert`] stores results in any order. [`ResultCache::apply`] adds cached results to an outgoing frame. It uses
-//! results of this frame and earlier frames only, so the output does not depend on thread timing.
+//! classified. [`ResultCache::insert`] stores results in any order. [`ResultCache::apply`] adds cached results to an outgoing frame. It
+//! uses results of this frame and earlier frames only, so the output does not depend on thread timing.
 //!
 //! Knows no models, threads or clocks.
 //!

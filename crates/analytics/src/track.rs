@@ -1,8 +1,8 @@
 //! Object tracking by box overlap.
 //!
-//! A simplified variant of SORT (Bewley et al., "Simple Online and Realtime Tracking", ICIP 2016). Boxes are predicted with constant velocity
-//! instead of a Kalman filter. Pairs are matched greedily by intersection over union (IoU), as in the IOU tracker (Bochinski et al.,
-//! "High-Speed Tracking-by-Detection Without Using Image Information", AVSS 2017).
+//! A simplified variant of SORT (Bewley et al., "Simple Online and Realtime Tracking", ICIP 2016). Boxes are predicted with constant
+//! velocity instead of a Kalman filter. Pairs are matched greedily by intersection over union (IoU), as in the IOU tracker (Bochinski et
+//! al., "High-Speed Tracking-by-Detection Without Using Image Information", AVSS 2017).
 //!
 //! 1. Detections are matched with the predicted boxes of the tracks.
 //! 2. The remaining detections are matched with the last boxes of the remaining tracks.

@@ -1,22 +1,22 @@
 //! Schedules the jobs of all stages of a model on a bounded set of requests.
 //!
-//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on this request, so no thread
-//! waits.
+//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on this request, so no
+//! thread waits.
 //!
 //! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and counters. Removing a
 //! client discards its waiting jobs and waits for its running jobs. Other clients are not affected.
 //!
 //! # Order of jobs
 //!
-//! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at the
-//! element. Both use the same clock, so clients of both kinds share a queue. Callers bound the number of jobs by their in-flight queues. A job
-//! that is discarded reports an error.
+//! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at
+//! the element. Both use the same clock, so clients of both kinds share a queue. Callers bound the number of jobs by their in-flight
+//! queues. A job that is discarded reports an error.
 //!
 //! # Batches
 //!
-//! A call takes the first job and the jobs directly after it, up to [`BatchLimits::max_items`]. Without [`BatchLimits::timeout`], all jobs of a
-//! batch belong to one frame. With it, they can belong to any frames and streams. The call then starts when the batch is full, or when its
-//! oldest job has waited for the timeout. The thread [`Queue::watch`] checks this.
+//! A call takes the first job and the jobs directly after it, up to [`BatchLimits::max_items`]. Without [`BatchLimits::timeout`], all jobs
+//! of a batch belong to one frame. With it, they can belong to any frames and streams. The call then starts when the batch is full, or when
+//! its oldest job has waited for the timeout. The thread [`Queue::watch`] checks this.
 //!
 //! A batch item that cannot be preprocessed or decoded fails alone. If a whole batch fails, its items run again one by one. So one stream
 //! cannot break the results of another.
@@ -204,8 +204,8 @@ impl Queue {
         self.throttle.lock().unwrap().n_removed()
     }
 
-    /// Removes a client. Discards its waiting jobs, cancels its running jobs that are not in a shared batch, and waits until all results are
-    /// delivered.
+    /// Removes a client. Discards its waiting jobs, cancels its running jobs that are not in a shared batch, and waits until all results
+    /// are delivered.
     pub(super) fn remove_client(&self, client: &Arc<Client>) {
         let workers = {
             let state = self.state.lock().unwrap();

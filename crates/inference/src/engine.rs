@@ -14,8 +14,8 @@ use crate::vision::decode::DecoderRegistry;
 
 /// Devices, decoders, compiled models and file access rules. Clones share them.
 ///
-/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage. The default
-/// is [`Engine::of_process`].
+/// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage. The
+/// default is [`Engine::of_process`].
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
@@ -66,8 +66,8 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, before the first stage needs it. Libraries of one process load one at a time, and
-    /// those of video decoders take similarly long.
+    /// Loads the library of a device on a separate thread, before the first stage needs it. Libraries of one process load one at a time,
+    /// and those of video decoders take similarly long.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);

@@ -1,8 +1,8 @@
 //! State machine of a stream in an inference element: start, stop, flush, EOS, links and errors.
 //!
 //! Pure: knows no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a [`Trigger`]
-//! under the lock of the stream. It executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a second driver
-//! with simulated pads and threads, which tests all orders of their steps.
+//! under the lock of the stream. It executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a second
+//! driver with simulated pads and threads, which tests all orders of their steps.
 //!
 //! # States
 //!
@@ -24,8 +24,9 @@
 //! # Epochs
 //!
 //! An [`Epoch`] begins when the queue is closed by a flush, a stop or an error. Asynchronous work carries the epoch in which it began.
-//! Examples are a turn of the source pad's task, the runs of a frame, the start of the task, and a warm-up. Work that ends in a later epoch has no effect. A warm-up
-//! concerns the model, not the frames, so it is valid until the element is started again ([`Epoch::is_same_start`]).
+//! Examples are a turn of the source pad's task, the runs of a frame, the start of the task, and a warm-up. Work that ends in a later epoch
+//! has no effect. A warm-up concerns the model, not the frames, so it is valid until the element is started again
+//! ([`Epoch::is_same_start`]).
 //!
 //! # Transitions
 //!
@@ -65,8 +66,8 @@
 //! | `FramePushed`, an error | output `Breaking` | `Broken` | `CloseQueue`, `PauseTask` |
 //! | `Break` | `Streaming` | output `Breaking` | `ReportError` |
 //!
-//! `FramePushed` and `Break` of an older epoch are ignored. `FramePushed` with `NotLinked` or `Flushing` is also ignored if the pad was linked
-//! after the turn began, because no further RECONFIGURE event will arrive.
+//! `FramePushed` and `Break` of an older epoch are ignored. `FramePushed` with `NotLinked` or `Flushing` is also ignored if the pad was
+//! linked after the turn began, because no further RECONFIGURE event will arrive.
 
 /// Period between two closings of the in-flight queue; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -426,8 +427,8 @@ impl<E: Copy + PartialEq> Flow<E> {
             }
             // If a stop and a start overtake a flush, the sink pad may not get its FLUSH_STOP.
             (Trigger::FlushForwarded { .. } | Trigger::SinkActivated { sink_is_flushing: false }, _) => &[EndFlushDownstream, Reopen],
-            // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so no
-            // earlier frame may leave after FLUSH_STOP.
+            // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so
+            // no earlier frame may leave after FLUSH_STOP.
             (Trigger::FlushStop, _) => {
                 self.flush();
                 &[CloseQueue, DiscardSegment, DiscardResults, AwaitPause]

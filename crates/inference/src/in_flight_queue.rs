@@ -1,6 +1,7 @@
 //! In-flight queue: holds a bounded number of frames and releases them in arrival order.
 //!
-//! One thread admits frames and blocks while the queue is full. That is the backpressure. Any thread completes frames. One thread takes them.
+//! One thread admits frames and blocks while the queue is full. That is the backpressure. Any thread completes frames. One thread takes
+//! them.
 //!
 //! Events enter complete and keep their position in the order. Skipped frames do the same. Skipped frames have a separate bound, because
 //! they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. A late completion has no effect.

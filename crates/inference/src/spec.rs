@@ -1,8 +1,8 @@
 //! Model descriptions (`model.toml`): parsed, completed, and checked against the model's ports.
 //!
 //! This is the only reader of the format. `input` reads the part about preprocessing, `output` the part about decoders. `description` finds
-//! the description of a model. `known` has built-in descriptions. `deduce` creates one from a model's metadata and ports, `model_proc` from a
-//! DL Streamer file, and `draft` writes it as text.
+//! the description of a model. `known` has built-in descriptions. `deduce` creates one from a model's metadata and ports, `model_proc` from
+//! a DL Streamer file, and `draft` writes it as text.
 //!
 //! Preprocessing and decoding of a model are never guessed. Without a description, an error names the file to write.
 
@@ -64,10 +64,11 @@ pub struct StageOptions {
     pub n_requests: Option<usize>,
     /// Order of waiting frames.
     pub scheduling: Scheduling,
-    /// Maximum batch size, for frames and regions of all streams, which wait for each other. Default: the regions of a frame form a batch if the
-    /// model and device support it.
+    /// Maximum batch size, for frames and regions of all streams, which wait for each other. Default: the regions of a frame form a batch
+    /// if the model and device support it.
     pub batch_size: Option<usize>,
-    /// Maximum time that a frame waits for a full batch, if a batch size is set. Default: [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
+    /// Maximum time that a frame waits for a full batch, if a batch size is set. Default:
+    /// [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
     pub batch_timeout: Option<Duration>,
     /// Whether the compiled model and its requests are shared.
     pub sharing: Sharing,
@@ -240,8 +241,8 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     Ok((compiled, spec))
 }
 
-/// Sets dynamic width and height of the only input to the values of the description. Some models know their output shapes only then. Returns
-/// the model unchanged if it is static or has no description yet.
+/// Sets dynamic width and height of the only input to the values of the description. Some models know their output shapes only then.
+/// Returns the model unchanged if it is static or has no description yet.
 ///
 /// # Errors
 /// As [`Model::reshape`].

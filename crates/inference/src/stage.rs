@@ -16,8 +16,8 @@ use crate::vision::Region;
 
 /// A detector or a classifier. Runs several frames and regions at once and passes the results of each frame to a closure.
 ///
-/// A region shares the memory of its frame. The regions of a frame run as one batch if the model and device support it. Otherwise they run one
-/// by one on all requests.
+/// A region shares the memory of its frame. The regions of a frame run as one batch if the model and device support it. Otherwise they run
+/// one by one on all requests.
 ///
 /// Dropping a stage discards its waiting frames. Dropping the last stage of a model releases the model.
 pub struct Stage {
@@ -73,8 +73,8 @@ impl Stage {
 
     /// Schedules `frame` for inference. Never blocks.
     ///
-    /// Calls `done` once with the results, on a worker thread, after the stage has released the frame's memory. `done` must not block. If the
-    /// guard is canceled before the run starts, the frame fails.
+    /// Calls `done` once with the results, on a worker thread, after the stage has released the frame's memory. `done` must not block. If
+    /// the guard is canceled before the run starts, the frame fails.
     pub fn submit(&self, frame: Frame, frame_number: u64, guard: Arc<RunGuard>, done: impl FnOnce(StageResults) + Send + 'static) {
         self.submit_whole(frame, frame_number, guard, false, done);
     }
@@ -93,8 +93,9 @@ impl Stage {
 
     /// As [`Stage::submit`], for regions of `frame`.
     ///
-    /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they start
-    /// fail. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the frame fails.
+    /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they
+    /// start fail. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the
+    /// frame fails.
     pub fn submit_regions(
         &self,
         frame: Frame,
@@ -191,7 +192,8 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// As [`Stage::warm_up`]. Returns `None` if it failed for a reason other than the model: the model has run before, or a flush canceled it.
+    /// As [`Stage::warm_up`]. Returns `None` if it failed for a reason other than the model: the model has run before, or a flush canceled
+    /// it.
     ///
     /// # Errors
     /// As [`Stage::warm_up`], for a model that has never run.

@@ -4,9 +4,9 @@
 //! caller -> Publisher::publish -> bounded queue -> worker thread -> Destination (file, standard output, broker)
 //! ```
 //!
-//! A [`Publisher`] owns a bounded queue and one worker thread for one [`Destination`]. It applies the policy for a full queue ([`WhenFull`]),
-//! retries after failures ([`Retry`]), and counts the outcome of each message ([`Counts`]). A destination only connects, accepts messages, and
-//! reports how many it has stored.
+//! A [`Publisher`] owns a bounded queue and one worker thread for one [`Destination`]. It applies the policy for a full queue
+//! ([`WhenFull`]), retries after failures ([`Retry`]), and counts the outcome of each message ([`Counts`]). A destination only connects,
+//! accepts messages, and reports how many it has stored.
 //!
 //! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. It writes to an [`OutputFile`],
 //! which other writers use, too. To add a destination, add a file that implements [`Destination`].
@@ -66,8 +66,8 @@ impl Failure {
 
 /// Accepts messages. All methods are called on the worker thread of one [`Publisher`], so they may block until the deadline.
 ///
-/// Messages are numbered in the order in which they are passed to the destination. [`Destination::acknowledged`] is a position in this order.
-/// A destination may accept any number of messages before it acknowledges the first.
+/// Messages are numbered in the order in which they are passed to the destination. [`Destination::acknowledged`] is a position in this
+/// order. A destination may accept any number of messages before it acknowledges the first.
 ///
 /// After a failure of any method, the destination discards the messages after [`Destination::committed`]. The publisher connects again and
 /// passes them again, or drops them. In both cases the next message has the number after the committed messages.
@@ -96,8 +96,8 @@ pub trait Destination: Send + 'static {
     /// Number of messages that the destination has stored permanently, from the first. Never decreases.
     fn acknowledged(&self) -> u64;
 
-    /// As [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last one is written. The publisher does not
-    /// pass these again; the destination completes them in the next flush.
+    /// As [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last one is written. The publisher does
+    /// not pass these again; the destination completes them in the next flush.
     fn committed(&self) -> u64 {
         self.acknowledged()
     }

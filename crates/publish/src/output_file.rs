@@ -1,8 +1,8 @@
 //! Output to a file, FIFO, device or standard output.
 //!
-//! [`OutputFile::check`] reports before the start whether the output can be written, without changing anything. The first write or flush opens
-//! the file and replaces an existing one, so a failed start keeps earlier results. A write that waits for a reader ends at a [`Deadline`],
-//! which another thread can set.
+//! [`OutputFile::check`] reports before the start whether the output can be written, without changing anything. The first write or flush
+//! opens the file and replaces an existing one, so a failed start keeps earlier results. A write that waits for a reader ends at a
+//! [`Deadline`], which another thread can set.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -58,8 +58,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Number of bytes that a writable pipe accepts at once.
 const PIPE_BYTES: usize = 4096;
 
-/// The rest of a line that a writer could not complete. The lock is held while lines are written, so lines of several streams are not mixed.
-/// The next writer writes the rest first, so no line is torn.
+/// The rest of a line that a writer could not complete. The lock is held while lines are written, so lines of several streams are not
+/// mixed. The next writer writes the rest first, so no line is torn.
 #[derive(Debug, Default)]
 pub(super) struct LineEnd {
     pub(super) rest: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The bounded queue before a destination, and its worker thread.
 //!
-//! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The bounds of the queue count
-//! queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest one arrived. It does
-//! so earlier if a batch is full or a flush is requested. The very first message does not wait.
+//! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The bounds of the queue
+//! count queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest one arrived.
+//! It does so earlier if a batch is full or a flush is requested. The very first message does not wait.
 //!
 //! One lock protects the state. It is not held while the destination is called or a loss is reported.
 

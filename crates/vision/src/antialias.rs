@@ -1,7 +1,7 @@
 //! Triangle filter for antialiased downscaling: its support grows with the scale.
 //!
-//! Computes which source samples each output pixel uses, with which weights, and applies them to columns and rows. Knows no pixel formats and
-//! no tensors.
+//! Computes which source samples each output pixel uses, with which weights, and applies them to columns and rows. Knows no pixel formats
+//! and no tensors.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Geometry only.
+//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Geometry
+//! only.
 
 use std::fmt;
 
@@ -66,7 +67,8 @@ impl Crop {
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
-    /// Similarity transform from input to frame pixels that maps the keypoints to their targets. In both spaces, integers are pixel centers.
+    /// Similarity transform from input to frame pixels that maps the keypoints to their targets. In both spaces, integers are pixel
+    /// centers.
     ///
     /// `None` without alignment, if the number of keypoints differs from the targets, or if all keypoints coincide.
     pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {

@@ -130,7 +130,8 @@ impl Image {
     /// Leases a tensor that contains one image, of shape `[1, C, H, W]` or `[1, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the tensor is not an image. [`ErrorKind::Busy`] while it is leased for writing.
+    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the tensor is not an image. [`ErrorKind::Busy`] while it is leased for
+    /// writing.
     pub(super) fn of_tensor(image: &Tensor, axes: InputLayout) -> Result<Self> {
         let bytes = image.bytes()?;
         let layout = *bytes.layout();

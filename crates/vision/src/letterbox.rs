@@ -61,8 +61,8 @@ impl Placement {
 
     /// Computes the placement of an image that is rotated first.
     ///
-    /// Scaled size and offset refer to the unrotated image, in an input of size `rotation.turned(input)`. The transform refers to the rotated
-    /// input.
+    /// Scaled size and offset refer to the unrotated image, in an input of size `rotation.turned(input)`. The transform refers to the
+    /// rotated input.
     pub(super) fn of_turned(resize: Resize, rotation: Rotation, image: Size, input: Size) -> Self {
         let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(image), input);
         let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
@@ -89,8 +89,8 @@ impl Placement {
     }
 }
 
-/// The inverse transform as in the reference postprocessing: subtracts the offset, then divides by the ideal ratio. The ratio of the rounded
-/// sizes would differ by less than a pixel at the far edge.
+/// The inverse transform as in the reference postprocessing: subtracts the offset, then divides by the ideal ratio. The ratio of the
+/// rounded sizes would differ by less than a pixel at the far edge.
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;

@@ -71,8 +71,8 @@ pub(super) struct PairWindows {
     window_bytes: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
     offsets: [usize; 3],
-    /// For each block, the offset of its window. `controls` has the offsets of both pixels of each column in the window, each in the lower of
-    /// two bytes.
+    /// For each block, the offset of its window. `controls` has the offsets of both pixels of each column in the window, each in the lower
+    /// of two bytes.
     begins: Vec<usize>,
     controls: Aligned<u8>,
     /// End of the last window.

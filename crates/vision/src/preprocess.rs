@@ -1,7 +1,7 @@
 //! Preprocesses an image into a model's input tensor: crop, color conversion, resize, normalization, layout and element type, in one pass.
 //!
-//! This file defines the result. The other files implement its steps. Neither the image nor the crop is copied. Nothing is allocated once the
-//! scratch buffers have grown.
+//! This file defines the result. The other files implement its steps. Neither the image nor the crop is copied. Nothing is allocated once
+//! the scratch buffers have grown.
 
 use std::fmt;
 
@@ -27,9 +27,10 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Ten
 /// With [`Rounding::Exact`], weights and factors of two formats are rounded to multiples of 1/16384. For 8-bit RGB and inputs of three
 /// channels, the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, it is below 0.01 of 255.
 ///
-/// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center, along each axis. The center is
-/// `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without pixels beyond the
-/// edges. For upscaling this equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use the same filter.
+/// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center, along each axis. The center
+/// is `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without
+/// pixels beyond the edges. For upscaling this equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use
+/// the same filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// Colors of the input's channels. Default: [`ChannelOrder::Rgb`].
@@ -136,7 +137,8 @@ pub enum Rounding {
     /// Colors are rounded to integers, half up, after the conversion to RGB and to gray.
     ///
     /// Resizing is bit-exact with OpenCV's `INTER_LINEAR` on 8-bit images, or with Pillow's `BILINEAR` (up to version 12) if
-    /// [`Preprocess::antialias`] is set. Use it to reproduce the results of such programs. Values are slightly smaller than the exact result.
+    /// [`Preprocess::antialias`] is set. Use it to reproduce the results of such programs. Values are slightly smaller than the exact
+    /// result.
     U8,
 }
 
@@ -258,13 +260,13 @@ impl Preprocess {
 
     /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
-    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or `u8`
-    /// elements. The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray (the first channel).
-    /// A fourth channel is ignored.
+    /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or
+    /// `u8` elements. The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray
+    /// (the first channel). A fourth channel is ignored.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`]. [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form. [`ErrorKind::Unsupported`] with
-    /// [`Rounding::U8`] if its elements are not `u8`.
+    /// As [`Preprocess::fill`]. [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form. [`ErrorKind::Unsupported`]
+    /// with [`Rounding::U8`] if its elements are not `u8`.
     pub fn fill_values(
         &self,
         image: &Tensor,
@@ -285,8 +287,8 @@ impl Preprocess {
     /// An input pixel is the bilinear interpolation at its mapped position. Integer coordinates are pixel centers in both spaces, as in
     /// OpenCV's `warpAffine` with `INTER_LINEAR`. Pixels outside the frame have the value [`Preprocess::pad`].
     ///
-    /// `resize`, `rotation` and `antialias` have no effect; all other options work as for [`Preprocess::fill`]. With [`Rounding::U8`], colors
-    /// are rounded to integers before the interpolation, and half up after it.
+    /// `resize`, `rotation` and `antialias` have no effect; all other options work as for [`Preprocess::fill`]. With [`Rounding::U8`],
+    /// colors are rounded to integers before the interpolation, and half up after it.
     ///
     /// # Errors
     /// As [`Preprocess::fill`].
@@ -356,7 +358,8 @@ impl Preprocess {
     }
 }
 
-/// Reusable buffers of [`Preprocess::fill`], with a SIMD backend. Use one value per calling thread. Buffers grow to the largest size needed.
+/// Reusable buffers of [`Preprocess::fill`], with a SIMD backend. Use one value per calling thread. Buffers grow to the largest size
+/// needed.
 #[derive(Debug)]
 pub struct Scratch {
     simd: Simd,

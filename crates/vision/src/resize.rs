@@ -1,5 +1,5 @@
-//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Knows no formats and no
-//! tensors.
+//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Knows no formats and
+//! no tensors.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ impl Axis {
 
     /// The samples at `(scaled_idx + 0.5) * step - 0.5`, with replicated edges.
     ///
-    /// With [`Rounding::U8`], the weight is a multiple of 1/[`WEIGHT_STEPS`], computed from the position in single precision as in OpenCV. At
-    /// an edge this weight matters although both samples are equal, because each of the two products is truncated.
+    /// With [`Rounding::U8`], the weight is a multiple of 1/[`WEIGHT_STEPS`], computed from the position in single precision as in OpenCV.
+    /// At an edge this weight matters although both samples are equal, because each of the two products is truncated.
     pub(super) fn tap(&self, scaled_idx: u64) -> Tap {
         let unbounded = (scaled_idx as f64 + 0.5) * self.step - 0.5;
         // Left of the first center, the result is the first sample. Otherwise the position is positive and truncation equals `floor`.
@@ -64,8 +64,9 @@ impl Axis {
     }
 }
 
-/// Weight steps for bytes without rounding: a weight of 1 is this many steps. The product of a byte and a weight, and the sum of two products,
-/// are exact in single precision. Integer and floating-point code therefore give the same bits. The error of a weight is at most 1/32768.
+/// Weight steps for bytes without rounding: a weight of 1 is this many steps. The product of a byte and a weight, and the sum of two
+/// products, are exact in single precision. Integer and floating-point code therefore give the same bits. The error of a weight is at most
+/// 1/32768.
 pub(super) const FINE_STEPS: u16 = 1 << 14;
 
 /// Source columns of an input row.
@@ -155,7 +156,8 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateExact<'_, S,
     }
 }
 
-/// As [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is computed once.
+/// As [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is
+/// computed once.
 pub(super) struct InterpolateTwo<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: [Picked<'a, S>; 2],
@@ -253,7 +255,8 @@ pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], 
 }
 
 // 8-bit images are interpolated with integers as in OpenCV (`HResizeLinear` and `VResizeLinear` in `resize.cpp`). Weights are multiples of
-// 1/2048. The sums of a row keep 7 of 11 fraction bits. The products of two rows are truncated to quarters, and their sum is rounded half up.
+// 1/2048. The sums of a row keep 7 of 11 fraction bits. The products of two rows are truncated to quarters, and their sum is rounded half
+// up.
 
 /// Weight steps for 8-bit images: a weight of 1 is this many steps.
 const WEIGHT_STEPS: u16 = 2048;

@@ -53,8 +53,8 @@ impl Sample for [u8; 4] {
 
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, its second samples, then those of
-/// the next component. Interleaved components are picked together.
+/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, its second samples, then those
+/// of the next component. Interleaved components are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// Byte offsets of the two samples of each column, from the first sample of the row. Ascending.
@@ -166,8 +166,8 @@ impl Windows {
     /// Above this number of windows per register, sampling byte by byte is faster.
     const PER_REGISTER_MAX: usize = 8;
 
-    /// Prepares registers and windows of 16 bytes for each component: the first samples of several columns, then the second samples. Returns
-    /// false if scalar sampling is faster.
+    /// Prepares registers and windows of 16 bytes for each component: the first samples of several columns, then the second samples.
+    /// Returns false if scalar sampling is faster.
     fn set_for_columns(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 16;
         let n_columns = N / 2 / sample_bytes;

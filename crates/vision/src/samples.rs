@@ -31,8 +31,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Prepares for columns with `n_pairs` sample pairs each, and discards the buffered row. `columns` returns the source columns of a pair;
-    /// their number is a multiple of the group size.
+    /// Prepares for columns with `n_pairs` sample pairs each, and discards the buffered row. `columns` returns the source columns of a
+    /// pair; their number is a multiple of the group size.
     pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(&mut self, image: &Image, n_pairs: usize, columns: impl Fn(usize) -> I, simd: Simd) {
         let sample_bytes = image.sample().n_bytes();
         self.n_pairs = n_pairs;

@@ -1,5 +1,5 @@
-//! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later line
-//! may use them. Knows no tensors.
+//! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later
+//! line may use them. Knows no tensors.
 
 use std::ops::Range;
 

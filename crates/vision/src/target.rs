@@ -31,8 +31,8 @@ impl Preprocess {
     /// As [`Preprocess::fill`], for host or device memory.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`] and [`DeviceFill::fill`]. [`ErrorKind::Unsupported`] if the input is in device memory without a function that
-    /// fills it.
+    /// As [`Preprocess::fill`] and [`DeviceFill::fill`]. [`ErrorKind::Unsupported`] if the input is in device memory without a function
+    /// that fills it.
     pub fn fill_into(&self, frame: &Frame, target: Target<'_>, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let (input, device) = match target {
             Target::Host(input) => return self.fill(frame, input, row, scratch),

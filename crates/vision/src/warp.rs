@@ -1,5 +1,5 @@
-//! Lines of an input that is aligned by a similarity transform. Interpolates bilinearly between the four samples around each source position,
-//! and blends with the border color at image edges. Knows no keypoints and no tensors.
+//! Lines of an input that is aligned by a similarity transform. Interpolates bilinearly between the four samples around each source
+//! position, and blends with the border color at image edges. Knows no keypoints and no tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};

@@ -1,5 +1,5 @@
-//! Fast conversion and horizontal interpolation of 8-bit luma and chroma: samples are loaded into registers, converted and interpolated there.
-//! Handles no other formats.
+//! Fast conversion and horizontal interpolation of 8-bit luma and chroma: samples are loaded into registers, converted and interpolated
+//! there. Handles no other formats.
 
 use super::aligned::Aligned;
 use super::color::{ColorModel, YuvFactors};

@@ -109,8 +109,8 @@ impl Description {
         Err(Error::new(ErrorKind::Config, message))
     }
 
-    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If there are none,
-    /// the result equals that of [`Description::find`] without files.
+    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If there are
+    /// none, the result equals that of [`Description::find`] without files.
     ///
     /// # Errors
     /// As [`Description::find`], except for missing parts.

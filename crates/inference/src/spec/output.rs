@@ -1,5 +1,5 @@
-//! The section `[output]` of a model description: decoders, the outputs they read, their options and labels. Parsed, and checked against the
-//! model's ports. Each decoder reads its own keys, see [`Section`].
+//! The section `[output]` of a model description: decoders, the outputs they read, their options and labels. Parsed, and checked against
+//! the model's ports. Each decoder reads its own keys, see [`Section`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -134,8 +134,8 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
 }
 
 impl Context<'_> {
-    /// Reads the heads of a section: one, or one per remaining output for decoders that read each output separately. Also returns the number of
-    /// classes. Options of the user take precedence if there is one head.
+    /// Reads the heads of a section: one, or one per remaining output for decoders that read each output separately. Also returns the
+    /// number of classes. Options of the user take precedence if there is one head.
     fn read_head(
         &self,
         mut section: Section<'_>,
@@ -325,8 +325,8 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
         .collect()
 }
 
-/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable ones; actual outputs
-/// are checked in each run.
+/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable ones; actual
+/// outputs are checked in each run.
 fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
     /// Candidate numbers of columns of box tables.
     const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];

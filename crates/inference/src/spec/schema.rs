@@ -1,5 +1,5 @@
-//! JSON schema of descriptions, `assets/model-description.schema.json`, for editors. It is generated from the types that read descriptions, in
-//! tests only.
+//! JSON schema of descriptions, `assets/model-description.schema.json`, for editors. It is generated from the types that read descriptions,
+//! in tests only.
 
 use std::collections::BTreeMap;
 

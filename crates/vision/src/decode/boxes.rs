@@ -1,7 +1,7 @@
 //! Box decoding: the common part of all detectors.
 //!
-//! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts them. Whatever a model writes, resulting
-//! boxes are finite, touch the input, and have scores from 0 to 1. Knows no output layouts.
+//! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts them. Whatever a model writes,
+//! resulting boxes are finite, touch the input, and have scores from 0 to 1. Knows no output layouts.
 
 use std::fmt;
 
@@ -54,8 +54,8 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
 
     /// Appends the boxes whose score exceeds `score_min` to [`Results::boxes`], with their keypoints.
     ///
-    /// If a row can have several classes, it gives one box per class. Boxes may contain any values: boxes that are not finite or have no area
-    /// are dropped later.
+    /// If a row can have several classes, it gives one box per class. Boxes may contain any values: boxes that are not finite or have no
+    /// area are dropped later.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
@@ -66,8 +66,8 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes computed from cells or
-    /// priors, which have a fixed unit.
+    /// Unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes computed from cells
+    /// or priors, which have a fixed unit.
     fn coordinates(&self) -> Option<Coordinates> {
         None
     }

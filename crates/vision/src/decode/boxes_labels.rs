@@ -1,5 +1,5 @@
-//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti and
-//! some Open Model Zoo models. The model includes NMS.
+//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti
+//! and some Open Model Zoo models. The model includes NMS.
 
 use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected};
 use crate::frame::{Rect, Size};

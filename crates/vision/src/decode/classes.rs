@@ -40,8 +40,8 @@ impl fmt::Display for Activation {
 
 /// Writes the `k` best classes of one batch item to `best`, best first, as `(class, value after activation)`.
 ///
-/// Of equal classes, the one with the smaller index is better. NaN values are ignored, so the result can have fewer than `k` classes. Allocates
-/// only to grow `best`.
+/// Of equal classes, the one with the smaller index is better. NaN values are ignored, so the result can have fewer than `k` classes.
+/// Allocates only to grow `best`.
 ///
 /// # Errors
 /// `Shape` if classes are not on a single axis or the number of values is wrong. `Unsupported` if no value is finite.

@@ -6,8 +6,8 @@
 //!
 //! Knows no requests and no frames. The caller maps results with `frame_from_input`.
 //!
-//! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add its line in `registry::BUILT_IN`,
-//! its row in `docs/model-descriptions.md`, and golden data.
+//! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add its line in
+//! `registry::BUILT_IN`, its row in `docs/model-descriptions.md`, and golden data.
 
 mod activate;
 pub mod boxes;
@@ -53,8 +53,8 @@ pub use survey::{Finding, Survey};
 pub trait Decoder: fmt::Debug + Send + Sync {
     /// Checks that this decoder can read these outputs, given as names and shapes, for an input of this size.
     ///
-    /// Returns the number of classes; 0 if there are none or the shapes do not determine it. The first axis may have any extent. `usize::MAX`
-    /// is a dynamic extent, which matches any other.
+    /// Returns the number of classes; 0 if there are none or the shapes do not determine it. The first axis may have any extent.
+    /// `usize::MAX` is a dynamic extent, which matches any other.
     ///
     /// # Errors
     /// `Shape` with expected and actual outputs.
@@ -71,8 +71,8 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         Reads::All
     }
 
-    /// Names of outputs that have the same shape. A description assigns them with `tensors`; otherwise output names that contain these words
-    /// are used. Default: none.
+    /// Names of outputs that have the same shape. A description assigns them with `tensors`; otherwise output names that contain these
+    /// words are used. Default: none.
     fn roles(&self) -> &'static [&'static str] {
         &[]
     }

@@ -1,5 +1,6 @@
-//! NanoDet, NanoDet-Plus and PicoDet: class scores per cell (after sigmoid), and distances from the cell's point to the four box sides. Each
-//! distance is a distribution over bins (Li et al., "Generalized Focal Loss", 2020). The three models differ in the position of the point.
+//! NanoDet, NanoDet-Plus and PicoDet: class scores per cell (after sigmoid), and distances from the cell's point to the four box sides.
+//! Each distance is a distribution over bins (Li et al., "Generalized Focal Loss", 2020). The three models differ in the position of the
+//! point.
 
 use super::grid::{self, Grid};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, best_class, differs, only, unexpected};

@@ -92,8 +92,8 @@ impl DecoderRegistry {
         &BUILT_IN_REGISTRY
     }
 
-    /// Adds a decoder; replaces an earlier one of this name. `make` creates it from its keys in a description. The model is not known at this
-    /// point.
+    /// Adds a decoder; replaces an earlier one of this name. `make` creates it from its keys in a description. The model is not known at
+    /// this point.
     pub fn register<D: Decoder + 'static>(
         &mut self,
         name: &str,

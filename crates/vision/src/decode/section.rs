@@ -6,8 +6,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// A table of a model description, such as `[output]`. Several structs can read different keys of one table. A key that no struct reads is an
-/// error.
+/// A table of a model description, such as `[output]`. Several structs can read different keys of one table. A key that no struct reads is
+/// an error.
 #[derive(Debug)]
 pub struct Section<'a> {
     /// The whole text, for line numbers.
@@ -90,8 +90,8 @@ impl<'a> Section<'a> {
 
     /// Reads the keys of a struct that derives `Deserialize`. Other keys remain for other structs.
     ///
-    /// The struct must not use `deny_unknown_fields` or `flatten`. [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys) reports
-    /// unknown keys.
+    /// The struct must not use `deny_unknown_fields` or `flatten`. [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys)
+    /// reports unknown keys.
     ///
     /// # Errors
     /// `Unsupported` with the line if a value has the wrong type.

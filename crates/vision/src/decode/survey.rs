@@ -1,8 +1,8 @@
 //! Plausibility statistics: whether the first outputs of a model match its decoder.
 //!
 //! A model with a wrong description usually finds nothing and reports no error. Its numbers show the reason. Boxes smaller than a pixel are
-//! fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts such values
-//! over several frames. It knows no descriptions; the caller suggests corrections.
+//! fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts such
+//! values over several frames. It knows no descriptions; the caller suggests corrections.
 
 use super::{Output, RawDetection};
 use crate::frame::{Rect, Size};
@@ -114,8 +114,8 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// Adds all output rows of one frame. `are_cells`: every row is a candidate, as in grids and priors. Otherwise rows can be padding, as in
-    /// lists.
+    /// Adds all output rows of one frame. `are_cells`: every row is a candidate, as in grids and priors. Otherwise rows can be padding, as
+    /// in lists.
     pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
         let mut tally = Tally::default();
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);

@@ -1,5 +1,5 @@
-//! Ultra-Light-Fast face detectors (RFB and slim): scores (after softmax) and decoded corners in 0..=1. Supports both exports: one output, or
-//! separate outputs for scores and boxes.
+//! Ultra-Light-Fast face detectors (RFB and slim): scores (after softmax) and decoded corners in 0..=1. Supports both exports: one output,
+//! or separate outputs for scores and boxes.
 
 use super::{
     Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, differs, only, unexpected,

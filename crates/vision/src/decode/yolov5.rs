@@ -1,5 +1,5 @@
-//! YOLOv5 and YOLOv7 with decoded anchors: per anchor center, size, objectness and class scores (after sigmoid), in input pixels. Exports with
-//! raw heads per grid are not supported.
+//! YOLOv5 and YOLOv7 with decoded anchors: per anchor center, size, objectness and class scores (after sigmoid), in input pixels. Exports
+//! with raw heads per grid are not supported.
 
 use super::{
     Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, best_class, grid, only, unexpected,

@@ -1,5 +1,5 @@
-//! YOLOv8, v9, 11 and 12: per cell a decoded center and size in input pixels and class scores (after sigmoid), in columns. No objectness; no
-//! masks, poses or rotated boxes.
+//! YOLOv8, v9, 11 and 12: per cell a decoded center and size in input pixels and class scores (after sigmoid), in columns. No objectness;
+//! no masks, poses or rotated boxes.
 
 use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, only, unexpected};
 use crate::frame::{Rect, Size};

@@ -1,6 +1,7 @@
 //! YuNet, the face detector of the OpenCV Zoo, export of 2023.
 //!
-//! Each cell has a class score, objectness, a box and five keypoints, for strides 8, 16 and 32. The export of 2022 has other outputs and is not supported.
+//! Each cell has a class score, objectness, a box and five keypoints, for strides 8, 16 and 32. The export of 2022 has other outputs and is
+//! not supported.
 
 use super::grid::{Grid, only_table, tables};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};

@@ -131,8 +131,8 @@ impl Simd {
         self.0
     }
 
-    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are those of the components; `target` has
-    /// blocks of `block_bytes`.
+    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are those of the components; `target`
+    /// has blocks of `block_bytes`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {

@@ -79,8 +79,8 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
     }
 }
 
-/// Samples with registers of 64 bytes: `vpermb` for windows of 64 bytes, or `vpermi2b` for windows of 128 bytes, with the highest bits of the
-/// control as a mask.
+/// Samples with registers of 64 bytes: `vpermb` for windows of 64 bytes, or `vpermi2b` for windows of 128 bytes, with the highest bits of
+/// the control as a mask.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     let targets = target.as_chunks_mut::<64>().0.iter_mut();
@@ -243,8 +243,8 @@ fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
     }
 }
 
-/// Loads the pixels of two columns into a register and selects the pairs of each component with `pshufb`. `vpmaddwd` multiplies them by their
-/// weights and adds the two products.
+/// Loads the pixels of two columns into a register and selects the pairs of each component with `pshufb`. `vpmaddwd` multiplies them by
+/// their weights and adds the two products.
 #[target_feature(enable = "avx2")]
 pub(super) fn interpolate_pixels_avx2(
     pixels: &PixelPairs,

@@ -1,7 +1,8 @@
-//! Metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. It is in `rt_info` of an OpenVINO IR, or in the
-//! metadata of an ONNX file with keys such as `model_info labels`.
+//! Metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. It is in `rt_info` of an OpenVINO IR, or in
+//! the metadata of an ONNX file with keys such as `model_info labels`.
 //!
-//! Meanings and defaults are those of the model wrappers in Model API, and of the same section in DL Streamer. Lists are separated by spaces.
+//! Meanings and defaults are those of the model wrappers in Model API, and of the same section in DL Streamer. Lists are separated by
+//! spaces.
 
 use super::super::config;
 use super::super::draft::{Draft, Value};

@@ -1,4 +1,5 @@
-//! Detectors of TensorFlow's Object Detection API and TensorFlow Lite: recognized by the names of their outputs, because shapes are dynamic.
+//! Detectors of TensorFlow's Object Detection API and TensorFlow Lite: recognized by the names of their outputs, because shapes are
+//! dynamic.
 
 use super::super::draft::{Draft, Value};
 use super::{Found, layout_of, leaves_size_open, n_channels};
