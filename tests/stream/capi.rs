@@ -72,7 +72,7 @@ fn buffer(detections: Vec<Detection>) -> gst::Buffer {
 }
 
 #[test]
-fn objects_attributes_and_json_are_those_of_the_buffer() {
+fn c_api_returns_objects_attributes_and_json_of_buffer() {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
     let hat = ScoredLabel { label_id: 4, label: Some("hat".into()), confidence: 0.5 };
     let outside = face(5, Rect { x: 900.0, ..BOX });
@@ -116,7 +116,7 @@ fn objects_attributes_and_json_are_those_of_the_buffer() {
 }
 
 #[test]
-fn results_are_those_of_a_frame_of_the_given_size() {
+fn c_api_scales_results_to_given_frame_size() {
     let mut buffer = buffer(vec![face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 })]);
     let x_in = |buffer: &gst::Buffer, size| {
         let read = Results::of(buffer, size);
@@ -134,7 +134,7 @@ fn results_are_those_of_a_frame_of_the_given_size() {
 }
 
 #[test]
-fn nothing_is_answered_with_nothing() {
+fn c_api_handles_null_and_empty_buffers() {
     init();
     assert_eq!(roiflow_abi_version(), ABI_VERSION);
     let caps = gst::Caps::new_any();
@@ -176,7 +176,7 @@ fn shown(output: &Output) -> String {
 }
 
 #[test]
-fn structs_have_the_layout_of_the_header() {
+fn c_structs_have_layout_of_header() {
     let folder = Folder::new("layout");
     let mut source = "#include <roiflow.h>\n#define IS(what, expected) _Static_assert((what) == (expected), #what)\n".to_owned();
     macro_rules! check {
@@ -226,7 +226,7 @@ fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
 }
 
 #[test]
-fn the_c_example_prints_the_results_of_an_installed_plugin() {
+fn c_example_prints_results_of_installed_plugin() {
     let folder = Folder::new("c");
     // Names with spaces are more than pkg-config's output can carry through a shell.
     let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
@@ -243,7 +243,7 @@ fn the_c_example_prints_the_results_of_an_installed_plugin() {
 }
 
 #[test]
-fn the_python_example_prints_the_results_of_a_plugin() {
+fn python_example_prints_results_of_plugin() {
     let has_gi = Command::new("/usr/bin/python3").args(["-c", "import gi; gi.require_version('Gst', '1.0')"]).output();
     if !has_gi.is_ok_and(|has_gi| has_gi.status.success()) {
         eprintln!("skipped: no Python bindings of GStreamer; install python3-gi and gir1.2-gstreamer-1.0");

@@ -72,7 +72,7 @@ fn plates(properties: &str) -> String {
 }
 
 #[test]
-fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
+fn second_detector_runs_on_objects_of_first() {
     let middle = format!("{} ! {} ! {}", vehicles(), plates("object-class=vehicle nireq=3"), classify("brightness", "object-class=plate"));
     let arrived = through(&middle, pictures(24));
     assert_eq!(arrived.len(), 24);
@@ -93,7 +93,7 @@ fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
 }
 
 #[test]
-fn each_detector_counts_what_it_found_itself() {
+fn each_detector_counts_only_its_own_objects() {
     let line = format!(
         "appsrc name=source ! {} ! {} ! {} ! fakesink",
         detect("rectangle", "labels=vehicle name=vehicles"),
@@ -109,7 +109,7 @@ fn each_detector_counts_what_it_found_itself() {
 }
 
 #[test]
-fn a_cascade_is_as_deep_as_one_likes() {
+fn cascade_may_have_many_levels() {
     // A green mark of 8 x 8 in the white plate in the red vehicle.
     let mark = |n| {
         let plate = plate(n);
@@ -159,7 +159,7 @@ fn said(results: &FrameResults) -> Vec<String> {
 }
 
 #[test]
-fn results_keep_their_place_when_elements_are_reordered() {
+fn results_do_not_depend_on_element_order() {
     let (vehicles, plates) = (vehicles(), plates("object-class=vehicle"));
     let color = classify("color", "object-class=vehicle");
     let brightness = classify("brightness", "object-class=plate");
@@ -176,7 +176,7 @@ fn results_keep_their_place_when_elements_are_reordered() {
 }
 
 #[test]
-fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() {
+fn frames_without_parents_pass_in_order() {
     let frames: Vec<_> =
         (0..9).map(|n| if n % 3 == 0 { paint(&[(plate(n), WHITE)]) } else { pictures(9).swap_remove(n as usize) }).collect();
     let line = format!("appsrc name=source ! {} ! {} ! fakesink name=sink", vehicles(), plates("name=plates object-class=vehicle"));
@@ -195,7 +195,7 @@ fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() 
 }
 
 #[test]
-fn only_the_named_classes_are_parents() {
+fn object_class_selects_parents() {
     let objects = |_| {
         let object = |id: i32, label: Option<&str>, rect: PixelRect| Detection {
             id: ObjectId(id),
@@ -231,7 +231,7 @@ fn only_the_named_classes_are_parents() {
 }
 
 #[test]
-fn a_class_that_nobody_asks_for_is_warned_of() {
+fn unused_object_class_is_warned_about() {
     let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("stripes", "object-class=car")));
     feed(&pipeline, &caps("RGB", SIZE), pictures(1));
     let ending = run(&pipeline);
@@ -240,7 +240,7 @@ fn a_class_that_nobody_asks_for_is_warned_of() {
 }
 
 #[test]
-fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
+fn carried_children_move_with_their_parent() {
     // The vehicle is a tracked one that moves and grows; the plates are looked for in every third frame only.
     let place = |n: u64| Rect { x: 40.0 + n as f32 * 20.0, y: 60.0, width: 320.0 + n as f32 * 32.0, height: 240.0 + n as f32 * 24.0 };
     let vehicles = move |n: u64| {
@@ -288,7 +288,7 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
 }
 
 #[test]
-fn the_line_of_the_documentation_runs() {
+fn documented_pipeline_runs() {
     let lines = crate::documentation::lines(include_str!("../../docs/elements.md"));
     let line = lines.iter().find(|line| line.contains("inference-region=roi-list")).expect("a line with a cascade");
     let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));

@@ -66,7 +66,7 @@ pub fn lines(path: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_cascade_names_parents_on_every_line() {
+fn cascade_json_has_parent_ids() {
     let folder = Folder::new("cascade");
     // A red area with a white cell in it: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
     let mut picture = image::RgbImage::new(320, 240);
@@ -104,7 +104,7 @@ fn a_cascade_names_parents_on_every_line() {
 }
 
 #[test]
-fn a_run_writes_json_and_video_and_sums_up() {
+fn run_writes_json_video_and_summary() {
     let folder = Folder::new("run");
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--json", &json, "--video", &video]);
@@ -123,7 +123,7 @@ fn a_run_writes_json_and_video_and_sums_up() {
 }
 
 #[test]
-fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
+fn skipped_frames_have_reasons_in_summary_and_json() {
     let folder = Folder::new("interval");
     let path = folder.file("colors.toml");
     let text = std::fs::read_to_string(&path).unwrap().replace("device={device}", "device={device} inference-interval=4");
@@ -144,7 +144,7 @@ fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
 }
 
 #[test]
-fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_not_wanted() {
+fn failing_model_ends_run_unless_max_failures_is_negative() {
     use gstreamer::prelude::*;
 
     use crate::harness::{caps, feed, picture, pipeline, run};
@@ -192,7 +192,7 @@ fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_n
 }
 
 #[test]
-fn a_folder_a_glob_and_a_single_picture_are_inputs() {
+fn folder_glob_and_single_image_are_inputs() {
     let folder = Folder::new("pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
     folder.picture("b.png", 128, 96, [0, 255, 0]);
@@ -210,7 +210,7 @@ fn a_folder_a_glob_and_a_single_picture_are_inputs() {
 }
 
 #[test]
-fn compiled_models_are_kept_for_the_next_start_where_the_engine_can() {
+fn compiled_models_are_cached_for_next_start() {
     let folder = Folder::new("cache");
     let cache = folder.file("cache");
     let run = |device: &str| {
@@ -231,7 +231,7 @@ fn compiled_models_are_kept_for_the_next_start_where_the_engine_can() {
 }
 
 #[test]
-fn json_goes_to_standard_output_and_nothing_else_does() {
+fn only_json_goes_to_standard_output() {
     let folder = Folder::new("stdout");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:3", "--json", "-"]);
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -241,7 +241,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn several_inputs_are_several_streams_each_with_its_own_results() {
+fn several_inputs_have_separate_results() {
     let folder = Folder::new("several");
     let clip = folder.file("clip.mkv");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:7", "--video", &clip]).status.success());
@@ -283,7 +283,7 @@ fn several_inputs_are_several_streams_each_with_its_own_results() {
 }
 
 #[test]
-fn lines_of_several_streams_on_standard_output_are_whole_and_say_whose_they_are() {
+fn lines_of_several_streams_are_whole_and_have_stream_names() {
     let folder = Folder::new("several-stdout");
     let inputs = ["--input", "test:200", "--input", "test:200", "--input", "test:200"];
     let colors = folder.file("colors.toml");
@@ -300,7 +300,7 @@ fn lines_of_several_streams_on_standard_output_are_whole_and_say_whose_they_are(
 }
 
 #[test]
-fn interrupt_completes_the_files_of_all_streams() {
+fn interrupt_completes_files_of_all_streams() {
     let folder = Folder::new("interrupt-several");
     let (json, video) = (folder.file("{stream}.jsonl"), folder.file("{stream}.mp4"));
     let arguments =
@@ -326,7 +326,7 @@ fn interrupt_completes_the_files_of_all_streams() {
 /// Heaps of threads begin where a number of 64 MiB ends, on glibc with 64 bits.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
-fn threads_share_heaps_unless_the_environment_says_otherwise() {
+fn threads_share_malloc_arena_by_default() {
     if std::thread::available_parallelism().unwrap().get() > 4 {
         return eprintln!("skipped: more than 4 cores may have a heap for each of these threads");
     }
@@ -356,14 +356,14 @@ fn threads_share_heaps_unless_the_environment_says_otherwise() {
 }
 
 #[test]
-fn interrupt_completes_the_files_of_pictures_in_a_loop() {
+fn interrupt_completes_files_of_looped_images() {
     let folder = Folder::new("interrupt-pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
     check_interrupt(&folder, &["--input", &folder.file("a.png"), "--loop"], 1);
 }
 
 #[test]
-fn interrupt_completes_the_files_of_a_clip_in_a_loop() {
+fn interrupt_completes_files_of_looped_clip() {
     let folder = Folder::new("interrupt-clip");
     let clip = folder.file("clip.mp4");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:15", "--video", &clip]).status.success());
@@ -372,7 +372,7 @@ fn interrupt_completes_the_files_of_a_clip_in_a_loop() {
 }
 
 #[test]
-fn interrupt_completes_the_files_of_a_live_source() {
+fn interrupt_completes_files_of_live_source() {
     let folder = Folder::new("interrupt-test");
     check_interrupt(&folder, &["--input", "test:1000000"], 1);
 }
@@ -402,7 +402,7 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
 }
 
 #[test]
-fn wrong_use_says_what_to_do_and_exits_with_2() {
+fn wrong_usage_is_explained_with_exit_code_2() {
     let folder = Folder::new("usage");
     let colors = folder.file("colors.toml");
     check_fails(&["run"], 2, &["--input", "Usage"]);
@@ -413,13 +413,13 @@ fn wrong_use_says_what_to_do_and_exits_with_2() {
     check_fails(&["run", &colors, "--input", "test:", "--json", "-", "--video", "-"], 2, &["only one"]);
     check_fails(&["run", &colors, "--input", "test:", "--loop"], 2, &["--loop needs a file"]);
     let two = ["run", &colors, "--input", "test:", "--input", "test:"];
-    check_fails(&[&two[..], &["--json", "o.jsonl"]].concat(), 2, &["2 inputs need a file each", "{stream}"]);
+    check_fails(&[&two[..], &["--json", "o.jsonl"]].concat(), 2, &["2 inputs", "{stream}"]);
     check_fails(&[&two[..], &["--video", "-"]].concat(), 2, &["expected one input, got 2"]);
     check_fails(&["run", &colors, "--input", "test:", "--input", "test:x"], 2, &["test:FRAMES"]);
 }
 
 #[test]
-fn what_cannot_be_done_says_why_and_exits_with_1() {
+fn failure_is_explained_with_exit_code_1() {
     let folder = Folder::new("failed");
     let colors = folder.file("colors.toml");
     check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "expected a file"]);
@@ -429,7 +429,7 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create it"]);
     check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create it"]);
     check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["lines of results", "/dev/full"]);
-    check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no pictures"]);
+    check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no images"]);
     std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();
     check_fails(&["run", &colors, "--input", &folder.file("text.mp4")], 1, &["cannot play", "text.mp4"]);
     crate::harness::run(&crate::harness::pipeline(&format!(
@@ -443,7 +443,7 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
 }
 
 #[test]
-fn show_without_a_display_is_a_sentence() {
+fn show_without_display_is_an_error() {
     let folder = Folder::new("show");
     let output = command()
         .args(["run", &folder.file("colors.toml"), "--input", "test:3", "--show"])
@@ -456,7 +456,7 @@ fn show_without_a_display_is_a_sentence() {
 }
 
 #[test]
-fn inspect_and_devices_tell_what_is_there() {
+fn inspect_and_devices_print_their_reports() {
     let folder = Folder::new("inspect");
     let said = |arguments: &[&str]| {
         let output = roiflow(arguments);
@@ -502,13 +502,13 @@ fn inspect_and_devices_tell_what_is_there() {
         );
         assert!(measured["throughput"].as_f64().unwrap() > 0.0 && measured["latency_ms"]["p99"].as_f64().unwrap() > 0.0, "{measured}");
     }
-    check_fails(&["bench", double.to_str().unwrap(), "--shape", "3x5"], 1, &["does not take the shape"]);
-    check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["no input `y`", "`x`"]);
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "3x5"], 1, &["does not accept the shape"]);
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["`y`", "`x`"]);
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }
 
 #[test]
-fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
+fn describe_writes_known_fields_and_overwrites_no_file() {
     let folder = Folder::new("describe");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let said = |arguments: &[&str]| {
@@ -531,9 +531,9 @@ fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
     assert_eq!(text, printed);
     assert!(!text.contains("#:schema") && text.contains("# Assumed: Ultralytics preprocesses this way.\nscale = [255.0]"), "{text}");
     let (after, _) = said(&["inspect", &model]);
-    let of_picture = |text: &str| text.lines().find(|line| line.contains("  picture ")).unwrap().to_owned();
-    assert!(after.contains("yolo.toml`, beside the model") && of_picture(&after) == of_picture(&before), "{after}");
-    check_fails(&to_file, 1, &["yolo.toml", "is there already", "--force"]);
+    let of_picture = |text: &str| text.lines().find(|line| line.contains("  image ")).unwrap().to_owned();
+    assert!(after.contains("yolo.toml`, next to the model") && of_picture(&after) == of_picture(&before), "{after}");
+    check_fails(&to_file, 1, &["yolo.toml", "already exists", "--force"]);
     assert_eq!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap(), text);
     // A schema that lies there is named, one that does not is not.
     std::fs::write(folder.0.join("model-description.schema.json"), said(&["describe", "--schema"]).0).unwrap();

@@ -87,7 +87,7 @@ fn glib_object<T: IsA<gst::Element> + IsA<gst::glib::Object>>() -> gst::Element 
 const NAMES: [&str; 4] = ["roitrack", "roipublish", "roidetect", "roiclassify"];
 
 #[test]
-fn a_plugin_works_in_a_program_that_links_the_library() {
+fn plugin_works_in_program_that_links_library() {
     if is_alone() {
         init();
         copies_understand_each_other(of_plugin(NAMES));
@@ -95,7 +95,7 @@ fn a_plugin_works_in_a_program_that_links_the_library() {
 }
 
 #[test]
-fn the_library_works_in_a_program_that_has_loaded_the_plugin() {
+fn library_works_in_program_that_loaded_plugin() {
     if is_alone() {
         copies_understand_each_other(of_plugin(NAMES));
     }

@@ -93,7 +93,7 @@ const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
 
 #[test]
-fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
+fn protected_clip_opens_with_password_from_any_source() {
     let folder = Folder::new("credentials-http");
     let clip = folder.file("clip.mkv");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:5", "--video", &clip]).status.success());
@@ -146,7 +146,7 @@ fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
 }
 
 #[test]
-fn a_camera_gets_user_and_password_and_nobody_else_does() {
+fn only_the_camera_receives_credentials() {
     let folder = Folder::new("credentials-rtsp");
     let expected = format!("Authorization: Basic {}", base64("camera:pa/ss#w@rd"));
     let server = Server::new(move |request| {
@@ -178,7 +178,7 @@ fn a_camera_gets_user_and_password_and_nobody_else_does() {
 }
 
 #[test]
-fn no_password_on_a_command_line_is_ever_shown() {
+fn password_on_command_line_is_never_printed() {
     let folder = Folder::new("credentials-shown");
     let colors = folder.file("colors.toml");
     // Nothing listens there.
@@ -224,7 +224,7 @@ fn no_password_on_a_command_line_is_ever_shown() {
 }
 
 #[test]
-fn credentials_that_cannot_be_used_are_errors() {
+fn unusable_credentials_are_errors() {
     let folder = Folder::new("credentials-wrong");
     let colors = folder.file("colors.toml");
     let fails = |environment: &[(&str, &str)], arguments: &[&str], code: i32, says: &str| {
@@ -250,7 +250,7 @@ fn credentials_that_cannot_be_used_are_errors() {
 }
 
 #[test]
-fn a_password_in_the_environment_stands_in_no_process_list() {
+fn password_from_environment_is_not_in_process_list() {
     let folder = Folder::new("credentials-ps");
     // A host that accepts and says nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

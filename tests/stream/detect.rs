@@ -41,7 +41,7 @@ fn through(
 }
 
 #[test]
-fn the_box_is_found_on_its_own_frame_in_every_format() {
+fn box_is_detected_on_its_frame_in_every_format() {
     for format in PixelFormat::ALL {
         let middle = format!("videoconvert ! video/x-raw,format={format} ! {}", detect("rectangle", ""));
         let (arrived, _) = through(&middle, &caps("RGB", SIZE), pictures(9), 0);
@@ -61,7 +61,7 @@ fn the_box_is_found_on_its_own_frame_in_every_format() {
 }
 
 #[test]
-fn everything_leaves_in_order_whatever_the_number_of_requests() {
+fn frames_leave_in_order_with_any_number_of_requests() {
     for nireq in 1..=16 {
         let (arrived, _) = through(&detect("rectangle", &format!("nireq={nireq}")), &caps("RGB", SIZE), pictures(40), 0);
         assert_eq!(arrived.len(), 40, "nireq={nireq}");
@@ -76,7 +76,7 @@ fn everything_leaves_in_order_whatever_the_number_of_requests() {
 }
 
 #[test]
-fn no_object_and_three_hundred_objects_are_counted_right() {
+fn zero_and_300_objects_are_counted_correctly() {
     for (pattern, n_expected) in [("black", 0), ("white", 300)] {
         let line = format!(
             "videotestsrc num-buffers=4 pattern={pattern} ! video/x-raw,format=NV12,width=160,height=120 ! {} ! {} ! fakesink name=sink",
@@ -103,7 +103,7 @@ fn no_object_and_three_hundred_objects_are_counted_right() {
 }
 
 #[test]
-fn frames_of_any_size_are_searched_in_every_format() {
+fn frames_of_any_size_are_inferred_in_every_format() {
     let sizes = [(1, 1), (3, 1), (1, 5), (33, 17), (161, 121)].map(|(width, height)| Size::new(width, height));
     for format in PixelFormat::ALL {
         for size in sizes {
@@ -134,7 +134,7 @@ fn white_frame_has_300_objects(format: PixelFormat, size: Size) {
 }
 
 #[test]
-fn a_short_buffer_goes_on_as_failed_with_a_warning() {
+fn short_buffer_passes_as_failed_with_warning() {
     init();
     let frame = || gst::Buffer::from_slice([128_u8; 64 * 64 * 3]);
     let cut_after_its_meta = || {
@@ -156,7 +156,7 @@ fn a_short_buffer_goes_on_as_failed_with_a_warning() {
 }
 
 #[test]
-fn a_failure_is_warned_of_by_each_element_that_failed() {
+fn each_failed_element_posts_a_warning() {
     let middle = format!("{} ! identity ! {}", detect("stripes", ""), detect("stripes", "name=second"));
     init();
     let buffers = [gst::Buffer::new()];
@@ -166,7 +166,7 @@ fn a_failure_is_warned_of_by_each_element_that_failed() {
 }
 
 #[test]
-fn a_second_detector_adds_to_what_the_first_one_found() {
+fn second_detector_adds_to_results_of_first() {
     let middle = format!("{} ! {}", detect("rectangle", ""), detect("stripes", "threshold=0.3"));
     let size = Size::new(320, 240);
     // One cell of 20 x 15, a third bright.
@@ -181,7 +181,7 @@ fn a_second_detector_adds_to_what_the_first_one_found() {
 }
 
 #[test]
-fn thresholds_and_labels_are_those_of_the_properties() {
+fn properties_override_thresholds_and_labels() {
     let one = |properties: &str| {
         let (arrived, _) = through(&detect("rectangle", properties), &caps("RGB", SIZE), pictures(1), 0);
         let detections = arrived[0].results().unwrap().detections;
@@ -224,7 +224,7 @@ fn scores_and_labels_are_published_with_boxes_that_follow_the_scaler() {
 }
 
 #[test]
-fn boxes_are_found_in_a_clip_that_was_encoded_and_decoded() {
+fn boxes_are_detected_in_encoded_clip() {
     let folder = Folder::new("clip");
     let rects = make_clip(&folder.file("clip.mkv"), 30, "matroskamux");
     let line = format!(
@@ -248,7 +248,7 @@ fn boxes_are_found_in_a_clip_that_was_encoded_and_decoded() {
 }
 
 #[test]
-fn a_stamp_is_not_needed() {
+fn timestamps_are_optional() {
     let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("rectangle", "")));
     let arrived = collect(&pipeline, "sink", "sink");
     let mut buffers: Vec<gst::Buffer> = pictures(3).map(|buffer| stamp(buffer, 0)).collect();
@@ -271,7 +271,7 @@ fn a_stamp_is_not_needed() {
 /// What a model gives that is described as `custom` is said of the frame, in the results and in the JSON; also on frames that pass
 /// without inference, where results are carried on.
 #[test]
-fn outputs_that_are_passed_on_are_those_of_the_frame() {
+fn raw_outputs_belong_to_their_frame() {
     let folder = Folder::new("custom-outputs");
     let text = "version = 1\ntask = \"detection\"\nname = \"own\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"custom\"\n";
     let (description, lines) = (folder.write("custom.toml", text), folder.file("out.jsonl"));

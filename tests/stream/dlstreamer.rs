@@ -74,7 +74,7 @@ fn gvametaconvert(roi: &RoiMeta) -> Printed {
 }
 
 #[test]
-fn a_region_of_ours_has_what_gvametaconvert_prints() {
+fn region_has_fields_that_gvametaconvert_prints() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 0, vec![face(7, BOX)]));
     let roi = buffer.iter_meta::<RoiMeta>().next().unwrap();
@@ -87,7 +87,7 @@ fn a_region_of_ours_has_what_gvametaconvert_prints() {
 }
 
 #[test]
-fn boxes_in_region_metas_lie_between_0_and_1() {
+fn boxes_in_region_metas_are_between_0_and_1() {
     let mut buffer = buffer();
     let beyond = Rect { x: -40.0, y: 200.0, width: 400.0, height: 100.0 };
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 0, vec![face(7, beyond)]));
@@ -98,7 +98,7 @@ fn boxes_in_region_metas_lie_between_0_and_1() {
 }
 
 #[test]
-fn what_gvaclassify_says_of_a_region_of_ours_is_read_once() {
+fn result_of_gvaclassify_on_our_region_is_read_once() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let plain = Detection { classifications: vec![], ..face(7, BOX) };
@@ -152,7 +152,7 @@ fn regions_of_gvadetect_are_classified_and_keep_their_parents() {
 }
 
 #[test]
-fn a_region_whose_id_is_one_of_ours_but_whose_label_is_not_is_another_object() {
+fn region_with_our_id_but_other_label_is_another_object() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     meta::attach(buffer, results(SIZE, 0, vec![face(7, BOX)]));
@@ -168,7 +168,7 @@ fn a_region_whose_id_is_one_of_ours_but_whose_label_is_not_is_another_object() {
 }
 
 #[test]
-fn branches_of_a_tee_keep_what_is_said_in_the_other_to_themselves() {
+fn tee_branches_do_not_share_later_results() {
     let pipeline = pipeline(
         "videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240 ! identity name=attach ! tee name=t \
          t. ! queue ! identity name=classify ! roitrack ! fakesink name=one t. ! queue ! roitrack ! fakesink name=other",

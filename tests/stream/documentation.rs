@@ -85,7 +85,7 @@ fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
 }
 
 #[test]
-fn every_line_to_paste_runs_and_finds_something() {
+fn documented_pipelines_run_and_detect_objects() {
     let folder = Folder::new("lines to paste");
     let clip = folder.file("clip.mp4");
     let make = format!(

@@ -121,7 +121,7 @@ fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
 }
 
 #[test]
-fn rtsp_sources_that_cannot_be_opened_say_why() {
+fn unopenable_rtsp_source_error_has_reason() {
     let folder = Folder::new("rtsp-open");
     let colors = folder.file("colors.toml");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -151,7 +151,7 @@ fn rtsp_sources_that_cannot_be_opened_say_why() {
 }
 
 #[test]
-fn a_killed_rtsp_server_is_an_error_and_outputs_are_complete() {
+fn killed_rtsp_server_is_error_with_complete_outputs() {
     let folder = Folder::new("rtsp-killed");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
@@ -168,7 +168,7 @@ fn a_killed_rtsp_server_is_an_error_and_outputs_are_complete() {
 }
 
 #[test]
-fn a_stalled_rtsp_server_is_an_error_after_the_timeout() {
+fn stalled_rtsp_server_is_error_after_timeout() {
     let folder = Folder::new("rtsp-stalled");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
@@ -185,16 +185,16 @@ fn a_stalled_rtsp_server_is_an_error_after_the_timeout() {
 }
 
 #[test]
-fn an_rtsp_stream_that_the_server_ends_is_an_error() {
+fn rtsp_stream_ended_by_server_is_an_error() {
     let folder = Folder::new("rtsp-short");
     let Some(server) = Server::start(&[]) else { return };
     let (code, said, _) = Running::start(&folder, &server.uri("rtsp", "", "/short"), &[]).end();
     assert_eq!(code, Some(1), "{said}");
-    check(&said, &["ended, which nobody asked for"]);
+    check(&said, &["ended unexpectedly"]);
 }
 
 #[test]
-fn a_camera_run_ends_well_by_limit_and_by_interrupt() {
+fn camera_run_ends_by_limit_and_by_interrupt() {
     let folder = Folder::new("rtsp-well");
     let Some(server) = Server::start(&[]) else { return };
     for scheme in ["rtsp", "rtspt"] {
@@ -212,7 +212,7 @@ fn a_camera_run_ends_well_by_limit_and_by_interrupt() {
 }
 
 #[test]
-fn a_udp_source_that_falls_silent_is_an_error() {
+fn silent_udp_source_is_an_error() {
     let folder = Folder::new("udp");
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let sender = pipeline(&format!(
@@ -257,7 +257,7 @@ fn answer(head: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn http_errors_name_the_cause() {
+fn http_error_has_cause() {
     let folder = Folder::new("http-errors");
     let colors = folder.file("colors.toml");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -279,7 +279,7 @@ fn http_errors_name_the_cause() {
 }
 
 #[test]
-fn an_http_server_that_stops_is_an_error_and_a_whole_file_is_not() {
+fn incomplete_http_file_is_error_complete_one_is_not() {
     let folder = Folder::new("http-stops");
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 200, "mp4mux faststart=true");
@@ -309,7 +309,7 @@ fn an_http_server_that_stops_is_an_error_and_a_whole_file_is_not() {
 }
 
 #[test]
-fn a_slow_reader_is_no_lost_source() {
+fn slow_reader_is_not_a_lost_source() {
     let folder = Folder::new("slow-reader");
     let clip = folder.file("clip.mkv");
     // Too much for the queues behind the source.
@@ -332,7 +332,7 @@ fn a_slow_reader_is_no_lost_source() {
 }
 
 #[test]
-fn the_timeout_of_the_source_is_checked() {
+fn source_timeout_argument_is_checked() {
     let folder = Folder::new("timeout");
     let colors = folder.file("colors.toml");
     for value in ["-1", "x", "nan", "inf", ""] {
@@ -353,7 +353,7 @@ fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
 }
 
 #[test]
-fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
+fn truncated_file_is_error_after_all_frames() {
     let folder = Folder::new("cut");
     for (name, muxer) in [
         ("a.mp4", "mp4mux faststart=true"),
@@ -371,7 +371,7 @@ fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
             std::fs::write(&cut, &bytes[..bytes.len() * percent / 100]).unwrap();
             let (code, n, said) = play(&folder, &cut);
             assert_eq!(code, Some(1), "{name}, {percent} %: {said}");
-            check(&said, &["is cut short: got", &format!("{n} ")]);
+            check(&said, &["is truncated: got", &format!("{n} ")]);
             let (warned, failed) = (said.find("warning: "), said.find("error: "));
             assert!(warned.is_some() && warned < failed, "{name}, {percent} %: said at once: {said}");
             assert!((20..200).contains(&n), "{name}, {percent} %: {n} lines");
@@ -383,7 +383,7 @@ fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
 }
 
 #[test]
-fn a_file_that_is_damaged_in_the_middle_is_an_error_said_when_it_is_found() {
+fn damage_in_file_is_reported_when_detected() {
     let folder = Folder::new("damaged");
     for (name, muxer) in [("a.mp4", "mp4mux faststart=true"), ("a.mkv", "matroskamux")] {
         let path = folder.file(name);
@@ -400,7 +400,7 @@ fn a_file_that_is_damaged_in_the_middle_is_an_error_said_when_it_is_found() {
 }
 
 #[test]
-fn whole_files_of_all_shapes_are_not_called_damaged() {
+fn complete_files_are_not_reported_as_damaged() {
     let folder = Folder::new("whole");
     let video = "videotestsrc num-buffers=50 ! video/x-raw,width=160,height=120,framerate=25/1";
     let sound = "audiotestsrc num-buffers=300 ! audio/x-raw,rate=44100,channels=1";
@@ -429,7 +429,7 @@ fn whole_files_of_all_shapes_are_not_called_damaged() {
 }
 
 #[test]
-fn an_input_that_dies_is_said_while_the_others_go_on() {
+fn lost_input_is_reported_while_others_continue() {
     let folder = Folder::new("dies");
     let clip = folder.file("cut.mp4");
     make_clip(&clip, 100, "mp4mux faststart=true");
@@ -444,7 +444,7 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
         while !seen.contains("error: stream cut:") {
             assert_ne!(said.read_line(&mut seen).unwrap(), 0, "it ended: {seen}");
         }
-        check(&seen, &["is cut short"]);
+        check(&seen, &["is truncated"]);
         assert_eq!(child.try_wait().unwrap(), None, "the other stream goes on");
         signal(&child, "INT");
         let mut rest = String::new();
@@ -456,7 +456,7 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_ends_well_where_a_limit_comes_first() {
+fn limit_before_truncation_ends_run_successfully() {
     let folder = Folder::new("cut-limit");
     let clip = folder.file("cut.mkv");
     make_clip(&clip, 100, "matroskamux");
@@ -467,12 +467,12 @@ fn a_file_that_is_cut_short_ends_well_where_a_limit_comes_first() {
         let json = running.json.clone();
         let (code, said, _) = running.end();
         assert_eq!((code, n_lines(&json)), (Some(0), 10), "{said}");
-        check(&said, &["warning: ", "is cut short"]);
+        check(&said, &["warning: ", "is truncated"]);
     }
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error() {
+fn missing_capture_device_is_an_error() {
     let folder = Folder::new("no-device");
     let colors = folder.file("colors.toml");
     let (code, said) = read(&roiflow(&["run", &colors, "--input", "v4l2:///dev/video4095"]));

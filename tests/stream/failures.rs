@@ -104,7 +104,7 @@ fn with_objects(n: u64, n_objects: i32) -> gst::Buffer {
 }
 
 #[test]
-fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_stream() {
+fn failures_beyond_max_failures_end_the_stream() {
     for max_failures in [0, 1, 5] {
         let device = Scripted::new("max", |n| if n < 2 { End::Well } else { End::Fails });
         let rig = device.detect(&format!("max-failures={max_failures}"));
@@ -137,7 +137,7 @@ fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_s
 }
 
 #[test]
-fn a_run_that_succeeds_starts_the_count_anew() {
+fn successful_run_resets_failure_count() {
     let device = Scripted::new("anew", |n| if n % 3 == 2 { End::Well } else { End::Fails });
     let rig = device.detect("max-failures=2");
     rig.frames(0..300);
@@ -147,7 +147,7 @@ fn a_run_that_succeeds_starts_the_count_anew() {
 }
 
 #[test]
-fn frames_that_pass_without_inference_count_neither_way() {
+fn skipped_frames_do_not_affect_failure_count() {
     let device = Scripted::new("interval", |_| End::Fails);
     let rig = device.detect("max-failures=2 inference-interval=2");
     assert_eq!(rig.refusal(), gst::FlowError::Error);
@@ -159,7 +159,7 @@ fn frames_that_pass_without_inference_count_neither_way() {
 }
 
 #[test]
-fn with_minus_one_a_stream_goes_on_whatever_fails_and_the_warnings_get_rarer() {
+fn max_failures_minus_one_continues_with_rarer_warnings() {
     let device = Scripted::new("never", |_| End::Fails);
     let rig = device.detect("max-failures=-1");
     rig.frames(0..300);
@@ -170,7 +170,7 @@ fn with_minus_one_a_stream_goes_on_whatever_fails_and_the_warnings_get_rarer() {
 }
 
 #[test]
-fn without_the_property_a_hundred_failures_in_a_row_are_allowed() {
+fn max_failures_defaults_to_100() {
     let device = Scripted::new("default", |_| End::Fails);
     let rig = device.detect("");
     assert_eq!(rig.element.property::<i32>("max-failures"), 100);
@@ -180,7 +180,7 @@ fn without_the_property_a_hundred_failures_in_a_row_are_allowed() {
 }
 
 #[test]
-fn frames_behind_one_failure_too_many_are_counted_and_the_bus_hears_of_it_once_though_upstream_is_at_its_end() {
+fn final_failure_after_eos_is_posted_once_and_frames_counted() {
     let device = Scripted::new("behind", |_| End::Fails);
     let rig = device.detect("max-failures=0");
     let (let_go, gate) = channel::<()>();
@@ -198,7 +198,7 @@ fn frames_behind_one_failure_too_many_are_counted_and_the_bus_hears_of_it_once_t
 }
 
 #[test]
-fn a_frame_without_objects_says_nothing_of_the_classifier_and_one_region_that_succeeds_does() {
+fn only_frames_with_regions_affect_failure_count() {
     // Frames without objects do not reset the count.
     let device = Scripted::new("empty", |_| End::Fails);
     let rig = device.classify("max-failures=2");
@@ -222,7 +222,7 @@ fn a_frame_without_objects_says_nothing_of_the_classifier_and_one_region_that_su
 }
 
 #[test]
-fn a_frame_that_failed_before_and_fails_again_for_the_same_reason_counts_for_both() {
+fn repeated_failure_counts_for_both_elements() {
     let device = Scripted::new("again", |_| End::Fails);
     let rig = device.detect("max-failures=1");
     rig.frame(0).unwrap();
@@ -239,7 +239,7 @@ fn a_frame_that_failed_before_and_fails_again_for_the_same_reason_counts_for_bot
 }
 
 #[test]
-fn a_frame_that_failed_before_is_no_failure_of_a_run_that_succeeds() {
+fn failure_of_earlier_element_is_not_counted() {
     let device = Scripted::new("before", |_| End::Well);
     let rig = device.detect("max-failures=0");
     for n in 0..10 {
@@ -254,7 +254,7 @@ fn a_frame_that_failed_before_is_no_failure_of_a_run_that_succeeds() {
 }
 
 #[test]
-fn a_panic_in_a_device_fails_its_frame_and_the_stream_goes_on() {
+fn device_panic_fails_one_frame_and_stream_continues() {
     let device = Scripted::new("panics", |n| if n % 4 == 1 { End::Panics } else { End::Well });
     for properties in ["", "queue-policy=drop-newest max-latency=60000", "batch-size=4 batch-timeout=1"] {
         *device.n_runs.lock().unwrap() = None;

@@ -57,7 +57,7 @@ fn events_of(events: &mut Events, stream: StreamId) -> Vec<Event> {
 }
 
 #[test]
-fn streams_come_and_go_while_another_runs() {
+fn streams_are_added_and_removed_while_another_runs() {
     let folder = Folder::new("come and go");
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 60, "mp4mux");
@@ -86,7 +86,7 @@ fn streams_come_and_go_while_another_runs() {
 }
 
 #[test]
-fn a_drained_stream_has_complete_outputs() {
+fn drained_stream_has_complete_outputs() {
     let folder = Folder::new("drained");
     let (handle, mut events) = PipelineHandle::new().unwrap();
     for ending in ["mp4", "mkv"] {
@@ -109,7 +109,7 @@ fn a_drained_stream_has_complete_outputs() {
 }
 
 #[test]
-fn a_stop_takes_a_bounded_time_whatever_hangs() {
+fn stop_time_is_bounded() {
     let folder = Folder::new("bounded");
     // Nothing writes to it, so the source hangs while it is opened.
     let path = folder.file("fifo.mp4");
@@ -135,7 +135,7 @@ fn a_stop_takes_a_bounded_time_whatever_hangs() {
 }
 
 #[test]
-fn events_of_a_stream_come_in_their_order() {
+fn stream_events_are_in_order() {
     let folder = Folder::new("events");
     let clip = folder.file("cut.mp4");
     make_clip(&clip, 100, "mp4mux faststart=true");
@@ -147,8 +147,8 @@ fn events_of_a_stream_come_in_their_order() {
     let seen = events_of(&mut events, cut);
     let place = |is_it: fn(&Event) -> bool| seen.iter().position(is_it).unwrap_or_else(|| panic!("{seen:?}"));
     assert_eq!(seen.iter().filter(|event| matches!(event, Event::Started | Event::Ended(_))).count(), 2, "{seen:?}");
-    let warned = place(|event| matches!(event, Event::Warning(warning) if warning.contains("is cut short")));
-    let ended = place(|event| matches!(event, Event::Ended(Err(error)) if error.to_string().contains("is cut short")));
+    let warned = place(|event| matches!(event, Event::Warning(warning) if warning.contains("is truncated")));
+    let ended = place(|event| matches!(event, Event::Ended(Err(error)) if error.to_string().contains("is truncated")));
     assert!(warned < ended && place(|event| matches!(event, Event::Started)) < ended);
     let mut frames: Vec<u64> = Vec::new();
     frames.extend(seen.iter().filter_map(|event| if let Event::Progress(progress) = event { Some(progress.n_frames) } else { None }));
@@ -159,7 +159,7 @@ fn events_of_a_stream_come_in_their_order() {
 }
 
 #[test]
-fn an_error_of_one_stream_leaves_the_others() {
+fn error_of_one_stream_does_not_affect_others() {
     let folder = Folder::new("one fails");
     let broken = folder.write("broken.mp4", "this is no video");
     let (handle, mut events) = PipelineHandle::new().unwrap();

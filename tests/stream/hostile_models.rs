@@ -202,7 +202,7 @@ fn check(name: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn hostile_models_are_one_error_line() {
+fn hostile_model_gives_one_error_line() {
     let folder = Folder::new("hostile");
     let mut failures = Vec::new();
     for (name, bytes) in cases() {
@@ -227,7 +227,7 @@ fn hostile_models_are_one_error_line() {
 }
 
 #[test]
-fn models_with_changed_bytes_are_described_or_one_error_line() {
+fn corrupted_model_is_described_or_gives_one_error_line() {
     let folder = Folder::new("mutated");
     let seed = std::env::var("ROIFLOW_SEED").ok().map_or(0x5eed, |seed| seed.parse().expect("ROIFLOW_SEED"));
     eprintln!("ROIFLOW_SEED={seed}");
@@ -274,7 +274,7 @@ fn models_with_changed_bytes_are_described_or_one_error_line() {
 
 /// A pipe that nobody writes to, and what is no file.
 #[test]
-fn what_is_no_file_is_not_waited_for() {
+fn special_files_do_not_block() {
     let folder = Folder::new("no-file");
     let pipe = folder.file("pipe.onnx");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

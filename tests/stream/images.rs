@@ -28,7 +28,7 @@ fn colors(lines: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn every_line_names_its_own_picture() {
+fn each_line_has_its_own_image_path() {
     let folder = Folder::new("own-source");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
@@ -59,7 +59,7 @@ fn every_line_names_its_own_picture() {
 }
 
 #[test]
-fn a_broken_picture_is_skipped_said_and_counted() {
+fn broken_image_is_skipped_reported_and_counted() {
     let folder = Folder::new("broken-pictures");
     std::fs::create_dir(folder.file("in")).unwrap();
     for (name, color) in [("a.png", [255, 0, 0]), ("c.jpg", [0, 255, 0]), ("e.png", [0, 0, 255])] {
@@ -81,7 +81,7 @@ fn a_broken_picture_is_skipped_said_and_counted() {
         let warning = said.lines().find(|line| line.starts_with("warning:") && line.contains(name));
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
-    assert!(said.contains("skipped  4 pictures") && said.contains("4 pictures could not be read"), "{said}");
+    assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
     // With a video of all, and first in line.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
@@ -90,11 +90,11 @@ fn a_broken_picture_is_skipped_said_and_counted() {
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("stream in: picture"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stream in: image"), "{output:?}");
 }
 
 #[test]
-fn where_no_picture_can_be_read_the_run_fails() {
+fn run_without_readable_image_fails() {
     let folder = Folder::new("all-broken");
     std::fs::create_dir(folder.file("in")).unwrap();
     for name in ["a.jpg", "b.png"] {
@@ -105,7 +105,7 @@ fn where_no_picture_can_be_read_the_run_fails() {
         check_fails(
             &[&["run", &colors, "--input", &folder.file("in/a.jpg")], more].concat(),
             1,
-            &["cannot read picture", "a.jpg", "expected PNG"],
+            &["cannot read image", "a.jpg", "expected PNG"],
         );
         check_fails(&[&["run", &colors, "--input", &folder.file("in")], more].concat(), 1, &["a.jpg"]);
     }
@@ -113,7 +113,7 @@ fn where_no_picture_can_be_read_the_run_fails() {
 }
 
 #[test]
-fn names_with_any_characters_are_inputs() {
+fn file_names_with_any_characters_are_inputs() {
     let folder = Folder::new("names");
     let inner = "in [1] {b} *?#%41 'ü\"\n";
     std::fs::create_dir(folder.file(inner)).unwrap();
@@ -155,7 +155,7 @@ fn names_with_any_characters_are_inputs() {
 }
 
 #[test]
-fn annotated_pictures_are_written_under_their_names() {
+fn annotated_images_keep_their_names() {
     let folder = Folder::new("images-out");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 200, 160, [255, 0, 0]);
@@ -205,7 +205,7 @@ fn annotated_pictures_are_written_under_their_names() {
 }
 
 #[test]
-fn streams_of_pictures_have_folders_of_their_own() {
+fn image_streams_have_separate_folders() {
     let folder = Folder::new("images-streams");
     for name in ["one", "two"] {
         std::fs::create_dir(folder.file(name)).unwrap();
@@ -221,7 +221,7 @@ fn streams_of_pictures_have_folders_of_their_own() {
 }
 
 #[test]
-fn pictures_of_the_input_are_never_overwritten() {
+fn input_images_are_never_overwritten() {
     let folder = Folder::new("images-over-inputs");
     for name in ["in", "other", "links"] {
         std::fs::create_dir(folder.file(name)).unwrap();
@@ -257,7 +257,7 @@ fn pictures_of_the_input_are_never_overwritten() {
 }
 
 #[test]
-fn pictures_that_exist_are_kept_on_request() {
+fn no_overwrite_keeps_existing_images() {
     let folder = Folder::new("pictures-kept");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
@@ -276,7 +276,7 @@ fn pictures_that_exist_are_kept_on_request() {
 }
 
 #[test]
-fn pictures_are_no_other_file_of_the_run() {
+fn images_do_not_overwrite_other_files_of_run() {
     let folder = Folder::new("pictures-other");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);

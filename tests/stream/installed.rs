@@ -60,7 +60,7 @@ fn installed_pipelines_are_found_by_name() {
 }
 
 #[test]
-fn installed_binary_does_not_look_into_the_checkout() {
+fn installed_binary_ignores_the_checkout() {
     let installed = Installed::new("no-checkout");
     let listed = installed.roiflow(&["devices", "--json"]);
     let said = String::from_utf8_lossy(&listed.stdout);
@@ -68,7 +68,7 @@ fn installed_binary_does_not_look_into_the_checkout() {
 }
 
 #[test]
-fn the_installed_header_is_found_by_pkg_config() {
+fn pkg_config_finds_installed_header() {
     let installed = Installed::new("pkg-config");
     let prefix = installed.folder.file("prefix");
     let mut command = Command::new("pkg-config");
@@ -81,7 +81,7 @@ fn the_installed_header_is_found_by_pkg_config() {
 }
 
 #[test]
-fn uninstall_leaves_nothing() {
+fn uninstall_removes_all_files() {
     let installed = Installed::new("uninstall");
     let removed = make(&installed.folder, "uninstall", Path::new(env!("CARGO_BIN_EXE_roiflow")));
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));

@@ -9,7 +9,7 @@ use crate::harness::{FRAME_TIME, TIMEOUT, caps, detect, eventually};
 use crate::rig::{OTHER_SIZE, Rig, SIZE};
 
 #[test]
-fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
+fn flush_while_unlinked_still_returns_not_linked() {
     let rig = Rig::new(&detect("rectangle", "nireq=1"));
     rig.begin();
     let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
@@ -19,7 +19,7 @@ fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
 }
 
 #[test]
-fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
+fn late_linked_pad_gets_caps_segment_and_frames() {
     let rig = Rig::new(&detect("rectangle", "nireq=1"));
     rig.begin();
     assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
@@ -32,7 +32,7 @@ fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
 }
 
 #[test]
-fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
+fn link_during_not_linked_return_continues_stream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let mut is_first = true;
     rig.answer(move |pad| {
@@ -75,7 +75,7 @@ fn expect(seen: &Receiver<String>, expected: &[&str]) {
 }
 
 #[test]
-fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
+fn pad_linked_after_eos_receives_eos() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let src = rig.element.static_pad("src").unwrap();
     let end_unheard = |sink: &gst::Pad| {
@@ -114,7 +114,7 @@ fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
 }
 
 #[test]
-fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_stream() {
+fn unlinking_during_push_does_not_end_stream() {
     for is_linked_at_once in [true, false] {
         let rig = Rig::begun(&detect("rectangle", "nireq=1"));
         let src = rig.element.static_pad("src").unwrap();
@@ -145,7 +145,7 @@ fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_
 }
 
 #[test]
-fn a_link_opens_a_stream_that_a_stopped_peer_has_closed() {
+fn relinking_reopens_stream_closed_by_stopped_peer() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let src = rig.element.static_pad("src").unwrap();
     // The peer of before was stopped, and the new one is linked already, but RECONFIGURE is still on its way.

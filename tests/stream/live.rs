@@ -148,7 +148,7 @@ fn results_leave_in_arrival_order_as_soon_as_they_are_ready() {
 }
 
 #[test]
-fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowered() {
+fn latency_is_raised_with_message_and_never_lowered() {
     let device = Numbered::new("latency", 1);
     let (mut harness, element) = harness(&detect("rectangle", &format!("device={} nireq=1", device.name)));
     let bus = gst::Bus::new();
@@ -181,7 +181,7 @@ fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowere
 }
 
 #[test]
-fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn() {
+fn live_frames_are_inferred_or_skipped_with_reason_in_order() {
     for (policy, drops) in [("", false), ("drop-frames=true", true)] {
         let device = Numbered::new("camera", 1);
         let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
@@ -219,7 +219,7 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
 const LONG_RUN: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
+fn fast_engine_infers_every_live_frame() {
     for n_requests in [1, 2] {
         let device = Numbered::warmed_up_in(LONG_RUN, &format!("keeps-up-{n_requests}"), n_requests, None);
         let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq={n_requests}", device.name)));
@@ -246,7 +246,7 @@ fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
 }
 
 #[test]
-fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
+fn explicit_drop_policy_never_waits_for_a_slot() {
     for policy in ["queue-policy=drop-oldest", "queue-policy=drop-newest", "max-latency=60000"] {
         // Without a policy the fourth frame would wait this long for the first run, and those behind it no more. A thread may be held up as
         // long on a busy machine, but not each time.
@@ -270,7 +270,7 @@ fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
 }
 
 #[test]
-fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
+fn frames_arriving_during_loading_are_all_inferred() {
     for policy in ["", "drop-frames=true"] {
         let gate = Gate::closed();
         let device = Numbered::warmed_up_in(LONG_RUN, &format!("loading{}", policy.len()), 1, Some(gate.clone()));
@@ -294,7 +294,7 @@ fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
 }
 
 #[test]
-fn behind_a_camera_frames_leave_when_their_time_is_over_whatever_the_engine_does() {
+fn live_frames_leave_within_max_latency() {
     const N_FRAMES: u64 = 150;
     let device = Numbered::new("hangs", 1);
     let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 max-latency=200", device.name)));
@@ -315,7 +315,7 @@ fn behind_a_camera_frames_leave_when_their_time_is_over_whatever_the_engine_does
 }
 
 #[test]
-fn without_a_policy_a_source_that_is_faster_is_slowed_down_and_memory_does_not_grow() {
+fn backpressure_slows_source_and_bounds_memory() {
     if !is_alone() {
         return;
     }
@@ -354,7 +354,7 @@ fn without_a_policy_a_source_that_is_faster_is_slowed_down_and_memory_does_not_g
 }
 
 #[test]
-fn frames_in_the_memory_of_a_device_are_refused_in_negotiation_with_a_way_out() {
+fn device_memory_caps_are_refused_with_remedy() {
     let (mut harness, element) = harness(&detect("rectangle", ""));
     let bus = gst::Bus::new();
     element.set_bus(Some(&bus));

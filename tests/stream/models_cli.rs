@@ -57,7 +57,7 @@ fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
 
 /// OpenVINO writes a cached model where it lies, while other processes have mapped it: they died of SIGBUS.
 #[test]
-fn processes_that_start_with_an_empty_cache_all_succeed() {
+fn concurrent_starts_with_empty_cache_succeed() {
     let folder = Folder::new("cache-at-once");
     let demo = root().join("assets/demo/age-v1.onnx");
     let model = if demo.is_file() { demo.to_str().unwrap().to_owned() } else { tiny("color.onnx") };
@@ -82,7 +82,7 @@ fn processes_that_start_with_an_empty_cache_all_succeed() {
 }
 
 #[test]
-fn a_damaged_cache_is_made_anew() {
+fn damaged_cache_is_rebuilt() {
     let folder = Folder::new("cache-damaged");
     let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
     let pipeline = pipeline(&folder, "boxes.toml", &graph);
@@ -121,7 +121,7 @@ fn a_damaged_cache_is_made_anew() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_said_and_no_error() {
+fn unwritable_cache_is_a_warning() {
     let folder = Folder::new("cache-unusable");
     std::fs::write(folder.file("file"), "no folder").unwrap();
     let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
@@ -134,7 +134,7 @@ fn a_cache_that_cannot_be_written_is_said_and_no_error() {
 }
 
 #[test]
-fn the_cache_is_cleaned_by_size_and_of_what_killed_processes_left() {
+fn cache_is_cleaned_by_size_and_of_leftovers() {
     let device = "ORT.CPU";
     if !is_here(device) {
         return eprintln!("skipped: {device} is not there");
@@ -196,7 +196,7 @@ fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64
 }
 
 #[test]
-fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
+fn dynamic_model_is_compiled_for_described_size() {
     let folder = Folder::new("open-size");
     let input = picture(&folder, "white.png", [16, 8, 24, 16], [96, 64]);
     for stem in ["open_size", "open_all", "open_width"] {
@@ -231,12 +231,12 @@ fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
     std::fs::copy(tiny("open_width.onnx"), folder.file("w.onnx")).unwrap();
     std::fs::write(folder.file("w.toml"), open_faces("size = [96, 96]")).unwrap();
     check_fails(&["inspect", &folder.file("w.onnx")], 1, &["size = [96, 96]", "contradicts"]);
-    check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["leaves width and height", "[1, 3, 60, 80]"]);
+    check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["dynamic input", "[1, 3, 60, 80]"]);
 }
 
 /// OpenVINO reports `[?, ?, ?]` for its boxes.
 #[test]
-fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
+fn detector_with_builtin_nms_runs_on_every_engine() {
     let folder = Folder::new("suppressed");
     let model = folder.file("suppressed.onnx");
     std::fs::copy(tiny("suppressed.onnx"), &model).unwrap();
@@ -248,7 +248,7 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
         "{described}"
     );
     std::fs::write(folder.file("suppressed.toml"), described).unwrap();
-    assert!(succeeds(&["inspect", &model]).contains("beside the model"));
+    assert!(succeeds(&["inspect", &model]).contains("next to the model"));
     let input = picture(&folder, "white.png", [32, 16, 48, 32], [64, 64]);
     let graph = format!("{{source}} ! roidetect model={model} device={{device}} ! {{json}} ! {{video}}");
     let pipeline = pipeline(&folder, "ssd.pipeline.toml", &graph);
@@ -258,7 +258,7 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
 }
 
 #[test]
-fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
+fn unknown_decoder_error_lists_known_decoders() {
     let parts = ["unknown decoder `yolov8x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov8x"], 1, &parts);
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "nosuchthing"], 1, &["unknown decoder `nosuchthing`", "ultraface"]);
@@ -271,14 +271,14 @@ fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
 }
 
 #[test]
-fn describe_writes_over_nothing_unless_it_is_told_to() {
+fn describe_overwrites_only_with_force() {
     let folder = Folder::new("describe-over");
     std::fs::copy(tiny("suppressed.onnx"), folder.file("m.onnx")).unwrap();
     std::fs::write(folder.file("kept.toml"), "mine").unwrap();
     std::os::unix::fs::symlink("kept.toml", folder.file("link.toml")).unwrap();
     std::os::unix::fs::symlink("nowhere.toml", folder.file("dangling.toml")).unwrap();
     for name in ["kept.toml", "link.toml", "dangling.toml", "m.onnx"] {
-        check_fails(&["describe", &folder.file("m.onnx"), "--out", &folder.file(name)], 1, &["is there already", "--force"]);
+        check_fails(&["describe", &folder.file("m.onnx"), "--out", &folder.file(name)], 1, &["already exists", "--force"]);
     }
     assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
     check_fails(&["describe", &folder.file("m.onnx"), "--force"], 2, &["--out"]);
@@ -292,7 +292,7 @@ fn describe_writes_over_nothing_unless_it_is_told_to() {
 }
 
 #[test]
-fn inspect_refuses_what_run_would_refuse() {
+fn inspect_refuses_what_run_refuses() {
     let folder = Folder::new("inspect-pipeline");
     let model = tiny("rectangle.onnx");
     let write = |parameters: &str, graph: &str| {
@@ -308,7 +308,7 @@ fn inspect_refuses_what_run_would_refuse() {
     std::fs::write(folder.file("text.onnx"), "no model").unwrap();
     let cases = [
         ("a missing model", detector.replace(&model, "/nowhere/m.onnx"), graph.to_owned(), 1, "/nowhere/m.onnx"),
-        ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "has no model"),
+        ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "expected a model"),
         ("an unreadable model", detector.replace(&model, &folder.file("text.onnx")), graph.to_owned(), 1, "not an ONNX model"),
         ("an unknown element", detector.clone(), graph.replace("roidetect", "roidetekt"), 1, "roidetekt"),
         ("an unknown property", detector.clone(), graph.replace("device=", "devise="), 2, "devise"),
@@ -347,7 +347,7 @@ fn inspect_refuses_what_run_would_refuse() {
 
 /// Nothing of a file of somebody else moves the cursor or hides a line.
 #[test]
-fn foreign_text_is_shown_and_not_obeyed() {
+fn foreign_text_is_escaped_in_output() {
     let folder = Folder::new("escapes");
     let text = "version = 1\nname = \"\\u001b[2Jname\"\ndescription = \"\\u001b]0;title\\u0007\"\n\
         [parameters.\"\\u001b[1mp\"]\ntype = \"string\"\ndefault = \"\\u001b[3m\"\nhelp = \"help\\u001b[4m\\nsecond\\rline\"\n\

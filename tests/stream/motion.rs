@@ -29,7 +29,7 @@ fn left(rig: &Rig) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn frames_in_which_nothing_changed_carry_what_was_found_in_every_format() {
+fn frames_without_motion_carry_results_in_every_format() {
     let size = Size::new(128, 96);
     let scenes = [0, 0, 0, 1, 1, 1, 1, 4];
     for format in PixelFormat::ALL {
@@ -63,7 +63,7 @@ fn frames_in_which_nothing_changed_carry_what_was_found_in_every_format() {
 }
 
 #[test]
-fn the_json_says_why_a_frame_was_not_inferred() {
+fn json_has_skip_reason_of_frame() {
     let folder = Folder::new("motion");
     let line = format!("appsrc name=source ! {} ! roipublish name=publish ! fakesink", detect("rectangle", "motion-threshold=0.02"));
     let pipeline = pipeline(&line);
@@ -78,7 +78,7 @@ fn the_json_says_why_a_frame_was_not_inferred() {
 }
 
 #[test]
-fn a_flush_another_size_and_a_gate_that_was_off_begin_anew() {
+fn flush_resize_and_reactivation_reset_motion_gate() {
     let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02"));
     let see = |n: u64| {
         push(&rig, n, 0);
@@ -105,7 +105,7 @@ fn a_flush_another_size_and_a_gate_that_was_off_begin_anew() {
 }
 
 #[test]
-fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
+fn skipped_or_failed_frame_resets_motion_gate() {
     // The first run fails.
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
@@ -145,7 +145,7 @@ fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
 }
 
 #[test]
-fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_older() {
+fn frame_matching_a_skipped_frame_carries_no_older_results() {
     let slow = Slow::open("motion-displaced", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=drop-oldest motion-threshold=0.02"));
     push(&rig, 0, 0);
@@ -166,7 +166,7 @@ fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_
 }
 
 #[test]
-fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
+fn frames_lost_while_unlinked_are_no_motion_reference() {
     let slow = Slow::open("motion-unlinked", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait motion-threshold=0.02"));
     push(&rig, 0, 0);
@@ -185,7 +185,7 @@ fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
 }
 
 #[test]
-fn frames_that_need_no_inference_are_never_dropped() {
+fn frames_without_motion_are_never_dropped() {
     let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02 inference-interval=2 drop-frames=true"));
     for n in 0..6 {
         push(&rig, n, 0);
@@ -201,7 +201,7 @@ fn frames_that_need_no_inference_are_never_dropped() {
 }
 
 #[test]
-fn on_a_real_clip_runs_are_spared_where_nothing_moves() {
+fn motion_gate_reduces_runs_on_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/one-by-one-person-detection.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     for threshold in ["0.005", "0.02"] {

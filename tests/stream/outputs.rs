@@ -34,7 +34,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn played(folder: &Folder, video: &str) -> usize {
     let json = folder.file("played.jsonl");
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
-    assert!(output.status.success() || said(&output).contains("is cut short"), "{video}: {}", said(&output));
+    assert!(output.status.success() || said(&output).contains("is truncated"), "{video}: {}", said(&output));
     n_lines(&json)
 }
 
@@ -71,7 +71,7 @@ fn check_refused(arguments: &[&str], files: &[&str]) {
 }
 
 #[test]
-fn output_that_is_an_input_is_refused() {
+fn output_equal_to_input_is_refused() {
     let folder = Folder::new("outputs-input");
     let colors = folder.file("colors.toml");
     let clip = clip(&folder, "clip.mp4", 5);
@@ -104,7 +104,7 @@ fn output_that_is_an_input_is_refused() {
 }
 
 #[test]
-fn output_that_the_run_reads_otherwise_is_refused() {
+fn output_equal_to_model_or_label_file_is_refused() {
     let folder = Folder::new("outputs-read");
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
     let file = |name: &str| folder.file(name);
@@ -142,7 +142,7 @@ fn output_that_the_run_reads_otherwise_is_refused() {
 }
 
 #[test]
-fn two_outputs_of_one_file_are_refused() {
+fn two_outputs_to_same_file_are_refused() {
     let folder = Folder::new("outputs-two");
     let colors = folder.file("colors.toml");
     symlink(".", folder.file("again")).unwrap();
@@ -166,7 +166,7 @@ fn two_outputs_of_one_file_are_refused() {
 }
 
 #[test]
-fn devices_may_be_several_outputs() {
+fn device_files_may_be_shared_by_outputs() {
     let folder = Folder::new("outputs-devices");
     let colors = folder.file("colors.toml");
     let one = roiflow(&["run", &colors, "--input", "test:3", "--json", "/dev/null", "--trace", "/dev/null", "--video", "/dev/null"]);
@@ -178,7 +178,7 @@ fn devices_may_be_several_outputs() {
 }
 
 #[test]
-fn start_that_fails_leaves_results_untouched() {
+fn failed_start_keeps_earlier_results() {
     let folder = Folder::new("outputs-start");
     let colors = folder.file("colors.toml");
     std::fs::write(folder.file("text.mp4"), "this is no video").unwrap();
@@ -202,7 +202,7 @@ fn start_that_fails_leaves_results_untouched() {
 }
 
 #[test]
-fn destination_that_cannot_be_written_is_said_at_start() {
+fn unwritable_destination_is_reported_at_start() {
     let folder = Folder::new("outputs-unwritable");
     let colors = folder.file("colors.toml");
     std::fs::create_dir(folder.file("dir.mp4")).unwrap();
@@ -222,7 +222,7 @@ fn destination_that_cannot_be_written_is_said_at_start() {
 }
 
 #[test]
-fn results_are_kept_or_appended_to_on_request() {
+fn existing_results_are_kept_or_appended_on_request() {
     let folder = Folder::new("outputs-exists");
     let colors = folder.file("colors.toml");
     let json = folder.file("o.jsonl");
@@ -245,7 +245,7 @@ fn results_are_kept_or_appended_to_on_request() {
 }
 
 #[test]
-fn input_without_frames_has_an_empty_file_of_results() {
+fn input_without_frames_writes_empty_results_file() {
     let folder = Folder::new("outputs-empty");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old\n").unwrap();
@@ -255,7 +255,7 @@ fn input_without_frames_has_an_empty_file_of_results() {
 }
 
 #[test]
-fn video_of_a_killed_run_plays() {
+fn video_of_killed_run_is_playable() {
     let folder = Folder::new("outputs-killed");
     for ending in ["mp4", "mov", "mkv"] {
         let (json, video) = (folder.file("o.jsonl"), folder.file(&format!("o.{ending}")));
@@ -274,7 +274,7 @@ fn video_of_a_killed_run_plays() {
 }
 
 #[test]
-fn finished_video_has_a_duration_and_seeks() {
+fn finished_video_has_duration_and_is_seekable() {
     let folder = Folder::new("outputs-seek");
     gst::init().unwrap();
     for ending in ["mp4", "mov", "mkv"] {
@@ -299,7 +299,7 @@ fn finished_video_has_a_duration_and_seeks() {
 }
 
 #[test]
-fn full_disk_is_said_and_what_was_written_plays() {
+fn full_disk_is_reported_and_written_part_is_playable() {
     let folder = Folder::new("outputs-full");
     for ending in ["mp4", "mkv"] {
         let video = folder.file(&format!("o.{ending}"));
@@ -315,7 +315,7 @@ fn full_disk_is_said_and_what_was_written_plays() {
 }
 
 #[test]
-fn results_that_cannot_be_written_end_the_run() {
+fn unwritable_results_end_the_run() {
     let folder = Folder::new("outputs-dev-full");
     let colors = folder.file("colors.toml");
     let video = folder.file("o.mp4");
@@ -326,7 +326,7 @@ fn results_that_cannot_be_written_end_the_run() {
 }
 
 #[test]
-fn reader_that_closes_ends_the_run_quietly() {
+fn closed_reader_ends_run_quietly() {
     let folder = Folder::new("outputs-closed");
     let (colors, video) = (folder.file("colors.toml"), folder.file("o.mkv"));
     for arguments in [
@@ -351,7 +351,7 @@ fn reader_that_closes_ends_the_run_quietly() {
 }
 
 #[test]
-fn fifo_whose_reader_closes_is_an_error() {
+fn fifo_closed_by_reader_is_an_error() {
     let folder = Folder::new("outputs-fifo");
     let path = fifo(&folder, "fifo.jsonl");
     let arguments = ["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path];
@@ -383,7 +383,7 @@ fn is_handling_signals(child: &Child) -> bool {
 }
 
 #[test]
-fn stalled_reader_does_not_hold_up_the_end() {
+fn stalled_reader_does_not_delay_end() {
     let folder = Folder::new("outputs-stalled");
     let video = folder.file("o.mp4");
     let (reader, writer) = std::io::pipe().unwrap();
@@ -405,7 +405,7 @@ fn stalled_reader_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
+fn fifo_without_reader_does_not_delay_end() {
     let folder = Folder::new("outputs-fifos");
     let path = fifo(&folder, "fifo.mkv");
     for option in ["--json", "--video", "--trace"] {
@@ -419,7 +419,7 @@ fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn fifo_that_nothing_reads_does_not_hold_up_an_error() {
+fn fifo_without_reader_does_not_delay_error() {
     let folder = Folder::new("outputs-fifo-error");
     let queue = "queue max-size-buffers=0 max-size-bytes=0 max-size-time=0";
     let graph = format!("{{source}} ! tee name=t t. ! {queue} ! {{video}} t. ! {queue} ! identity error-after=400 ! fakesink");
@@ -433,7 +433,7 @@ fn fifo_that_nothing_reads_does_not_hold_up_an_error() {
 }
 
 #[test]
-fn start_that_hangs_does_not_hold_up_the_end() {
+fn hanging_start_does_not_delay_end() {
     let folder = Folder::new("outputs-hang");
     // A pipe that nothing writes to.
     let path = fifo(&folder, "fifo.mp4");
@@ -452,7 +452,7 @@ fn start_that_hangs_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn second_signal_ends_the_process_at_once() {
+fn second_signal_ends_process_at_once() {
     let folder = Folder::new("outputs-second");
     // A start that hangs.
     let input = fifo(&folder, "fifo.mp4");
@@ -471,7 +471,7 @@ fn second_signal_ends_the_process_at_once() {
 }
 
 #[test]
-fn frames_of_odd_and_tiny_sizes_become_video() {
+fn video_is_written_for_odd_and_tiny_frame_sizes() {
     let folder = Folder::new("outputs-odd");
     let colors = folder.file("colors.toml");
     for (width, height) in [(101, 75), (100, 75), (7, 9), (1, 1)] {
@@ -517,7 +517,7 @@ fn show(folder: &Folder, more: &[&str]) -> Output {
 }
 
 #[test]
-fn window_takes_no_frames_from_the_results() {
+fn window_does_not_drop_frames_from_results() {
     let folder = Folder::new("outputs-show");
     let clip = folder.file("clip.mkv");
     // More frames than this machine infers in their time, so that the window is late.
@@ -532,13 +532,13 @@ fn window_takes_no_frames_from_the_results() {
 }
 
 #[test]
-fn display_that_does_not_answer_is_an_error() {
+fn unresponsive_display_is_an_error() {
     let folder = Folder::new("outputs-display");
     let silent = folder.file("silent");
     let _silent = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     for (names, says) in [
         (vec![("DISPLAY", ":4077")], "DISPLAY"),
-        (vec![("WAYLAND_DISPLAY", &*silent)], "does not answer"),
+        (vec![("WAYLAND_DISPLAY", &*silent)], "does not respond"),
         (vec![("DISPLAY", "nonsense")], "HOST:NUMBER"),
         (vec![("WAYLAND_DISPLAY", "wayland-4077"), ("XDG_RUNTIME_DIR", "/tmp")], "WAYLAND_DISPLAY"),
         (vec![("WAYLAND_DISPLAY", "wayland-0")], "XDG_RUNTIME_DIR"),

@@ -43,7 +43,7 @@ fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [
 }
 
 #[test]
-fn every_description_we_ship_parses_and_plans() {
+fn shipped_descriptions_parse_and_resolve() {
     let mut n_found = 0;
     // Those of the benchmarks are read by the same program.
     let entries = ["pipelines", "tests/bench/pipelines"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
@@ -60,7 +60,7 @@ fn every_description_we_ship_parses_and_plans() {
 }
 
 #[test]
-fn the_example_of_the_documentation_plans() {
+fn documented_description_resolves() {
     let page = include_str!("../../docs/command-line.md");
     let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let spec = Spec::parse(example, Path::new("example.toml")).unwrap();
@@ -70,7 +70,7 @@ fn the_example_of_the_documentation_plans() {
 }
 
 #[test]
-fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
+fn plan_lists_devices_of_its_models() {
     let mut spec = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
     let devices = |spec: &Spec, set: &[(&str, &str)]| {
         let set: Vec<_> = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -88,7 +88,7 @@ fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
 }
 
 #[test]
-fn nothing_is_drawn_where_nobody_sees_it() {
+fn drawing_is_disabled_without_video_output() {
     let faces = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
     let of = |spec: &Spec, outputs: Outputs| {
         let plan = Plan::resolve(spec, &[], Input::Test(1), outputs).unwrap();
@@ -105,7 +105,7 @@ fn nothing_is_drawn_where_nobody_sees_it() {
 }
 
 #[test]
-fn an_application_pushes_frames_and_gets_them_back_with_their_results() {
+fn application_pushes_frames_and_receives_results() {
     let stream = Stream::open(&colors(), &[]).unwrap();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
@@ -138,7 +138,7 @@ fn an_application_pushes_frames_and_gets_them_back_with_their_results() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_in_the_middle_ends() {
+fn dropping_a_stream_ends_it() {
     let stream = Stream::open(&colors(), &[]).unwrap();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
@@ -152,7 +152,7 @@ fn a_stream_that_is_dropped_in_the_middle_ends() {
 }
 
 #[test]
-fn an_interrupt_ends_the_stream_properly() {
+fn interrupt_drains_the_stream() {
     let plan = Plan::resolve(&colors(), &[], Input::Test(1_000_000), Outputs::default()).unwrap();
     let interrupt = Interrupt::default();
     let asked = interrupt.clone();
@@ -167,7 +167,7 @@ fn an_interrupt_ends_the_stream_properly() {
 }
 
 #[test]
-fn a_value_is_set_and_never_pasted_into_the_graph() {
+fn parameter_values_are_never_parsed_as_graph() {
     let folder = std::env::temp_dir().join(format!("roiflow-{}-a b\"! c", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["rectangle.onnx", "rectangle.toml"] {
@@ -183,7 +183,7 @@ fn a_value_is_set_and_never_pasted_into_the_graph() {
 }
 
 #[test]
-fn what_is_wrong_with_a_description_is_said() {
+fn description_errors_have_place_and_cause() {
     #[derive(Debug)]
     struct Case(&'static str, &'static str, &'static [&'static str]);
     let good = "version = 1\nname = \"n\"\ndescription = \"d\"\n[parameters.model]\ntype = \"path\"\n[pipeline]\ngraph = \"{source} ! roidetect model={model} ! {video}\"\n";

@@ -46,7 +46,7 @@ fn place(object: &serde_json::Value) -> [u64; 4] {
 }
 
 #[test]
-fn boxes_that_can_not_be_are_said_once_with_the_key() {
+fn implausible_boxes_are_warned_about_once_with_key() {
     let folder = Folder::new("implausible");
     for (model, decoder, key, object) in [
         ("yolov5_normalized", "yolov5", "coordinates = \"normalized\"", [160, 180, 320, 120]),
@@ -71,7 +71,7 @@ fn boxes_that_can_not_be_are_said_once_with_the_key() {
 }
 
 #[test]
-fn a_model_with_the_ports_of_another_family_is_an_error() {
+fn model_with_wrong_output_ports_is_an_error() {
     let folder = Folder::new("by-ports");
     let by_ports = |model: &str| run(&folder, &format!("roidetect name=detect device=CPU model={}", golden(model)));
     let (output, said, _) = by_ports("ultraface");
@@ -89,7 +89,7 @@ fn a_model_with_the_ports_of_another_family_is_an_error() {
 }
 
 #[test]
-fn values_of_classifiers_that_can_not_be_are_said_once_with_the_key() {
+fn implausible_classifier_values_are_warned_about_once() {
     let folder = Folder::new("implausible-classes");
     let classify = |model: &str, activation: &str| {
         let path = folder.file("classes.toml");
@@ -112,7 +112,7 @@ fn values_of_classifiers_that_can_not_be_are_said_once_with_the_key() {
 }
 
 #[test]
-fn a_class_that_no_model_upstream_gives_is_said_once_with_the_nearest() {
+fn unknown_object_class_is_warned_about_once() {
     let folder = Folder::new("classes");
     let detect = format!("roidetect name=detect device=CPU model={}", tiny("rectangle"));
     let color = format!("roiclassify device=CPU model={}", tiny("color"));

@@ -65,7 +65,7 @@ fn check_order(seen: &[String], n_frames: u64) {
 }
 
 #[test]
-fn the_newest_frame_passes_without_inference_where_that_is_asked_for() {
+fn drop_newest_skips_new_frame() {
     let slow = Slow::open("newest", 2);
     let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-newest", 7);
     check_order(&seen, 7);
@@ -76,7 +76,7 @@ fn the_newest_frame_passes_without_inference_where_that_is_asked_for() {
 }
 
 #[test]
-fn the_frame_that_has_waited_longest_makes_room_where_that_is_asked_for() {
+fn drop_oldest_skips_longest_waiting_frame() {
     let slow = Slow::open("oldest", 2);
     let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-oldest", 7);
     check_order(&seen, 7);
@@ -87,7 +87,7 @@ fn the_frame_that_has_waited_longest_makes_room_where_that_is_asked_for() {
 }
 
 #[test]
-fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
+fn drop_frames_drops_skipped_frames() {
     for (policy, expected) in [("drop-newest", [0, 1, 2, 3]), ("drop-oldest", [0, 1, 5, 6])] {
         let slow = Slow::open(&format!("drop-{policy}"), 2);
         let (rig, left, seen) = through_a_held_device(&slow, &format!("queue-policy={policy} drop-frames=true"), 7);
@@ -105,7 +105,7 @@ fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
 }
 
 #[test]
-fn upstream_waits_where_no_policy_says_otherwise() {
+fn upstream_waits_by_default() {
     for properties in ["", "queue-policy=wait"] {
         let slow = Slow::open("wait", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {properties}")));
@@ -136,7 +136,7 @@ fn upstream_waits_where_no_policy_says_otherwise() {
 }
 
 #[test]
-fn a_live_source_is_never_kept_waiting_and_another_one_is() {
+fn only_non_live_source_is_blocked() {
     let slow = Slow::open("live", 1);
     for is_live in [true, false] {
         let line = format!(
@@ -164,7 +164,7 @@ fn a_live_source_is_never_kept_waiting_and_another_one_is() {
 }
 
 #[test]
-fn frames_that_wait_for_their_turn_without_inference_are_bounded() {
+fn number_of_waiting_skipped_frames_is_bounded() {
     let slow = Slow::open("bounded", 1);
     for policy in ["drop-oldest", "drop-newest"] {
         let rig = Rig::begun(&slow.detect(&format!("nireq=1 queue-policy={policy}")));
@@ -189,7 +189,7 @@ fn frames_that_wait_for_their_turn_without_inference_are_bounded() {
 }
 
 #[test]
-fn a_frame_leaves_without_results_when_its_time_is_over() {
+fn frame_leaves_without_results_after_max_latency() {
     let slow = Slow::open("late", 2);
     let rig = Rig::begun(&slow.detect("nireq=2 max-latency=200"));
     slow.hold();
@@ -219,7 +219,7 @@ fn a_frame_leaves_without_results_when_its_time_is_over() {
 }
 
 #[test]
-fn frames_that_are_late_are_dropped_where_that_is_asked_for() {
+fn late_frames_are_dropped_with_drop_frames() {
     let slow = Slow::open("late-drop", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 max-latency=50 drop-frames=true"));
     slow.hold();
@@ -237,7 +237,7 @@ fn frames_that_are_late_are_dropped_where_that_is_asked_for() {
 }
 
 #[test]
-fn behind_a_camera_that_is_faster_than_the_engine_frames_leave_in_time_and_in_order() {
+fn fast_camera_frames_leave_in_time_and_in_order() {
     const MAX_LATENCY: Duration = Duration::from_millis(400);
     let slow = Slow::open("camera", 1);
     let line = format!(
@@ -271,7 +271,7 @@ fn behind_a_camera_that_is_faster_than_the_engine_frames_leave_in_time_and_in_or
 }
 
 #[test]
-fn an_engine_that_is_too_slow_for_the_latency_asked_for_is_told() {
+fn max_latency_below_run_time_is_warned_about() {
     let slow = Slow::open("hopeless", 1);
     let opener = slow.clone();
     slow.hold();
@@ -292,7 +292,7 @@ fn an_engine_that_is_too_slow_for_the_latency_asked_for_is_told() {
 }
 
 #[test]
-fn one_frame_of_several_is_inferred_and_the_others_say_why() {
+fn inference_interval_skips_frames_with_reason() {
     let rig = Rig::begun(&detect("stripes", "inference-interval=3 drop-frames=true"));
     rig.frames(0..8);
     rig.event(gst::event::Eos::new());
@@ -304,7 +304,7 @@ fn one_frame_of_several_is_inferred_and_the_others_say_why() {
 }
 
 #[test]
-fn results_are_carried_on_where_that_is_asked_for() {
+fn carry_results_copies_objects_to_skipped_frames() {
     let slow = Slow::open("carry", 2);
     let rig = Rig::begun(&slow.detect("inference-interval=3 carry-results=true"));
     rig.frames(0..7);
@@ -323,7 +323,7 @@ fn results_are_carried_on_where_that_is_asked_for() {
 }
 
 #[test]
-fn labels_are_carried_on_by_the_name_of_their_object() {
+fn carried_labels_follow_track_id() {
     let line = format!(
         "appsrc name=source ! {} ! {} ! fakesink name=sink",
         detect("rectangle", "inference-interval=2 carry-results=true"),
@@ -342,7 +342,7 @@ fn labels_are_carried_on_by_the_name_of_their_object() {
 }
 
 #[test]
-fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
+fn qos_skips_frames_that_are_too_late() {
     let rig = Rig::begun(&detect("stripes", "nireq=1"));
     let late = |jitter: i64, at: u64| gst::event::Qos::new(gst::QOSType::Underflow, 1.0, jitter, FRAME_TIME * at);
     let frames = |range: std::ops::Range<u64>| {
@@ -372,7 +372,7 @@ fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
 }
 
 #[test]
-fn no_frame_waits_inside_where_latency_counts() {
+fn latency_scheduling_keeps_no_frame_waiting() {
     let slow = Slow::open("scheduling", 2);
     for (scheduling, n_inside) in [("throughput", 4), ("latency", 2)] {
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 scheduling-policy={scheduling} queue-policy=drop-newest")));
@@ -389,7 +389,7 @@ fn no_frame_waits_inside_where_latency_counts() {
 
 /// Four requests for each thread: a run waits for three others.
 #[test]
-fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_waits() {
+fn cpu_starved_runs_shrink_queue_if_upstream_waits() {
     init();
     let script = Script::computing(|io, _| {
         std::thread::sleep(Duration::from_millis(3));
@@ -440,7 +440,7 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
 }
 
 #[test]
-fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
+fn flush_discards_waiting_frames_under_every_policy() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("flush", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
@@ -474,7 +474,7 @@ fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
 }
 
 #[test]
-fn caps_that_change_under_every_policy_stay_with_their_frames() {
+fn caps_stay_with_frames_under_every_policy() {
     let sizes = [SIZE, Size::new(128, 96), Size::new(256, 192)];
     for (policy, drops) in POLICIES {
         let slow = Slow::open("caps", 2);
@@ -502,7 +502,7 @@ fn caps_that_change_under_every_policy_stay_with_their_frames() {
 }
 
 #[test]
-fn a_serialized_query_waits_for_the_frames_before_it_under_every_policy() {
+fn serialized_query_waits_for_earlier_frames() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("drain", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
@@ -519,7 +519,7 @@ fn a_serialized_query_waits_for_the_frames_before_it_under_every_policy() {
 }
 
 #[test]
-fn a_pad_that_is_linked_anew_under_every_policy_gets_what_comes() {
+fn relinked_pad_gets_frames_under_every_policy() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("relink", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
@@ -542,7 +542,7 @@ fn a_pad_that_is_linked_anew_under_every_policy_gets_what_comes() {
 }
 
 #[test]
-fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up() {
+fn random_order_keeps_events_and_frames_under_every_policy() {
     let seed = std::env::var("ROIFLOW_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

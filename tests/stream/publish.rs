@@ -113,7 +113,7 @@ fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[
 }
 
 #[test]
-fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
+fn timestamp_is_stream_time_and_pts_is_separate() {
     init();
     let ms = |n: u64| json!(n * 1_000_000);
     let segment = |start: u64, stop: Option<u64>, time: u64, rate: f64| {
@@ -150,7 +150,7 @@ fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
 }
 
 #[test]
-fn a_stream_gives_the_same_lines_in_every_run() {
+fn same_stream_gives_same_lines_in_every_run() {
     let folder = crate::harness::Folder::new("same lines");
     let lines = |name: &str| {
         let line = format!(
@@ -177,7 +177,7 @@ fn a_stream_gives_the_same_lines_in_every_run() {
 }
 
 #[test]
-fn empty_results_can_be_left_out() {
+fn add_empty_results_false_skips_empty_lines() {
     let destination = Destination::new("empty");
     let line = format!("{SOURCE} ! roipublish name=publish add-empty-results=false ! fakesink");
     let pipeline = pipeline(&line);
@@ -190,7 +190,7 @@ fn empty_results_can_be_left_out() {
 }
 
 #[test]
-fn frames_that_no_detector_saw_are_counted_and_say_so() {
+fn frames_without_detector_are_counted_and_marked() {
     let destination = Destination::new("none");
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{SOURCE} ! roipublish name=publish ! fakesink"));
     assert_eq!(run(&pipeline).error, None);
@@ -212,7 +212,7 @@ fn encoded_frames_keep_their_results() {
 }
 
 #[test]
-fn the_time_is_that_of_capture_where_the_source_knows_it() {
+fn time_is_capture_time_if_source_reports_it() {
     let destination = Destination::new("time");
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{SOURCE} ! roipublish name=publish ! fakesink"));
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
@@ -228,7 +228,7 @@ fn the_time_is_that_of_capture_where_the_source_knows_it() {
 }
 
 #[test]
-fn lines_are_written_while_the_stream_stands_still() {
+fn lines_are_written_while_stream_stalls() {
     let destination = Destination::new("first");
     let source = "videotestsrc num-buffers=12 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=40/1";
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{source} ! roipublish name=publish ! fakesink"));
@@ -274,7 +274,7 @@ fn wait_until_it_stands_still(pipeline: &gst::Pipeline, fifo: &std::fs::File) ->
 }
 
 #[test]
-fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
+fn stalled_reader_blocks_stream_and_loses_no_line() {
     let (_destination, mut reader, pipeline) = stalled("stalled", 2000, "");
     assert!(wait_until_it_stands_still(&pipeline, &reader) < 2000, "the queue is bounded");
     let reading = std::thread::spawn(move || {
@@ -291,7 +291,7 @@ fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
 }
 
 #[test]
-fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
+fn stalled_reader_does_not_block_flush_or_stop() {
     let (_destination, reader, pipeline) = stalled("flush", 100_000, "");
     wait_until_it_stands_still(&pipeline, &reader);
     for _ in 0..3 {
@@ -305,7 +305,7 @@ fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
 }
 
 #[test]
-fn a_live_stream_drops_results_instead_of_waiting() {
+fn live_stream_drops_results_instead_of_waiting() {
     for policy in ["drop-oldest", "drop-newest"] {
         let (_destination, _reader, pipeline) = stalled(policy, 2000, &format!("when-full={policy}"));
         pipeline.by_name("publish").unwrap().static_pad("sink").unwrap().add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, {
@@ -327,7 +327,7 @@ fn a_live_stream_drops_results_instead_of_waiting() {
 }
 
 #[test]
-fn a_full_disk_is_warned_of_once_and_the_stream_goes_on() {
+fn full_disk_is_warned_about_once_and_stream_continues() {
     // Each line is a flush that fails.
     let line = "videotestsrc num-buffers=500 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! roipublish name=publish ! \
                 fakesink name=sink";
@@ -343,7 +343,7 @@ fn a_full_disk_is_warned_of_once_and_the_stream_goes_on() {
 }
 
 #[test]
-fn a_missing_folder_is_an_error_that_says_what_to_do() {
+fn missing_folder_is_an_error_with_remedy() {
     let pipeline = to("/no such folder/results.jsonl", "videotestsrc num-buffers=1 ! roipublish name=publish ! fakesink");
     let error = run(&pipeline).error.unwrap();
     let expected = "cannot write results to /no such folder/results.jsonl: No such file or directory (os error 2); create the folder";

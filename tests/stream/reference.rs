@@ -188,17 +188,17 @@ fn vehicles(clip: PathBuf, set: &[(&str, &Path)]) -> Result<Vec<Vec<Object>>, ro
 }
 
 #[test]
-fn one_face_is_found_and_classified_as_by_the_reference_in_every_format() {
+fn one_face_matches_reference_in_every_format() {
     check("WolfgangLanger_Pexels.mp4", "demo_A_face_gender_age.jsonl", "one_face.jsonl");
 }
 
 #[test]
-fn several_faces_are_found_and_classified_as_by_the_reference_in_every_format() {
+fn several_faces_match_reference_in_every_format() {
     check("faces_grid_1280x720.mp4", "demo_A2_faces_grid.jsonl", "several_faces.jsonl");
 }
 
 #[test]
-fn cars_buses_and_trucks_alone_get_type_and_color_as_by_the_reference() {
+fn vehicle_type_and_color_match_reference() {
     let (Some(clip), Some(file), Some(models)) =
         (real("videos/bikes.mp4"), real("reference/dev_B_yolox_imagenet_vehicle.jsonl"), real("models"))
     else {
@@ -216,7 +216,7 @@ fn cars_buses_and_trucks_alone_get_type_and_color_as_by_the_reference() {
 }
 
 #[test]
-fn vehicles_seen_from_above_are_found_and_classified_as_by_the_reference() {
+fn vehicles_from_above_match_reference() {
     let (Some(clip), Some(file), Some(models)) =
         (real("videos/car-detection.mp4"), real("reference/dev_C_omz_vehicle_attributes.jsonl"), real("models"))
     else {

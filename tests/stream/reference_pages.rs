@@ -75,7 +75,7 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 }
 
 #[test]
-fn each_element_has_a_page_of_its_pads_and_properties() {
+fn element_reference_pages_are_current() {
     crate::harness::init();
     for name in ["roidetect", "roitrack", "roiclassify", "roioverlay", "roipublish"] {
         let factory = gst::ElementFactory::find(name).unwrap();
@@ -104,7 +104,7 @@ fn each_element_has_a_page_of_its_pads_and_properties() {
 }
 
 #[test]
-fn the_command_has_a_page_of_its_help() {
+fn command_reference_page_is_current() {
     let help = |arguments: &[&str]| String::from_utf8(command().args(arguments).output().unwrap().stdout).unwrap();
     let mut page = "# roiflow\n\nThe help of the command. [Command line](../command-line.md) explains it.\n".to_owned();
     assert!(roiflow(&["--version"]).status.success());

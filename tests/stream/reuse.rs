@@ -68,7 +68,7 @@ fn one(n: u64) -> Vec<Detection> {
 }
 
 #[test]
-fn an_object_is_classified_at_its_interval_and_carries_its_answer_in_between() {
+fn object_is_reclassified_at_interval_and_reuses_results() {
     for (interval, expected, n_classified) in [
         ("", "red green blue red green blue red", 7),
         ("reclassify-interval=1", "red green blue red green blue red", 7),
@@ -89,7 +89,7 @@ fn an_object_is_classified_at_its_interval_and_carries_its_answer_in_between() {
 }
 
 #[test]
-fn each_object_has_answers_of_its_own() {
+fn results_are_cached_per_object() {
     // The second one comes in the second frame, the first is gone in the third.
     let objects = |n: u64| {
         let (first, second) = (tracked(n, 1, WHERE), tracked(n, 2, Rect { x: 35.0, ..WHERE }));
@@ -105,7 +105,7 @@ fn each_object_has_answers_of_its_own() {
 }
 
 #[test]
-fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
+fn untracked_objects_are_always_classified_with_one_warning() {
     let nameless = |n: u64| vec![Detection { track: None, ..tracked(n, 1, WHERE) }];
     for (properties, is_said) in [("reclassify-interval=0", true), ("consensus=3", true), ("classifier-async-mode=true", true), ("", false)]
     {
@@ -136,7 +136,7 @@ fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
 }
 
 #[test]
-fn an_object_that_grows_or_moves_is_classified_again() {
+fn grown_or_moved_object_is_reclassified() {
     let wide = |width: f32| Rect { width, ..WHERE };
     let growing = move |n: u64| vec![tracked(n, 1, wide([20.0, 22.0, 25.0, 26.0, 31.0][n as usize]))];
     let seen = through("color", "reclassify-interval=0 reclassify-growth=0.2", &colors(5), growing);
@@ -148,7 +148,7 @@ fn an_object_that_grows_or_moves_is_classified_again() {
 }
 
 #[test]
-fn the_last_answers_vote() {
+fn label_is_vote_of_last_results() {
     let sequence = [RED, GREEN, RED, GREEN, GREEN, BLUE, BLUE, BLUE];
     let seen = through("color", "consensus=3", &sequence, one);
     assert_eq!(seen.labels[0], "red");
@@ -163,14 +163,14 @@ fn the_last_answers_vote() {
 }
 
 #[test]
-fn frames_that_pass_without_inference_keep_what_is_known() {
+fn skipped_frames_reuse_results() {
     let seen = through("color", "reclassify-interval=0 inference-interval=3", &colors(5), one);
     assert_eq!(seen.labels.join(" "), "red red red red red");
     assert_eq!((seen.count("skipped-inference-interval"), seen.count("objects-classified")), (3, 1));
 }
 
 #[test]
-fn only_objects_of_the_sizes_asked_for_are_classified() {
+fn object_size_limits_select_classified_objects() {
     let objects = |n: u64| {
         let of = |name: i32, width: f32, height: f32| tracked(n, name, Rect { x: 2.0, y: 2.0, width, height });
         vec![of(1, 5.0, 30.0), of(2, 10.0, 30.0), of(3, 40.0, 30.0), of(4, 10.0, 4.0), of(5, 10.0, 44.0), of(6, 200.0, 30.0)]
@@ -205,7 +205,7 @@ fn only_objects_of_the_sizes_asked_for_are_classified() {
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_told() {
+fn contradictory_settings_are_warned_about() {
     for (properties, parts) in [
         ("min-object-width=50 max-object-width=20", ["min-object-width=50", "max-object-width=20"]),
         ("min-object-height=2 max-object-height=1", ["min-object-height=2", "max-object-height=1"]),
@@ -226,7 +226,7 @@ fn settings_that_contradict_each_other_are_told() {
 }
 
 #[test]
-fn thresholds_of_classes_are_those_of_the_property_and_bad_ones_are_told() {
+fn class_thresholds_apply_and_invalid_ones_are_errors() {
     let detected = |properties: &str| {
         let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("rectangle", properties)));
         let arrived = collect(&pipeline, "sink", "sink");
@@ -276,7 +276,7 @@ fn answer(io: &mut roiflow::runtime::io::DeviceIo<'_>) -> roiflow::runtime::Resu
 }
 
 #[test]
-fn a_run_that_failed_is_tried_again_with_the_next_frame() {
+fn failed_run_is_retried_with_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     // The first one fails; whether the model runs at all is then tried on a black frame.
@@ -296,7 +296,7 @@ fn a_run_that_failed_is_tried_again_with_the_next_frame() {
 }
 
 #[test]
-fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
+fn async_mode_does_not_delay_frames() {
     let slow = says_colors("reuse-async", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
     slow.hold();
@@ -339,7 +339,7 @@ fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
+fn background_runs_are_bounded_and_rest_is_retried() {
     let slow = says_colors("reuse-bound", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true"));
     slow.hold();
@@ -361,7 +361,7 @@ fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
 }
 
 #[test]
-fn what_fails_in_the_background_is_told_with_the_next_frame() {
+fn background_failure_is_reported_with_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("reuse-async-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
@@ -399,7 +399,7 @@ fn push_a_new_object(rig: &Rig, n: u64) {
 }
 
 #[test]
-fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
+fn successful_background_run_resets_failure_count() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("reuse-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
@@ -421,7 +421,7 @@ fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
 }
 
 #[test]
-fn runs_in_the_background_that_are_taken_back_have_not_failed() {
+fn canceled_background_runs_are_not_failures() {
     let slow = says_colors("reuse-async-unlinked", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true max-failures=0"));
     push_a_new_object(&rig, 0);
@@ -444,7 +444,7 @@ fn runs_in_the_background_that_are_taken_back_have_not_failed() {
 }
 
 #[test]
-fn a_flush_and_a_stop_forget_what_was_said() {
+fn flush_and_stop_discard_cached_results() {
     let slow = says_colors("reuse-reset", 1);
     let rig = Rig::begun(&slow.classify("reclassify-interval=0"));
     let see = |n: u64, color: [u8; 3]| {
@@ -464,7 +464,7 @@ fn a_flush_and_a_stop_forget_what_was_said() {
 }
 
 #[test]
-fn on_a_real_clip_a_tenth_of_the_runs_says_nearly_the_same() {
+fn tenth_of_runs_gives_similar_results_on_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     let (models, descriptions) = (models.display(), descriptions.display());

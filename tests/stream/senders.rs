@@ -28,7 +28,7 @@ fn frame() -> Frame {
 }
 
 #[test]
-fn a_stream_whose_senders_are_gone_ends_with_an_error() {
+fn dropping_all_senders_ends_stream_with_error() {
     let mut stream = stream();
     let (one, other) = (stream.sender(), stream.sender());
     let feeder = std::thread::spawn(move || {
@@ -45,13 +45,13 @@ fn a_stream_whose_senders_are_gone_ends_with_an_error() {
 }
 
 #[test]
-fn a_stream_that_never_had_a_sender_ends_with_an_error() {
+fn stream_without_sender_ends_with_error() {
     let results: Vec<_> = stream().collect();
     assert!(matches!(&*results, [Err(_)]), "{results:?}");
 }
 
 #[test]
-fn a_stream_that_was_ended_ends_without_an_error() {
+fn ended_stream_returns_no_error() {
     let stream = stream();
     // A sender for each call is as good as one, as long as nothing is asked of the stream in between.
     stream.sender().push(&frame(), None).unwrap();
@@ -61,7 +61,7 @@ fn a_stream_that_was_ended_ends_without_an_error() {
 }
 
 #[test]
-fn a_feeder_that_panics_ends_the_stream() {
+fn panicking_feeder_ends_the_stream() {
     let stream = stream();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
@@ -85,7 +85,7 @@ fn example() -> PathBuf {
 }
 
 #[test]
-fn the_example_reports_an_unreadable_picture_and_ends() {
+fn example_reports_unreadable_image_and_ends() {
     let folder = Folder::new("example");
     let path = folder.write("rectangles.toml", description());
     let good = folder.file("good.png");

@@ -45,7 +45,7 @@ fn address(buffer: &gst::BufferRef) -> usize {
 }
 
 #[test]
-fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
+fn shared_tensor_is_inferred_without_copy() {
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
     // As if it came from another process.
     let (made, imported) = (painted(rect), |tensor: &Tensor| tensor.export().unwrap().import().unwrap());
@@ -74,7 +74,7 @@ fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
 }
 
 #[test]
-fn memory_of_a_dma_buffer_is_read_where_it_is() {
+fn dma_buffer_is_read_in_place() {
     init();
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
     let tensor = painted(rect);
@@ -102,7 +102,7 @@ fn memory_of_a_dma_buffer_is_read_where_it_is() {
 }
 
 #[test]
-fn a_buffer_leases_its_tensor_and_is_copied_by_who_writes_it() {
+fn buffer_borrows_tensor_and_is_copied_on_write() {
     init();
     let tensor = painted(PixelRect { x: 0, y: 0, width: 8, height: 8 });
     let mut buffer = buffer::from_shared(&tensor).unwrap();
@@ -115,7 +115,7 @@ fn a_buffer_leases_its_tensor_and_is_copied_by_who_writes_it() {
 }
 
 #[test]
-fn a_region_is_a_buffer_from_its_first_to_its_last_byte() {
+fn buffer_of_region_spans_first_to_last_byte() {
     init();
     let tensor = painted(PixelRect { x: 10, y: 20, width: 30, height: 40 });
     let region = tensor.roi(&[20, 10, 0], &[60, 40, 3]).unwrap();

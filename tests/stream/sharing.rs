@@ -49,7 +49,7 @@ fn to(state: gst::State, pipelines: &[gst::Pipeline]) {
 }
 
 #[test]
-fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
+fn pipelines_share_model_and_last_one_frees_it() {
     let device = Scripted::detector("NULL.sixteen");
     let before = Arc::strong_count(&device.script);
     for named in ["", "model-instance-id=of-all"] {
@@ -87,7 +87,7 @@ fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
 }
 
 #[test]
-fn a_stream_that_stands_still_holds_up_no_other() {
+fn stalled_stream_does_not_block_others() {
     let device = Scripted::detector("NULL.still");
     let line = detect("rectangle", "device=NULL.still nireq=1 queue-policy=wait");
     let (still, other) = (Rig::begun(&line), Rig::begun(&line));
@@ -112,7 +112,7 @@ fn a_stream_that_stands_still_holds_up_no_other() {
 }
 
 #[test]
-fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
+fn failed_or_removed_stream_loses_only_its_frames() {
     let slow = Slow::open("dies", 1);
     let line = slow.detect("nireq=1 queue-policy=wait");
     let (failing, leaving, other) = (Rig::begun(&line), Rig::begun(&line), Rig::begun(&line));
@@ -136,7 +136,7 @@ fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
 }
 
 #[test]
-fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() {
+fn frames_of_streams_form_batches_with_timeout() {
     let device = Scripted::detector("NULL.gathered");
     let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
     {
@@ -158,7 +158,7 @@ fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() 
 }
 
 #[test]
-fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
+fn regions_of_frame_form_one_batch() {
     let device = Scripted::register("NULL.regions", &[0.0, 1.0, 0.0, 0.0], |n_rows| vec![n_rows, 4]);
     let line = format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",
@@ -181,7 +181,7 @@ fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
 }
 
 #[test]
-fn elements_that_share_by_name_and_contradict_say_both_sides() {
+fn contradictory_options_of_shared_model_are_errors() {
     let first = Rig::begun(&detect("rectangle", "device=CPU nireq=1 model-instance-id=both"));
     for (model, properties, says) in [
         ("stripes", "", "stripes.onnx"),
@@ -198,7 +198,7 @@ fn elements_that_share_by_name_and_contradict_say_both_sides() {
 }
 
 #[test]
-fn thresholds_and_policies_stay_each_elements_own() {
+fn thresholds_and_policies_are_not_shared() {
     let device = Scripted::register("NULL.own", &[0.0, 0.8, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6]);
     let rig = |properties: &str| Rig::begun(&detect("rectangle", &format!("device=NULL.own {properties}")));
     let (low, high, seldom) = (rig("threshold=0.1"), rig("threshold=0.9 scheduling-policy=latency"), rig("inference-interval=2"));
@@ -214,7 +214,7 @@ fn thresholds_and_policies_stay_each_elements_own() {
 
 /// What a further stream costs beside its frames: the model, its requests and its threads are there already.
 #[test]
-fn a_further_stream_takes_no_memory_of_the_model() {
+fn additional_stream_uses_no_model_memory() {
     if !is_alone() {
         return;
     }

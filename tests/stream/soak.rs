@@ -13,7 +13,7 @@ fn noise(n: usize) -> f64 {
 }
 
 #[test]
-fn a_leak_is_seen_through_noise_and_noise_is_no_leak() {
+fn leak_is_detected_in_noise_and_noise_is_not_a_leak() {
     // Samples every 1000 frames.
     for n_points in [30, 100, 1000] {
         let flat: Vec<(f64, f64)> = (0..n_points).map(|n| (n as f64 * 1000.0, 9e7 + noise(n))).collect();
@@ -26,7 +26,7 @@ fn a_leak_is_seen_through_noise_and_noise_is_no_leak() {
 }
 
 #[test]
-fn a_straight_line_has_its_slope_and_few_points_have_none() {
+fn line_has_slope_and_few_points_have_none() {
     let line: Vec<(f64, f64)> = (0..8).map(|n| (f64::from(n), 3.0 * f64::from(n) + 1.0)).collect();
     assert_eq!(trend(&line), Some(Trend { slope: 3.0, low: 3.0, high: 3.0 }));
     assert_eq!(trend(&line[..4]), None);

@@ -13,7 +13,7 @@ fn told(rig: &Rig) -> gst::Structure {
 }
 
 #[test]
-fn statistics_are_posted_at_the_interval_asked_for_also_while_no_frame_comes() {
+fn stats_are_posted_at_interval_even_without_frames() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     rig.frames(0..10);
     (0..10).for_each(|n| assert_eq!(rig.next(), format!("frame {n} of 64x48")));
@@ -34,7 +34,7 @@ fn statistics_are_posted_at_the_interval_asked_for_also_while_no_frame_comes() {
 }
 
 #[test]
-fn latency_and_pace_are_told() {
+fn stats_have_latency_and_frame_rate() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let stats = || rig.element.property::<gst::Structure>("stats");
     assert_eq!((rig.count("latency-p99-ns"), stats().get::<f64>("fps")), (0, Ok(0.0)));
@@ -69,7 +69,7 @@ fn latency_and_pace_are_told() {
 }
 
 #[test]
-fn what_a_downstream_error_costs_is_counted() {
+fn frames_lost_by_downstream_error_are_counted() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     rig.answer(|_| Err(gst::FlowError::Error));
     assert_eq!(rig.refusal(), gst::FlowError::Error);

@@ -60,7 +60,7 @@ fn lanes(events: &[Value], group: u64) -> BTreeMap<u64, String> {
 }
 
 #[test]
-fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
+fn trace_has_steps_per_thread_and_per_request() {
     let folder = Folder::new("trace");
     let path = folder.file("trace.json");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--trace", &path]);
@@ -93,7 +93,7 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
 }
 
 #[test]
-fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs() {
+fn trace_has_frames_with_arrows_to_runs() {
     let folder = Folder::new("trace-frames");
     let path = folder.file("trace.json");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--trace", &path]);
@@ -118,7 +118,7 @@ fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs(
                 assert!(frame.begin_us <= part.begin_us && part.end_us <= frame.end_us + 0.002, "{part:?} lies inside {frame:?}");
                 part
             };
-            let (place, inference, turn) = (part("wait for a place"), part("inference"), part("wait for its turn"));
+            let (place, inference, turn) = (part("wait for a slot"), part("inference"), part("wait for its turn"));
             assert!(place.end_us <= inference.begin_us + 0.002 && inference.end_us <= turn.begin_us + 0.002, "one after the other");
             for run in arrows_from(&events, &slices, inference) {
                 assert_eq!(run.frame, frame.frame);
@@ -185,7 +185,7 @@ fn signal(child: &Child, signal: &str) {
 }
 
 #[test]
-fn the_file_is_valid_after_an_interrupt_and_after_a_kill() {
+fn trace_is_valid_after_interrupt_and_kill() {
     let folder = Folder::new("trace-interrupt");
     for (how, ends_well) in [("INT", true), ("KILL", false)] {
         let path = folder.file(how);
@@ -200,7 +200,7 @@ fn the_file_is_valid_after_an_interrupt_and_after_a_kill() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_said_with_its_path() {
+fn unwritable_trace_is_reported_with_path() {
     let folder = Folder::new("trace-failed");
     let colors = folder.file("colors.toml");
     check_fails(&["run", &colors, "--input", "test:5", "--trace", &folder.file("no/trace.json")], 1, &["trace.json", "cannot write"]);
@@ -239,7 +239,7 @@ void __itt_task_end(const domain *of) { fprintf(stderr, "ITT end %s %d\n", of->n
 
 #[cfg(feature = "ittapi")]
 #[test]
-fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
+fn profiler_tasks_have_step_names_of_trace() {
     let folder = Folder::new("trace-itt");
     let (source, library, trace) = (folder.file("collector.c"), folder.file("collector.so"), folder.file("trace.json"));
     std::fs::write(&source, COLLECTOR).unwrap();

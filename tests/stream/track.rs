@@ -33,7 +33,7 @@ fn lines(file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_object_has_one_id_in_every_frame_of_a_clip() {
+fn object_has_same_id_in_every_frame() {
     let folder = Folder::new("track");
     let clip = folder.file("clip.mp4");
     // It wanders by whole frames of the clip's pattern, which jumps back after some.
@@ -64,7 +64,7 @@ fn an_object_has_one_id_in_every_frame_of_a_clip() {
 }
 
 #[test]
-fn an_object_has_no_id_until_the_tracker_gives_one() {
+fn object_has_no_id_before_confirmation() {
     let folder = Folder::new("tentative");
     let line = format!(
         "appsrc name=source ! {} ! roitrack min-hits=3 ! roipublish name=publish ! fakesink",
@@ -87,7 +87,7 @@ fn an_object_has_no_id_until_the_tracker_gives_one() {
 }
 
 #[test]
-fn trackers_in_a_row_give_different_ids_whichever_begins() {
+fn trackers_in_a_row_give_different_ids() {
     for first in ["car", "bus"] {
         let pipeline = pipeline(
             "videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack object-class=car ! queue ! tee ! \
@@ -113,7 +113,7 @@ fn trackers_in_a_row_give_different_ids_whichever_begins() {
 }
 
 #[test]
-fn the_name_is_a_parameter_of_the_region_that_gvatrack_writes_too() {
+fn track_id_is_region_parameter_as_in_gvatrack() {
     let pipeline =
         pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
     // Another detector's regions, whose numbers say nothing, and one that another tracker knows.
@@ -139,7 +139,7 @@ fn the_name_is_a_parameter_of_the_region_that_gvatrack_writes_too() {
 }
 
 #[test]
-fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() {
+fn only_flush_new_stream_and_time_jump_end_tracks() {
     let rig = Rig::begun("roitrack");
     let mut n = 0;
     let mut region = 100;
@@ -187,7 +187,7 @@ fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() 
 }
 
 #[test]
-fn a_frame_of_another_size_shows_the_same_objects() {
+fn changed_frame_size_keeps_tracks() {
     let rig = Rig::begun("roitrack");
     rig.source.push(frame(0, vec![walker(1, 0)])).unwrap();
     let size = Size::new(SIZE.width * 2, SIZE.height * 2);
@@ -201,7 +201,7 @@ fn a_frame_of_another_size_shows_the_same_objects() {
 }
 
 #[test]
-fn frames_without_inference_keep_every_track() {
+fn skipped_frames_keep_tracks() {
     for carry in [false, true] {
         let line = format!(
             "appsrc name=source ! {} ! roitrack max-age=0 ! fakesink name=sink",
@@ -224,7 +224,7 @@ fn frames_without_inference_keep_every_track() {
 }
 
 #[test]
-fn only_the_named_classes_are_tracked_and_the_limits_are_those_of_the_properties() {
+fn object_class_and_limits_apply_to_tracker() {
     let rig = Rig::begun("roitrack object-class=\"car, bus\" min-hits=2 max-tracks=1");
     let labeled = |id: i32, label: &str, y: f32| {
         let rect = Rect { x: 4.0, y, width: 10.0, height: 10.0 };
@@ -245,7 +245,7 @@ fn only_the_named_classes_are_tracked_and_the_limits_are_those_of_the_properties
 }
 
 #[test]
-fn a_buffer_that_others_hold_is_not_copied_for_its_names() {
+fn shared_buffer_is_not_copied_for_track_ids() {
     let rig = Rig::begun("roitrack");
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seeing = seen.clone();
@@ -260,7 +260,7 @@ fn a_buffer_that_others_hold_is_not_copied_for_its_names() {
 }
 
 #[test]
-fn frames_without_results_pass_as_they_are() {
+fn frames_without_results_pass_unchanged() {
     let rig = Rig::begun("roitrack");
     rig.source.push(frame(0, vec![])).unwrap();
     let failed = FrameResults { status: InferenceStatus::Failed("no memory".into()), ..results(SIZE, 1, vec![]) };
@@ -274,14 +274,14 @@ fn frames_without_results_pass_as_they_are() {
 }
 
 #[test]
-fn data_that_is_no_video_is_an_error_that_says_what_is_expected() {
+fn other_data_than_video_is_an_error() {
     let ending = run(&pipeline("audiotestsrc num-buffers=1 ! roitrack ! fakesink"));
     let said = ending.error.unwrap();
     assert!(said.contains("width and height") && said.contains("behind a detector"), "{said}");
 }
 
 #[test]
-fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
+fn carried_labels_follow_tracker_id() {
     // The detector runs on every frame and numbers anew each time; the classifier runs on every third.
     let pipeline = pipeline(&format!(
         "appsrc name=source ! {} ! roitrack ! {} ! fakesink name=sink",
@@ -299,7 +299,7 @@ fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
 }
 
 #[test]
-fn the_line_of_the_documentation_runs() {
+fn documented_pipeline_runs() {
     let [line] = &*crate::documentation::lines(include_str!("../../src/elements/track/mod.rs")) else { panic!("expected one line") };
     let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
     let folder = Folder::new("track line");
@@ -313,7 +313,7 @@ fn the_line_of_the_documentation_runs() {
 }
 
 #[test]
-fn faces_of_a_real_clip_keep_their_ids() {
+fn faces_keep_ids_in_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     let line = format!(

@@ -46,7 +46,7 @@ fn clean(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn names_in_files_never_reach_a_terminal_raw() {
+fn names_in_files_are_escaped_on_terminal() {
     let folder = Folder::new("hostile-names");
     let toml = |text: &str| toml_text(text);
     let description = |name: &str, decoder: &str, label: &str| {
@@ -114,7 +114,7 @@ fn toml_text(text: &str) -> String {
 
 /// `gst-launch-1.0` prints messages as they are.
 #[test]
-fn messages_on_the_bus_have_their_names_escaped() {
+fn names_in_bus_messages_are_escaped() {
     let folder = Folder::new("hostile-bus");
     let model = folder.file(&EVIL.replace(']', ""));
     std::fs::copy(hostile(), &model).unwrap();
@@ -136,7 +136,7 @@ fn messages_on_the_bus_have_their_names_escaped() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn special_files_are_refused_at_once() {
     let folder = Folder::new("special-files");
     let fifo = folder.file("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -185,7 +185,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn files_larger_than_their_limit_are_refused() {
+fn files_above_size_limit_are_refused() {
     let folder = Folder::new("large-files");
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
     let large = |name: &str, n_bytes: u64| {
@@ -211,7 +211,7 @@ fn files_larger_than_their_limit_are_refused() {
 }
 
 #[test]
-fn a_description_names_files_outside_its_folder_only_if_allowed() {
+fn files_outside_description_folder_need_permission() {
     let folder = Folder::new("outside-files");
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
     std::fs::write(folder.file("names.txt"), "a name\n").unwrap();
@@ -246,7 +246,7 @@ fn a_description_names_files_outside_its_folder_only_if_allowed() {
 }
 
 #[test]
-fn pipeline_descriptions_are_checked_before_they_are_used() {
+fn pipeline_descriptions_are_checked_before_use() {
     let folder = Folder::new("bad-pipelines");
     let good = "version = 1\nname = \"x\"\ndescription = \"x\"\n[parameters.a]\ntype = \"string\"\ndefault = \"b\"\n[pipeline]\ngraph = \"{source} ! {video}\"\n";
     for (from, to, parts) in [

@@ -43,7 +43,7 @@ fn said(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn a_model_runs_before_the_first_frame_where_the_time_it_takes_matters_and_only_there() {
+fn warm_up_runs_only_if_run_time_matters() {
     let slow = Slow::open("warm-up", 1);
     let line = |properties| slow.detect(&format!("nireq=1 queue-policy=wait {properties}"));
     for (what, rig, n_before) in [
@@ -60,7 +60,7 @@ fn a_model_runs_before_the_first_frame_where_the_time_it_takes_matters_and_only_
 }
 
 #[test]
-fn a_model_that_never_runs_ends_the_stream_with_its_first_frame() {
+fn broken_model_ends_stream_with_first_frame() {
     let device = failing("never-runs", |_| true);
     let rig = Rig::begun(&device.detect("nireq=1 max-failures=-1"));
     for round in 0..2 {
@@ -81,7 +81,7 @@ fn a_model_that_never_runs_ends_the_stream_with_its_first_frame() {
 }
 
 #[test]
-fn a_first_frame_that_fails_on_a_model_that_runs_is_a_warning() {
+fn failed_first_frame_of_working_model_is_a_warning() {
     // The first frame's, and one after the two that tell whether the model runs and the second frame's.
     let device = failing("first-fails", |n| n == 0 || n == 4);
     let rig = Rig::begun(&device.detect("nireq=1"));
@@ -96,7 +96,7 @@ fn a_first_frame_that_fails_on_a_model_that_runs_is_a_warning() {
 }
 
 #[test]
-fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
+fn broken_classifier_ends_stream_with_first_object() {
     let device = failing("classifier-never-runs", |_| true);
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1"));
     rig.frames(0..5);
@@ -107,11 +107,11 @@ fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
     roiflow::elements::meta::attach(frame.make_mut(), results(SIZE, 5, objects));
     rig.source.push(frame).unwrap();
     let said = rig.error();
-    assert!(said.contains("the model has not run once") && said.contains("on fire"), "{said}");
+    assert!(said.contains("never run") && said.contains("on fire"), "{said}");
 }
 
 #[test]
-fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
+fn model_with_successful_run_is_not_tested_again() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let lost = is_lost.clone();
     let device = failing("has-run", move |_| lost.load(Ordering::Acquire));
@@ -154,7 +154,7 @@ fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
 }
 
 #[test]
-fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
+fn failed_warm_up_of_working_model_starts_stream() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let n_failed = Arc::new(AtomicU64::new(0));
     let (lost, failed) = (is_lost.clone(), n_failed.clone());
@@ -177,7 +177,7 @@ fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
 }
 
 #[test]
-fn a_live_stream_whose_warm_up_failed_tells_its_latency_when_it_is_known() {
+fn live_latency_is_reported_later_after_failed_warm_up() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let lost = is_lost.clone();
     let device = failing("untold", move |_| lost.load(Ordering::Acquire));
@@ -243,7 +243,7 @@ fn hangs_in_warm_up(slow: &Slow) -> Rig {
 }
 
 #[test]
-fn a_flush_waits_neither_for_a_model_that_is_being_made_nor_for_a_warm_up_that_hangs() {
+fn flush_does_not_wait_for_loading_or_warm_up() {
     let gate = Gate::closed();
     let making = Rig::behind(&detect_compiled_through(&gate, "flushed-while-made"), false);
     making.link();
@@ -268,7 +268,7 @@ fn a_flush_waits_neither_for_a_model_that_is_being_made_nor_for_a_warm_up_that_h
 }
 
 #[test]
-fn a_warm_up_that_hangs_is_left_behind_when_its_element_is_stopped() {
+fn hanging_warm_up_is_abandoned_on_stop() {
     let slow = Slow::open("hangs", 1);
     let rig = hangs_in_warm_up(&slow);
     let beginning = begin_aside(&rig);
@@ -285,7 +285,7 @@ fn a_warm_up_that_hangs_is_left_behind_when_its_element_is_stopped() {
 }
 
 #[test]
-fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
+fn broken_model_is_reported_in_paused() {
     let device = failing("paused", |_| true);
     let pipeline = pipeline(&format!("videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1")));
     pipeline.set_state(gst::State::Paused).unwrap();
@@ -293,11 +293,11 @@ fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
     pipeline.set_state(gst::State::Null).unwrap();
     let message = message.expect("an error is told");
     let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
-    assert!(error.error().to_string().contains("the model has not run once"), "{error:?}");
+    assert!(error.error().to_string().contains("never run"), "{error:?}");
 }
 
 #[test]
-fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failure() {
+fn stream_that_becomes_live_is_warmed_up() {
     let slow = Slow::open("turns-live", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     rig.is_live.store(true, Ordering::Release);
@@ -330,7 +330,7 @@ fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failur
 }
 
 #[test]
-fn a_live_stream_does_not_begin_with_a_model_that_does_not_run() {
+fn live_stream_with_broken_model_does_not_start() {
     let device = failing("live-never-runs", |_| true);
     let line = format!("videotestsrc is-live=true ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1"));
     let pipeline = pipeline(&line);
@@ -343,7 +343,7 @@ fn a_live_stream_does_not_begin_with_a_model_that_does_not_run() {
 }
 
 #[test]
-fn who_asks_for_the_latency_waits_for_the_model_only_where_a_source_is_live() {
+fn latency_query_waits_for_model_only_if_live() {
     let gate = Gate::closed();
     let rig = Rig::new(&detect_compiled_through(&gate, "latency-asked"));
     gate.wait_for_arrivals(1);
