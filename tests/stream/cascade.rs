@@ -1,4 +1,4 @@
-//! Cascades of any depth: detectors in the objects of detectors, classifiers on either; everything keeps its place and its parent.
+//! Cascades: detectors and classifiers on the objects of other detectors; positions and parents are preserved.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -10,14 +10,14 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, answer, assert_near, attach, caps, classify, collect, detect, feed, labels, pipeline, run,
 };
 
-/// Places are multiples of what one pixel of a model's input stands for, so they are found to the pixel.
+/// Coordinates are multiples of a pixel of the model's input, so boxes are exact.
 const SIZE: Size = Size::new(640, 480);
 const BLACK: [u8; 3] = [0; 3];
 const RED: [u8; 3] = [255, 0, 0];
 const GREEN: [u8; 3] = [0, 255, 0];
 const WHITE: [u8; 3] = [255; 3];
 
-/// A picture of rectangles, later ones over earlier ones.
+/// An image of rectangles; later ones are drawn over earlier ones.
 fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     crate::harness::init();
     let mut bytes = vec![0; SIZE.width as usize * SIZE.height as usize * 3];
@@ -49,7 +49,7 @@ fn pictures(n_frames: u64) -> Vec<gst::Buffer> {
     (0..n_frames).map(|n| paint(&[(vehicle(n), RED), (plate(n), WHITE)])).collect()
 }
 
-/// Frames through `middle`; what arrives behind it, after an end without error or warning.
+/// Runs frames through `middle` and returns the output. Asserts the end without error or warning.
 fn through(middle: &str, buffers: Vec<gst::Buffer>) -> Vec<Arrived> {
     let pipeline = pipeline(&format!("appsrc name=source ! {middle} ! fakesink name=sink"));
     let arrived = collect(&pipeline, "sink", "sink");
@@ -85,7 +85,7 @@ fn second_detector_runs_on_objects_of_first() {
         assert_eq!(second.parent, Some(first.id), "frame {n}");
         assert_near(first.rect, vehicle(n).to_rect(), 0.01, &format!("frame {n}"));
         assert_near(second.rect, plate(n).to_rect(), 0.01, &format!("frame {n}"));
-        assert_eq!(labels(&results), ["100"], "the plate is white, and the vehicle was not asked");
+        assert_eq!(labels(&results), ["100"], "only the plate is classified");
         let rois: Vec<_> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| (roi.id(), roi.parent_id(), roi.rect())).collect();
         let tuple = |rect: PixelRect| (rect.x, rect.y, rect.width, rect.height);
         assert_eq!(rois, [(first.id.0, 0, tuple(vehicle(n))), (second.id.0, first.id.0, tuple(plate(n)))], "frame {n}");
@@ -105,7 +105,7 @@ fn each_detector_counts_only_its_own_objects() {
     assert_eq!(run(&pipeline).error, None);
     let n_objects = |name: &str| pipeline.by_name(name).unwrap().property::<gst::Structure>("stats").get::<u64>("objects").unwrap();
     assert_eq!([n_objects("vehicles"), n_objects("plates")], [5, 5]);
-    assert!(n_objects("nothing") <= 5, "not the ten that were there before");
+    assert!(n_objects("nothing") <= 5, "excludes the ten existing objects");
 }
 
 #[test]
@@ -138,11 +138,11 @@ fn cascade_may_have_many_levels() {
     }
 }
 
-/// Every object by what it is and where, without the numbers that differ from run to run.
+/// Label and box of every object, without IDs, which differ between runs.
 fn said(results: &FrameResults) -> Vec<String> {
     let parent_of = |detection: &Detection| {
         let parent = detection.parent?;
-        let parent = results.detections.iter().find(|other| other.id == parent).expect("a parent is in the results of its child");
+        let parent = results.detections.iter().find(|other| other.id == parent).expect("the parent is in the same results");
         parent.label.clone()
     };
     let mut said: Vec<String> = results
@@ -241,7 +241,7 @@ fn unused_object_class_is_warned_about() {
 
 #[test]
 fn carried_children_move_with_their_parent() {
-    // The vehicle is a tracked one that moves and grows; the plates are looked for in every third frame only.
+    // The vehicle is tracked, moves and grows; plates are detected only in every third frame.
     let place = |n: u64| Rect { x: 40.0 + n as f32 * 20.0, y: 60.0, width: 320.0 + n as f32 * 32.0, height: 240.0 + n as f32 * 24.0 };
     let vehicles = move |n: u64| {
         let vehicle = Detection {
@@ -283,7 +283,7 @@ fn carried_children_move_with_their_parent() {
         assert_near(carried.rect, found.rect.moved_with(place(0), place(n as u64)), 0.6, &format!("frame {n}"));
         assert!(carried.rect.width > found.rect.width);
     }
-    assert_eq!(of_label(&results[4], "plate"), [] as [&Detection; 0], "another vehicle has no share in it");
+    assert_eq!(of_label(&results[4], "plate"), [] as [&Detection; 0], "another vehicle has no plate");
     assert_eq!(of_label(&results[5], "plate").len(), of_label(&results[3], "plate").len());
 }
 
@@ -307,7 +307,7 @@ fn documented_pipeline_runs() {
         assert!(!parents.is_empty() && !children.is_empty(), "{line}");
         for child in children {
             let parent =
-                parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent stands on the same line");
+                parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent is on the same line");
             let edge = |object: &Value, begin: &str, extent: &str| object[begin].as_u64().unwrap() + object[extent].as_u64().unwrap();
             assert!(child["x"].as_u64() >= parent["x"].as_u64() && edge(child, "x", "w") <= edge(parent, "x", "w"), "{line}");
             assert!(child["y"].as_u64() >= parent["y"].as_u64() && edge(child, "y", "h") <= edge(parent, "y", "h"), "{line}");

@@ -1,4 +1,4 @@
-//! `roiclassify` says what is in each region, and ties it to the region that it was said of.
+//! `roiclassify` classifies each region and attaches the result to its object.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -42,7 +42,7 @@ fn bar(id: i32, bar: usize, label: &str) -> Detection {
     object(id, label, Rect { x: bar as f32 * 16.0, y: 8.0, width: 16.0, height: 32.0 })
 }
 
-/// Frames of bars with these objects through `middle`.
+/// Runs frames of bars with these objects through `middle`.
 fn through(format: PixelFormat, middle: &str, n_frames: u64, objects: fn(u64) -> Vec<Detection>) -> Vec<Arrived> {
     let line =
         format!("appsrc name=source ! videoconvert ! video/x-raw,format={format} ! identity name=attach ! {middle} ! fakesink name=sink");
@@ -88,13 +88,13 @@ fn full_frame_region_classifies_frame_regardless_of_objects() {
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
     let status =
         |n: usize| if n.is_multiple_of(2) { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
-    // A third of the picture is red, green and blue each, and the fourth quarter black: no color has most.
+    // A third each is red, green and blue, and the rest is black: no color dominates.
     let first = said(&arrived[0]).2;
     assert_eq!(first.len(), 1);
     for (n, arrived) in arrived.iter().enumerate() {
         assert_eq!(said(arrived), (status(n), n % 2 * 2, first.clone()), "frame {n}");
     }
-    // The answer is that of the picture.
+    // The result belongs to the image.
     for (label, color) in COLORS {
         let line = format!("appsrc name=source ! {whole} ! fakesink name=sink");
         let pipeline = pipeline(&line);
@@ -123,7 +123,7 @@ fn object_filters_on_full_frame_are_warned_about() {
 
 #[test]
 fn results_belong_to_object_with_same_id() {
-    // All at one place but one, in another order in every frame.
+    // All objects but one have the same box, in a different order in every frame.
     let objects = |n: u64| -> Vec<Detection> {
         let mut objects = vec![bar(11, 0, "a"), bar(12, 0, "b"), bar(13, 2, "c"), bar(14, 0, "d")];
         objects.rotate_left(n as usize % 4);
@@ -136,11 +136,11 @@ fn results_belong_to_object_with_same_id() {
             let color = if detection.id.0 == 13 { "blue" } else { "red" };
             let one = roiflow::frame::FrameResults { detections: vec![detection.clone()], ..results.clone() };
             assert_eq!(labels(&one)[0], color, "{detection:?}");
-            assert_eq!(detection.classifications.len(), 2, "both models, in the order of the elements");
+            assert_eq!(detection.classifications.len(), 2, "results of both models, in the order of the elements");
             assert_eq!(&*detection.classifications[1].name, "brightness");
         }
         let params: Vec<usize> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.params().count()).collect();
-        assert_eq!(params, [3; 4], "foreign readers see the detection and both answers");
+        assert_eq!(params, [3; 4], "region metas have the detection and both results");
     }
 }
 
@@ -174,7 +174,7 @@ fn regions_of_foreign_detector_are_classified_and_numbered() {
         assert_eq!(results.detections[0].id.0, 5);
         let said: Vec<String> =
             arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.param("color").unwrap().get::<String>("label").unwrap()).collect();
-        assert_eq!(said, ["green", "blue"], "on the other detector's own metas");
+        assert_eq!(said, ["green", "blue"], "results are on the foreign detector's metas");
     }
 }
 
@@ -202,7 +202,7 @@ fn extreme_boxes_pass_and_are_clipped_to_frame() {
             assert_eq!(results.status, InferenceStatus::Inferred);
             let classified: Vec<i32> =
                 results.detections.iter().filter(|detection| !detection.classifications.is_empty()).map(|found| found.id.0).collect();
-            assert_eq!(classified, [1, 7, 8, 9], "{format}: those with a pixel in the frame");
+            assert_eq!(classified, [1, 7, 8, 9], "{format}: objects with a pixel in the frame");
             assert_eq!(labels(&results), ["red", "green", "blue", "blue"], "{format}");
         }
     }
@@ -248,8 +248,7 @@ fn result_below_threshold_is_left_out() {
     assert_eq!(results.detections[1].classifications.len(), 1);
 }
 
-/// The keypoints, as detectors of faces give them, come with the results through a change of the frame's size; each object's picture lies
-/// along its own.
+/// Keypoints of face detectors move with the results when the frame size changes. Each object is aligned by its own keypoints.
 #[test]
 fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     let folder = Folder::new("align");
@@ -262,7 +261,7 @@ fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     };
     let objects = move |_| {
         vec![
-            // Its box is red, its points are in the blue bar.
+            // Its box is red, but its keypoints are in the blue bar.
             Detection { keypoints: along(2), ..bar(1, 0, "face") },
             Detection { keypoints: along(1), ..bar(2, 1, "face") },
             bar(3, 1, "no face"),
@@ -280,7 +279,7 @@ fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     let ending = run(&pipeline);
     assert_eq!(ending.error, None);
     let stats = pipeline.by_name("classify").unwrap().property::<gst::Structure>("stats");
-    assert_eq!(stats.get::<u64>("objects-unaligned"), Ok(6), "two of each frame");
+    assert_eq!(stats.get::<u64>("objects-unaligned"), Ok(6), "two per frame");
     let [warning] = &*ending.warnings else { panic!("expected one warning, got {:?}", ending.warnings) };
     assert!(["5 keypoints", "boxes", "YuNet", "once"].iter().all(|part| warning.contains(part)), "{warning}");
     let arrived = arrived.lock().unwrap();
@@ -296,7 +295,7 @@ fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     }
 }
 
-/// Reads the same text in every picture.
+/// Decoder that returns the same text for every image.
 #[derive(Debug, serde::Deserialize)]
 struct Reader {
     text: String,

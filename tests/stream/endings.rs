@@ -1,4 +1,4 @@
-//! How a run ends: lost and stalled sources, files that are cut short or damaged, one of several inputs that fails.
+//! How a run ends: lost and stalled sources, truncated or damaged files, one of several inputs that fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,17 +11,17 @@ use gstreamer::prelude::*;
 use crate::cli::{Folder, command, roiflow};
 use crate::harness::{make_clip, pipeline, run};
 
-/// Far above what an ending takes on a busy machine.
+/// Far above the duration of an ending on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An RTSP server in a process of its own.
+/// An RTSP server in a separate process.
 struct Server {
     process: Child,
     port: u16,
 }
 
 impl Server {
-    /// `None` where Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
+    /// `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
     fn start(arguments: &[&str]) -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream/rtsp-server.py");
         let python = Command::new("/usr/bin/python3").arg(script).args(arguments).env_remove("G_DEBUG").stdout(Stdio::piped()).spawn();
@@ -62,7 +62,7 @@ fn n_lines(path: &str) -> usize {
     std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
-/// A run on one input with both outputs.
+/// A run on one input with JSON and video output.
 struct Running {
     child: Child,
     json: String,
@@ -94,7 +94,7 @@ impl Running {
         }
     }
 
-    /// Exit code, what was said, and how long it took from now.
+    /// Exit code, output, and duration from now.
     fn end(self) -> (Option<i32>, String, Duration) {
         let begin = Instant::now();
         let (code, said) = read(&self.child.wait_with_output().unwrap());
@@ -110,7 +110,7 @@ fn check(said: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| said.contains(part)), "expected {parts:?}, got {said}");
 }
 
-/// The video that was written plays, and has nearly all frames of the JSON.
+/// Asserts that the written video is playable and has nearly all frames of the JSON.
 fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
     let again = folder.file("again.jsonl");
     let played = roiflow(&["run", colors, "-q", "--input", video, "--json", &again]);
@@ -130,11 +130,11 @@ fn unopenable_rtsp_source_error_has_reason() {
         let (code, said) = read(&roiflow(&["run", &colors, "--input", uri, "--source-timeout", "3"]));
         assert_eq!(code, Some(1), "{uri}: {said}");
         check(&said, says);
-        assert!(!said.contains("wrong"), "the password is not shown: {said}");
+        assert!(!said.contains("wrong"), "the password must not be printed: {said}");
         assert!(begin.elapsed() < PATIENCE, "{uri} took {:?}", begin.elapsed());
     };
     fails(&format!("rtsp://127.0.0.1:{closed}/live"), &["cannot play", "refused"]);
-    // A server that takes the connection and never answers.
+    // A server that accepts the connection and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     fails(&format!("rtsp://127.0.0.1:{}/live", silent.local_addr().unwrap().port()), &["127.0.0.1"]);
     if let Some(server) = Server::start(&[]) {
@@ -221,7 +221,7 @@ fn silent_udp_source_is_an_error() {
     ));
     sender.set_state(gst::State::Playing).unwrap();
     let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6"]);
-    // Of the timeout so much is for a busy machine, on which a decoder that is being opened takes no data for as long.
+    // The timeout has a margin for a busy machine, on which opening a decoder may block data for as long.
     running.wait_for_lines(5);
     sender.set_state(gst::State::Null).unwrap();
     let (code, said, _) = running.end();
@@ -229,7 +229,8 @@ fn silent_udp_source_is_an_error() {
     check(&said, &["the source `udp://127.0.0.1", "for 6 s", "--source-timeout"]);
 }
 
-/// An HTTP server that gives each connection this answer; then closes it, or holds it open until the returned sender is dropped.
+/// An HTTP server that sends this response to each connection. Then it closes the connection, or keeps it open until the returned sender
+/// is dropped.
 fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -301,7 +302,7 @@ fn incomplete_http_file_is_error_complete_one_is_not() {
         for holds in [true, false] {
             let (code, n, said) = run(answer(head, half), holds);
             assert_eq!(code, Some(1), "{head}, holds {holds}: {said}");
-            assert!((10..200).contains(&n), "what came is analyzed: {n} lines, {said}");
+            assert!((10..200).contains(&n), "received frames are analyzed: {n} lines, {said}");
         }
     }
     let (_, _, said) = run(answer(&length, half), true);
@@ -312,7 +313,7 @@ fn incomplete_http_file_is_error_complete_one_is_not() {
 fn slow_reader_is_not_a_lost_source() {
     let folder = Folder::new("slow-reader");
     let clip = folder.file("clip.mkv");
-    // Too much for the queues behind the source.
+    // More data than the queues after the source can hold.
     let make = pipeline(&format!(
         "videotestsrc pattern=snow num-buffers=600 ! video/x-raw,width=320,height=240,framerate=25/1 \
          ! x264enc speed-preset=ultrafast bitrate=20000 ! h264parse ! matroskamux ! filesink location={clip}"
@@ -323,7 +324,7 @@ fn slow_reader_is_not_a_lost_source() {
     let input = format!("http://127.0.0.1:{port}/clip.mkv");
     let arguments = ["run", &folder.file("colors.toml"), "-q", "--input", &input, "--json", "-", "--source-timeout", "0.5"];
     let mut child = command().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Nobody reads for four times as long as a source may be silent: that is what is tested.
+    // The sleep is the tested situation: the reader stalls for four times the source timeout.
     std::thread::sleep(Duration::from_secs(2));
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -344,7 +345,7 @@ fn source_timeout_argument_is_checked() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Plays a file: exit code, lines of JSON, what was said.
+/// Plays a file. Returns exit code, number of JSON lines and output.
 fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
     let running = Running::start(folder, input, &["-q"]);
     let json = running.json.clone();
@@ -373,7 +374,7 @@ fn truncated_file_is_error_after_all_frames() {
             assert_eq!(code, Some(1), "{name}, {percent} %: {said}");
             check(&said, &["is truncated: got", &format!("{n} ")]);
             let (warned, failed) = (said.find("warning: "), said.find("error: "));
-            assert!(warned.is_some() && warned < failed, "{name}, {percent} %: said at once: {said}");
+            assert!(warned.is_some() && warned < failed, "{name}, {percent} %: reported at once: {said}");
             assert!((20..200).contains(&n), "{name}, {percent} %: {n} lines");
             if name == "a.mp4" || name == "a.mkv" {
                 check(&said, &["of about", "8.0 s"]);
@@ -416,7 +417,7 @@ fn complete_files_are_not_reported_as_damaged() {
     ] {
         crate::harness::init();
         let Ok(made) = gst::parse::launch(&line) else {
-            eprintln!("skipped: {name} can't be made here");
+            eprintln!("skipped: {name} cannot be created here");
             continue;
         };
         let made: gst::Pipeline = made.downcast().unwrap();
@@ -445,7 +446,7 @@ fn lost_input_is_reported_while_others_continue() {
             assert_ne!(said.read_line(&mut seen).unwrap(), 0, "it ended: {seen}");
         }
         check(&seen, &["is truncated"]);
-        assert_eq!(child.try_wait().unwrap(), None, "the other stream goes on");
+        assert_eq!(child.try_wait().unwrap(), None, "the other stream continues");
         signal(&child, "INT");
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
