@@ -1,4 +1,4 @@
-//! Bad input is answered with a sentence that says what was expected, what came, and what to do; never with a hang or a panic.
+//! Bad input leads to an error with expected value, actual value and remedy; never to a hang or a panic.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -6,7 +6,7 @@ use roiflow::frame::Size;
 
 use crate::harness::{Folder, TIMEOUT, caps, classify, collect, detect, feed, init, make_clip, pipeline, run, tiny};
 
-/// A pipeline with one mistake, and words that its error message must have.
+/// A pipeline with one mistake, and words that its error must contain.
 #[derive(Debug)]
 struct Case {
     line: String,
@@ -17,7 +17,7 @@ fn case(line: impl Into<String>, words: &[&str]) -> Case {
     Case { line: line.into(), words: words.iter().map(|word| (*word).to_owned()).collect() }
 }
 
-/// Every case ends with an error that has its words; all that do not are shown.
+/// Asserts that every case ends with an error that contains its words; prints all that do not.
 fn check(cases: &[Case]) {
     let mut wrong = Vec::new();
     for case in cases {
@@ -159,10 +159,9 @@ fn missing_clips_and_clips_without_video_are_errors() {
     make.by_name("file").unwrap().set_property("location", &tone);
     assert_eq!(run(&make).error, None);
     let from = |file: &str| format!("filesrc location=\"{file}\" ! decodebin ! videoconvert ! {} ! fakesink", detect("rectangle", ""));
-    // The element never sees anything of such a stream; these are the words of GStreamer's own elements.
+    // GStreamer's own elements report such a stream, before the element receives it.
     check(&[case(from(&missing), &["Resource not found"]), case(from(&noise), &["Could not determine type of stream"])]);
-    // Of a stream without video it is a warning, and an error that `decodebin` may keep to itself: whoever builds a pipeline
-    // from a user's file has to watch for the first.
+    // A stream without video causes a warning, and an error that `decodebin` may not post. So an application must watch for the warning.
     let tone = pipeline(&from(&tone));
     tone.set_state(gst::State::Playing).unwrap();
     let message = tone.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("a warning in time");
@@ -182,7 +181,7 @@ fn truncated_clip_yields_frames_before_the_end() {
         let pipeline =
             pipeline(&format!("filesrc location=\"{cut}\" ! decodebin ! videoconvert ! {} ! fakesink name=sink", detect("rectangle", "")));
         let arrived = collect(&pipeline, "sink", "sink");
-        // An error or the end of the stream, but an end.
+        // Expects an error or EOS within the time limit.
         let ending = run(&pipeline);
         let arrived = arrived.lock().unwrap();
         assert!((10..50).contains(&arrived.len()), "{name}: {} frames, {ending:?}", arrived.len());

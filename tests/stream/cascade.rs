@@ -306,8 +306,7 @@ fn documented_pipeline_runs() {
         let (parents, children): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object["parent_id"].is_null());
         assert!(!parents.is_empty() && !children.is_empty(), "{line}");
         for child in children {
-            let parent =
-                parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent is on the same line");
+            let parent = parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent is on the same line");
             let edge = |object: &Value, begin: &str, extent: &str| object[begin].as_u64().unwrap() + object[extent].as_u64().unwrap();
             assert!(child["x"].as_u64() >= parent["x"].as_u64() && edge(child, "x", "w") <= edge(parent, "x", "w"), "{line}");
             assert!(child["y"].as_u64() >= parent["y"].as_u64() && edge(child, "y", "h") <= edge(parent, "y", "h"), "{line}");

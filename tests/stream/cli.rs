@@ -1,9 +1,9 @@
-//! The real binary, as a user runs it.
+//! Tests of the real binary from a user's perspective.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder of its own per test, removed at the end.
+/// A folder per test, removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -43,7 +43,7 @@ impl Drop for Folder {
     }
 }
 
-/// The command; it keeps nothing in the user's folders.
+/// The command, configured not to write to the user's folders.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
     command.env("ROIFLOW_CACHE_DIR", "");
@@ -68,7 +68,7 @@ pub fn lines(path: &str) -> Vec<serde_json::Value> {
 #[test]
 fn cascade_json_has_parent_ids() {
     let folder = Folder::new("cascade");
-    // A red area with a white cell in it: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
+    // A red area with a white cell: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
     let mut picture = image::RgbImage::new(320, 240);
     for (x, y, pixel) in picture.enumerate_pixels_mut() {
         let is_in =
@@ -97,7 +97,7 @@ fn cascade_json_has_parent_ids() {
     let place = |object: &serde_json::Value| ["x", "y", "w", "h"].map(|key| object[key].as_u64().unwrap());
     assert_eq!((place(area), place(cell)), ([80, 60, 160, 120], [104, 76, 8, 8]), "{line}");
     assert!(area["parent_id"].is_null() && cell["parent_id"] == area["region_id"] && cell["region_id"] != area["region_id"], "{line}");
-    // Without a tracker objects have no id.
+    // Without a tracker, objects have no track ID.
     assert!(area["id"].is_null() && cell["id"].is_null(), "{line}");
     assert_eq!((&area["color"]["label"], &area["brightness"]), (&"red".into(), &serde_json::Value::Null));
     assert_eq!((cell["brightness"]["value"].as_f64().unwrap().round(), &cell["color"]), (100.0, &serde_json::Value::Null));
@@ -116,7 +116,7 @@ fn run_writes_json_video_and_summary() {
     let lines = lines(&json);
     assert_eq!(lines.len(), 40);
     assert!(lines.iter().enumerate().all(|(idx, line)| line["frame"] == idx && line["inference"]["status"] == "ok"));
-    // The video is complete: as an input it gives as many frames again.
+    // The video is complete: used as an input, it has the same number of frames.
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
     assert_eq!(self::lines(&again).len(), 40);
@@ -154,7 +154,7 @@ fn failing_model_ends_run_unless_max_failures_is_negative() {
         "appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=ultrafast ! matroskamux ! filesink name=file",
     );
     make.by_name("file").unwrap().set_property("location", &clip);
-    // On black pictures the model runs, on white ones it does not.
+    // The model runs on black images and fails on white ones.
     let size = ::roiflow::frame::Size::new(64, 64);
     let whole = ::roiflow::frame::PixelRect { x: 0, y: 0, width: 64, height: 64 };
     let shades = (0..40).map(|n| if n < 10 { 0 } else { 255 });
@@ -185,7 +185,7 @@ fn failing_model_ends_run_unless_max_failures_is_negative() {
             assert_eq!(output.status.code(), Some(1), "{device}: {said}");
             let expected = format!("roidetect-0: inference failed on 6 frames in a row, expected at most {max_failures} (max-failures)");
             assert!(said.contains(&expected) && said.contains(&format!("--device {device}`")), "{said}");
-            assert_eq!((n_ok, statuses.len()), (10, 16), "{device}: what is known until then is written");
+            assert_eq!((n_ok, statuses.len()), (10, 16), "{device}: earlier results are written");
             assert!(statuses[10..].iter().all(|status| status == "failed"), "{device}: {statuses:?}");
         }
     }
@@ -226,7 +226,7 @@ fn compiled_models_are_cached_for_next_start() {
         let n_kept = kept();
         assert!(n_kept > 0);
         run(device);
-        assert_eq!(kept(), n_kept, "the second start found them");
+        assert_eq!(kept(), n_kept, "the second start used the cache");
     }
 }
 
@@ -268,7 +268,7 @@ fn several_inputs_have_separate_results() {
     }
     assert_eq!(lines(&folder.file("dot.jsonl"))[0]["objects"][0]["color"]["label"], "green");
 
-    // One that can't be opened, and one that breaks when it is played; the others are played to their end.
+    // One input cannot be opened, and one fails while playing; all others play to their end.
     std::fs::write(folder.0.join("broken.mp4"), "this is no video").unwrap();
     let output = with(&["no.mp4", "test:20", &folder.file("broken.mp4")]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -319,16 +319,16 @@ fn interrupt_completes_files_of_all_streams() {
         let again = folder.file("again.jsonl");
         let video = folder.file(&format!("{name}.mp4"));
         assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
-        assert!(lines(&again).len() >= 4, "{name}: the video plays");
+        assert!(lines(&again).len() >= 4, "{name}: the video is playable");
     }
 }
 
-/// Heaps of threads begin where a number of 64 MiB ends, on glibc with 64 bits.
+/// Malloc arenas of threads are aligned to 64 MiB, on glibc with 64 bits.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 fn threads_share_malloc_arena_by_default() {
     if std::thread::available_parallelism().unwrap().get() > 4 {
-        return eprintln!("skipped: more than 4 cores may have a heap for each of these threads");
+        return eprintln!("skipped: with more than 4 cores, each of these threads may have its own arena");
     }
     let folder = Folder::new("heaps");
     let n_heaps = |allowed: Option<&str>| {
@@ -352,7 +352,7 @@ fn threads_share_malloc_arena_by_default() {
     };
     let (shared, of_their_own) = (n_heaps(None), n_heaps(Some("1000")));
     assert!(shared <= 8, "{shared} heaps");
-    assert!(of_their_own > 8, "{of_their_own} heaps where as many are allowed");
+    assert!(of_their_own > 8, "{of_their_own} arenas with separate arenas allowed");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn interrupt_completes_files_of_looped_clip() {
     let folder = Folder::new("interrupt-clip");
     let clip = folder.file("clip.mp4");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:15", "--video", &clip]).status.success());
-    // More lines than one turn has frames: the loop closed at least once.
+    // More lines than the input has frames: the loop restarted at least once.
     check_interrupt(&folder, &["--input", &clip, "--loop"], 40);
 }
 
@@ -377,17 +377,17 @@ fn interrupt_completes_files_of_live_source() {
     check_interrupt(&folder, &["--input", "test:1000000"], 1);
 }
 
-/// Interrupts a run once it has written so many lines.
+/// Interrupts a run once it has written this many lines.
 fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let colors = folder.file("colors.toml");
     let arguments = ["run", &colors, "--json", &json, "--video", &video].into_iter().chain(input.iter().copied());
     let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-    // The results' file grows as frames pass; that is the signal to interrupt.
+    // The growing results file is the signal to interrupt.
     while std::fs::read_to_string(&json).map_or(0, |text| text.lines().count()) < n_lines {
         std::thread::yield_now();
     }
-    // The shell's own `kill`: the program of that name is not on every machine.
+    // The shell's builtin `kill`, because not every machine has the program.
     let interrupt = format!("kill -INT {}", child.id());
     assert!(Command::new("sh").args(["-c", &interrupt]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
@@ -397,8 +397,8 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
     let (n_results, n_played) = (lines(&json).len(), lines(&again).len());
-    // How long the very last frame lasts the muxer had to guess, and a reader may cut it off.
-    assert!(n_played == n_results || n_played + 1 == n_results, "the video plays, and has every frame: {n_played} of {n_results}");
+    // The muxer estimates the duration of the last frame, and a reader may drop it.
+    assert!(n_played == n_results || n_played + 1 == n_results, "expected a playable video with every frame: {n_played} of {n_results}");
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn failure_is_explained_with_exit_code_1() {
     )));
     check_fails(&["run", &colors, "--input", &folder.file("sound.wav")], 1, &["sound.wav", "expected a file or stream with video"]);
     check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
-    // The reason stands in the sentence, and not once more behind it.
+    // The reason is in the message only once.
     check_fails(&["bench", "no.onnx"], 1, &["cannot read model `no.onnx`", "check the path\n"]);
 }
 
@@ -486,7 +486,7 @@ fn inspect_and_devices_print_their_reports() {
     for name in ["CPU", "AUTO", "ORT.CPU", "OPENVINO.CPU"] {
         let device =
             devices.as_array().unwrap().iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("{name}: {devices}"));
-        // What is missing says why, and how to get it.
+        // For an unavailable device: the reason, and how to install it.
         let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
         assert!(!told.is_null(), "{device}");
     }
@@ -535,14 +535,14 @@ fn describe_writes_known_fields_and_overwrites_no_file() {
     assert!(after.contains("yolo.toml`, next to the model") && of_picture(&after) == of_picture(&before), "{after}");
     check_fails(&to_file, 1, &["yolo.toml", "already exists", "--force"]);
     assert_eq!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap(), text);
-    // A schema that lies there is named, one that does not is not.
+    // An existing schema is referenced, a missing one is not.
     std::fs::write(folder.0.join("model-description.schema.json"), said(&["describe", "--schema"]).0).unwrap();
     std::fs::write(folder.0.join("names.txt"), "a\nb\nc\nd\n").unwrap();
     said(&[&to_file[..], &["--force", "--labels-file", &folder.file("names.txt")]].concat());
     let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
     assert!(text.contains("labels = [\"a\", \"b\", \"c\", \"d\"]"), "{text}");
     assert!(text.starts_with("#:schema model-description.schema.json\n"), "{text}");
-    // What can't be known is left to say, and is a file to be completed.
+    // Unknown fields are reported and must be completed in the file.
     std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
     let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);
     assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("left to say: "), "{out}{error}");

@@ -1,5 +1,4 @@
-//! Nothing hangs, nothing is lost, nothing is reordered: end of stream, flushes, seeks, stops, caps, events, errors downstream,
-//! queries, pools, memory and threads.
+//! No hangs, no losses, no reordering: EOS, flushes, seeks, stops, caps, events, downstream errors, queries, pools, memory and threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -18,7 +17,7 @@ use crate::harness::{
 };
 use crate::rig::{OTHER_SIZE, Rig, SIZE, refusal};
 
-/// How many frames fit in the window of `nireq` requests.
+/// Capacity of the in-flight queue with `nireq` requests.
 fn window(nireq: usize) -> usize {
     nireq + 2
 }
@@ -70,7 +69,7 @@ fn flush_discards_frames_but_stores_sticky_events() {
         for n in 0..n_frames {
             rig.frame(n).unwrap();
         }
-        // Upstream sends these once; the flush comes right behind them.
+        // Upstream sends sticky events once; the flush follows directly.
         rig.event(gst::event::Caps::new(&caps("RGB", size)));
         rig.event(gst::event::Tag::new(tags.clone()));
         rig.event(gst::event::FlushStart::new());
@@ -89,8 +88,8 @@ fn flush_discards_frames_but_stores_sticky_events() {
             assert!(!(flushed && seen.starts_with("frame")), "round {round}: {seen} after the flush");
             assert!(!seen.contains("no caps"), "round {round}");
         }
-        assert!(flushed, "round {round}: a frame of after the flush came before it");
-        let tag = rig.sink.sticky_event::<gst::event::Tag>(0).expect("the tags are still there");
+        assert!(flushed, "round {round}: a frame from after the flush arrived before it");
+        let tag = rig.sink.sticky_event::<gst::event::Tag>(0).expect("the tags are stored");
         assert_eq!(tag.tag().get::<gst::tags::Title>().unwrap().get(), "title");
     }
 }
@@ -98,7 +97,7 @@ fn flush_discards_frames_but_stores_sticky_events() {
 #[test]
 fn flush_wakes_blocked_upstream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
-    // Downstream blocks, as a sink does in PAUSED, until it is flushed.
+    // Downstream blocks until it is flushed, like a sink in PAUSED.
     let (blocked, is_blocked) = channel();
     rig.answer(move |pad| {
         let _ = blocked.send(());
@@ -122,7 +121,7 @@ fn flush_wakes_blocked_upstream() {
 #[test]
 fn flush_from_task_thread_does_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
-    // As when an application seeks in the callback of its sink.
+    // Like a seek in the callback of a sink.
     let source = rig.source.clone();
     let mut n_seeks = 0;
     rig.answer(move |_| {
@@ -135,7 +134,7 @@ fn flush_from_task_thread_does_not_hang() {
         Ok(gst::FlowSuccess::Ok)
     });
     for round in 0..3 {
-        // The flush may be there before the frame is handed over.
+        // The flush may arrive before the frame.
         let pushed = rig.frame(round);
         assert!(matches!(pushed, Ok(_) | Err(gst::FlowError::Flushing)), "{pushed:?}");
         rig.expect(&["flush-start", "flush-stop"]);
@@ -193,7 +192,7 @@ fn segment_after_downstream_eos_restarts_stream() {
     rig.segment();
     rig.frame(2).unwrap();
     let_go.send(()).unwrap();
-    assert_eq!(rig.next(), "caps 64x48", "frame 1 is dropped with the rest of its segment, its caps are not");
+    assert_eq!(rig.next(), "caps 64x48", "frame 1 is dropped with the rest of its segment, but the caps are stored");
     rig.expect(&["segment", "frame 2 of 64x48"]);
     rig.frame(3).unwrap();
     rig.expect(&["frame 3 of 64x48"]);
@@ -205,9 +204,9 @@ fn downstream_error_reaches_upstream_or_bus() {
         let rig = Rig::begun(&detect("rectangle", "nireq=2"));
         rig.answer(move |_| Err(error));
         assert_eq!(rig.refusal(), error);
-        assert!(!rig.has_error(), "{error:?}: upstream says it");
+        assert!(!rig.has_error(), "{error:?}: upstream reports it");
         assert!(!rig.source.push_event(gst::event::Eos::new()));
-        assert!(rig.error().contains(&format!("{error:?}")), "after its end, upstream hears nothing");
+        assert!(rig.error().contains(&format!("{error:?}")), "after EOS, upstream gets no flow return");
 
         let rig = Rig::begun(&detect("rectangle", "nireq=2"));
         let (let_go, gate) = channel();
@@ -261,7 +260,7 @@ fn pipelines_end_after_any_downstream_result() {
     }
     for n_frames in [1, 2, 40] {
         let line = format!("videotestsrc num-buffers={n_frames} ! video/x-raw,format=RGB,width=64,height=48 ! {detect}");
-        assert!(run(&pipeline(&line)).error.is_some(), "{n_frames} frames into a pad that is not linked");
+        assert!(run(&pipeline(&line)).error.is_some(), "{n_frames} frames to an unlinked pad");
     }
 }
 
@@ -320,19 +319,19 @@ fn seek_about(clip: &str, policy: &str) {
     });
     pipeline.set_state(gst::State::Playing).unwrap();
     for round in 0..25_u64 {
-        // Somewhere in the stream, the pipeline is asked to go elsewhere.
+        // Seek after a few frames.
         for _ in 0..round % 7 + 1 {
-            passed.recv_timeout(TIMEOUT.into()).expect("frames keep coming");
+            passed.recv_timeout(TIMEOUT.into()).expect("frames arrive");
         }
-        // Before the seek: what comes behind it may have come when it returns.
+        // Before the seek, because frames of the new segment may arrive before it returns.
         while passed.try_recv().is_ok() {}
         pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, FRAME_TIME * (round % 3 * 10)).unwrap();
     }
-    // Some of before the seek may come first. An end on the bus may be of before it as well, so it says nothing.
+    // Frames from before the seek may arrive first. EOS on the bus may also be from before it, so it is not checked.
     let mut times: Vec<gst::ClockTime> = Vec::new();
     while times.len() < 50 || times.last() != Some(&(FRAME_TIME * 49)) {
         let time = passed.recv_timeout(TIMEOUT.into());
-        times.push(time.unwrap_or_else(|_| panic!("{policy}: the last seek went to the begin of 50 frames, {times:?} came")));
+        times.push(time.unwrap_or_else(|_| panic!("{policy}: expected 50 frames after the last seek, got {times:?}")));
     }
     assert!(pipeline.bus().unwrap().pop_filtered(&[gst::MessageType::Error]).is_none());
     pipeline.set_state(gst::State::Null).unwrap();
@@ -346,11 +345,11 @@ fn models_of_pipeline_load_in_parallel() {
     let elements = ["load-a", "load-b"].iter().zip(&gates).map(|(name, gate)| detect_compiled_through(gate, name));
     let pipeline = pipeline(&format!("videotestsrc num-buffers=3 ! {} ! fakesink", elements.collect::<Vec<_>>().join(" ! ")));
     pipeline.set_state(gst::State::Ready).unwrap();
-    // Neither waits for the other.
+    // Both models load at the same time.
     gates.iter().for_each(|gate| gate.wait_for_arrivals(1));
     gates.iter().for_each(|gate| gate.admit(1));
     assert_eq!(run(&pipeline).error, None);
-    // A stop before they are there waits for them.
+    // Stopping before the models are loaded waits for them.
     pipeline.set_state(gst::State::Ready).unwrap();
     gates.iter().for_each(|gate| gate.wait_for_arrivals(2));
     gates.iter().for_each(|gate| gate.open());
@@ -364,7 +363,7 @@ fn stop_in_mid_stream_returns_at_once() {
         detect("stripes", ""),
         classify("color", "")
     );
-    // Of the stops alone: starting loads models.
+    // Measures only the stops, because starting loads models.
     let mut stopping = Duration::ZERO;
     for n_frames in 0..50 {
         let pipeline = pipeline(&line);
@@ -392,7 +391,7 @@ fn pipeline_may_be_restarted_repeatedly() {
     let pipeline = pipeline(&line);
     let arrived = collect(&pipeline, "sink", "sink");
     for round in 1..=50 {
-        // READY keeps the model, NULL does not; every third time in mid-stream.
+        // READY keeps the model, NULL releases it; every third stop is in mid-stream.
         if round % 3 == 0 {
             pipeline.set_state(gst::State::Playing).unwrap();
             pipeline.set_state(if round % 2 == 0 { gst::State::Ready } else { gst::State::Null }).unwrap();
@@ -453,7 +452,7 @@ fn allocation_query_adds_queue_capacity() {
     let ask = |downstream: Option<(u32, u32)>| {
         let rig = Rig::begun(&detect("rectangle", "nireq=4"));
         rig.sink.set_active(false).unwrap();
-        // SAFETY: nothing streams; the pad is not active.
+        // SAFETY: the pad is not active, so nothing streams.
         unsafe {
             rig.sink.set_query_function(move |_, _, query| match (query.view_mut(), downstream) {
                 (gst::QueryViewMut::Allocation(allocation), Some((min, max))) => {
@@ -487,7 +486,7 @@ fn source_with_four_buffers_does_not_stall() {
         let feeding = std::thread::spawn(move || {
             let pool = pool_of_four();
             for n in 0..100 {
-                // Blocks until one of the four comes back.
+                // Blocks until one of the four buffers is returned.
                 let mut buffer = pool.acquire_buffer(None).unwrap();
                 buffer.get_mut().unwrap().memset(.., 0).unwrap();
                 source.push_buffer(stamp(buffer, n)).unwrap();
@@ -500,7 +499,7 @@ fn source_with_four_buffers_does_not_stall() {
     }
 }
 
-/// Pushes 40 frames out of a pool of four buffers, each as soon as one of them comes back.
+/// Pushes 40 frames from a pool of four buffers, each as soon as a buffer is free.
 fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     let pool = pool_of_four();
     std::thread::spawn(move || {
@@ -514,7 +513,7 @@ fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// A pool that has four buffers and never more.
+/// A pool with exactly four buffers.
 fn pool_of_four() -> gst::BufferPool {
     let pool = gst::BufferPool::new();
     let mut config = pool.config();
@@ -526,7 +525,7 @@ fn pool_of_four() -> gst::BufferPool {
 
 #[test]
 fn drop_policies_leave_a_free_buffer_in_small_pool() {
-    // One behind the other, and side by side on the same buffers.
+    // Elements in a row, and in parallel on the same buffers.
     let shapes: [fn(&str, &str) -> String; 2] = [
         |first, second| format!("{first} ! {second} ! fakesink enable-last-sample=false async=false"),
         |first, second| {
@@ -554,7 +553,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
         let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
         let pool = pool_of_four();
         slow.hold();
-        // No more than may wait behind the first, whose run does not end.
+        // Within the number that may wait in the first element, whose run does not end.
         for n in 0..30 {
             let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
             let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));
@@ -574,7 +573,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
 fn flush_stop_after_deactivation_starts_nothing() {
     let rig = Rig::begun(&detect("rectangle", ""));
     let srcpad = rig.element.static_pad("src").unwrap();
-    // As a change of state does, which a seek on another thread has overtaken.
+    // Like a state change that overtakes a seek on another thread.
     srcpad.set_active(false).unwrap();
     rig.event(gst::event::FlushStart::new());
     let _refused = rig.source.push_event(gst::event::FlushStop::new(true));
@@ -582,7 +581,7 @@ fn flush_stop_after_deactivation_starts_nothing() {
     let _refused = srcpad.send_event(gst::event::Reconfigure::new());
     assert_eq!(srcpad.task_state(), gst::TaskState::Stopped);
     rig.element.set_state(gst::State::Ready).unwrap();
-    // It has seen the begin of that flush.
+    // The sink has received FLUSH_START.
     rig.sink.set_active(false).unwrap();
     rig.sink.set_active(true).unwrap();
     rig.element.set_state(gst::State::Playing).unwrap();
@@ -603,7 +602,7 @@ fn restart_during_flush_leaves_working_stream() {
         rig.element.set_state(gst::State::Ready).unwrap();
         rig.element.set_state(gst::State::Playing).unwrap();
         flushing.join().unwrap();
-        // The neighbor was not started anew, and has seen the begin of that flush.
+        // The peer was not restarted, and has received FLUSH_START.
         rig.sink.set_active(false).unwrap();
         rig.sink.set_active(true).unwrap();
         rig.begin();
@@ -619,7 +618,7 @@ fn concurrent_flushes_and_stops_do_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let is_over = Arc::new(AtomicBool::new(false));
     let (source, over) = (rig.source.clone(), is_over.clone());
-    // Nothing but flushes: what comes behind them would come to a pad that a start has made new.
+    // Only flushes, because frames would reach a pad that was reactivated.
     let flushing = std::thread::spawn(move || {
         while !over.load(Ordering::Acquire) {
             source.push_event(gst::event::FlushStart::new());
@@ -637,13 +636,13 @@ fn concurrent_flushes_and_stops_do_not_hang() {
 
 #[test]
 fn small_pool_shrinks_queue_or_copies_frames() {
-    // Of four buffers one is upstream's, so three may be here.
+    // Upstream uses one of four buffers, so three may be in flight.
     for (nireq, window, n_copied, said) in [(1, 3, 0, None), (2, 3, 0, Some("at most 3")), (4, 6, 2, Some("frames are copied while 3"))] {
         let slow = Slow::open("pool", nireq);
         let rig = Rig::begun(&slow.detect(&format!("nireq={nireq}")));
         slow.hold();
         let feeding = feed_from_a_pool(rig.source.clone());
-        // One more than can run waits.
+        // One frame more than can run.
         eventually("all requests run", || rig.count("frames-here") == nireq as u64 + 1);
         slow.wait_for(nireq);
         eventually("what is too much is copied", || rig.count("copied") >= n_copied);
@@ -704,7 +703,7 @@ fn thread_count_is_independent_of_request_count() {
         let least = Arc::new(Mutex::new(usize::MAX));
         let seen = least.clone();
         on_buffers(&pipeline, "sink", "sink", move |_, _| {
-            // Those that load models, and those in which GStreamer changes states (of GLib's pool), come and go.
+            // Threads that load models, and GStreamer's state-change threads (GLib's pool), are temporary.
             let stays = |name: &String| name != "roiflow-load\n" && !name.starts_with("pool-");
             let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
             let mut least = seen.lock().unwrap();
@@ -717,7 +716,7 @@ fn thread_count_is_independent_of_request_count() {
     n_threads(1);
     let counts = [1, 4, 64, 512].map(n_threads);
     eprintln!("threads with 1, 4, 64 and 512 requests: {counts:?}");
-    // One that ends may still be there, on a busy machine.
+    // An exiting thread may still be counted on a busy machine.
     assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 2), "{counts:?}");
 }
 
@@ -759,7 +758,7 @@ fn resident_memory_is_flat_over_a_thousand_flushes() {
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
-        // Every new turn of the task is said on the bus.
+        // Each start of the task posts a message.
         while rig.bus.pop().is_some() {}
         if round % 100 == 99 {
             resident.push(resident_kib());

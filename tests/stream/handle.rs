@@ -7,7 +7,7 @@ use roiflow::pipeline::{Error, Event, Events, Input, Outputs, Phase, PipelineHan
 
 use crate::harness::{Folder, eventually, make_clip, tiny};
 
-/// What takes longer hangs.
+/// Longer means a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 /// More frames than any test waits for.
 const ENDLESS: &str = "test:100000000";
@@ -38,8 +38,8 @@ fn n_frames(handle: &PipelineHandle, stream: StreamId) -> u64 {
 
 fn runs_on(handle: &PipelineHandle, stream: StreamId) {
     let before = n_frames(handle, stream);
-    eventually("the other stream goes on", || n_frames(handle, stream) > before + 5);
-    eventually("its status says so", || handle.status(stream).unwrap().phase == Phase::Running);
+    eventually("the other stream continues", || n_frames(handle, stream) > before + 5);
+    eventually("its status is current", || handle.status(stream).unwrap().phase == Phase::Running);
 }
 
 /// The events of a stream until its end.
@@ -82,7 +82,7 @@ fn streams_are_added_and_removed_while_another_runs() {
     assert_eq!(n_lines(&folder.file("stays.jsonl")), ending.stats.n_frames);
     assert!(handle.status(stays).is_none() && handle.wait(stays).unwrap_err().to_string().contains("was removed"));
     drop(handle);
-    assert_eq!(events.by_ref().filter(|event| matches!(event.event, Event::Ended(_))).count(), 7, "and then they end");
+    assert_eq!(events.by_ref().filter(|event| matches!(event.event, Event::Ended(_))).count(), 7, "the events end with it");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn drained_stream_has_complete_outputs() {
         let Some(Event::Ended(Ok(ended))) = seen.last() else { panic!("{seen:?}") };
         assert!(ended.interrupted && !ended.forced, "{ended:?}");
         assert_eq!(handle.status(stream).unwrap().phase, Phase::Ended);
-        // The video of the same number of frames plays to its end without a complaint.
+        // The video has the same number of frames and plays without an error.
         let again = handle.add(&plan(&video, Outputs::default())).unwrap();
         let played = handle.remove(again).map(|ending| ending.stats.n_frames);
         assert_eq!((n_lines(&json), handle.stats(stream).unwrap().n_frames), (ended.stats.n_frames, ended.stats.n_frames));
@@ -111,7 +111,7 @@ fn drained_stream_has_complete_outputs() {
 #[test]
 fn stop_time_is_bounded() {
     let folder = Folder::new("bounded");
-    // Nothing writes to it, so the source hangs while it is opened.
+    // A FIFO without a writer, so opening the source hangs.
     let path = folder.file("fifo.mp4");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let (handle, _events) = PipelineHandle::new().unwrap();
@@ -130,7 +130,7 @@ fn stop_time_is_bounded() {
     let begin = Instant::now();
     drop(handle);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    // Frees the threads that hang.
+    // Releases the hanging threads.
     let _opened = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
 }
 
@@ -170,7 +170,7 @@ fn error_of_one_stream_does_not_affect_others() {
     assert!(error.to_string().contains("cannot play") && error.to_string().contains("broken.mp4"), "{error}");
     assert_eq!((handle.wait(fails), handle.stats(fails)), (Err::<_, Error>(error.clone()), None));
     runs_on(&handle, runs);
-    // One that cannot be built is an error of the call.
+    // A stream that cannot be built is an error of the call.
     let same = folder.file("same.mp4");
     make_clip(&same, 5, "mp4mux");
     let error = handle.add(&plan(&same, to_json(&same))).unwrap_err();
@@ -188,7 +188,7 @@ fn one_thread_supervises_all_streams() {
         let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default();
         name.trim() == "roiflow-bus"
     };
-    // One that has nothing left to do may be on its way out.
+    // An idle thread may be exiting.
     eventually("one thread", || {
         std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| is_supervisor(task).then_some(())).count() == 1
     });

@@ -1,4 +1,4 @@
-//! Pictures as inputs and as outputs, by the real binary: what names mean, what becomes of broken ones, where annotated ones go.
+//! Images as inputs and outputs of the real binary: patterns, broken images, names of annotated images.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::{Folder, check_fails, command, lines, roiflow};
 
-/// Runs the description on an input; the exit code, what was said, and the lines.
+/// Runs the description on an input. Returns exit code, output and JSON lines.
 fn run(folder: &Folder, input: &str, more: &[&str]) -> (i32, String, Vec<Value>) {
     let json = folder.file("o.jsonl");
     let _removed = std::fs::remove_file(&json);
@@ -34,7 +34,7 @@ fn each_line_has_its_own_image_path() {
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
     folder.picture("in/b.JPG", 128, 96, [0, 255, 0]);
     folder.picture("in/c.bmp", 65, 47, [0, 0, 255]);
-    // The content is what counts.
+    // The content decides the format.
     folder.picture("d.png", 64, 48, [0, 255, 0]);
     std::fs::rename(folder.file("d.png"), folder.file("in/d.jpg")).unwrap();
     std::fs::write(folder.file("in/notes.txt"), "no picture").unwrap();
@@ -47,7 +47,7 @@ fn each_line_has_its_own_image_path() {
         assert_eq!(sources(&lines), expected, "{input}");
         assert_eq!(colors(&lines), ["red", "green", "blue", "green"], "{input}");
     }
-    // Converters, scalers and queues keep what belongs to whom, and so does a loop.
+    // Converters, scalers, queues and loops keep the paths of images.
     let path = folder.file("colors.toml");
     let text = std::fs::read_to_string(&path).unwrap().replace(
         "{source} ! ",
@@ -82,10 +82,10 @@ fn broken_image_is_skipped_reported_and_counted() {
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
     assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
-    // With a video of all, and first in line.
+    // Also with a video of all images, and with a broken first image.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
-    // One of several inputs.
+    // As one of several inputs.
     let json = folder.file("{stream}.jsonl");
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
@@ -109,7 +109,7 @@ fn run_without_readable_image_fails() {
         );
         check_fails(&[&["run", &colors, "--input", &folder.file("in")], more].concat(), 1, &["a.jpg"]);
     }
-    assert!(!Path::new(&folder.file("out")).exists(), "no folder for no pictures");
+    assert!(!Path::new(&folder.file("out")).exists(), "no folder without images");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn file_names_with_any_characters_are_inputs() {
         let (code, said, lines) = run(&folder, &folder.file(&input), &[]);
         assert_eq!((code, lines.len()), (0, 7), "{input}: {said}");
     }
-    // A clip is opened by GStreamer.
+    // GStreamer opens a clip.
     let clip = folder.file(&format!("{inner}/a %20[1].mkv"));
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:3", "--video", &clip]).status.success());
     for input in [clip.clone(), format!("file://{}", clip.replace('%', "%25").replace(' ', "%20"))] {
@@ -149,7 +149,7 @@ fn file_names_with_any_characters_are_inputs() {
     assert_eq!(colors(&lines(&json)), ["green"]);
     let (code, said, lines) = run(&folder, &folder.file("odd*"), &[]);
     assert_eq!((code, lines.len()), (0, 1), "{said}");
-    // What is not there is no panic, and is not found by accident.
+    // A missing file is an error, not a panic.
     check_fails(&["run", &folder.file("colors.toml"), "--input", &folder.file("no[1].png")], 1, &["cannot read input"]);
     check_fails(&["run", &folder.file("colors.toml"), "--input", "file://other-host/x.png"], 2, &["other-host", "file:///PATH"]);
 }
@@ -170,12 +170,12 @@ fn annotated_images_keep_their_names() {
     let is_drawn = |path: &str, size: (u32, u32)| {
         let drawn = image::ImageReader::open(folder.file(path)).unwrap().with_guessed_format().unwrap().decode().unwrap().into_rgb8();
         assert_eq!(drawn.dimensions(), size, "{path}");
-        // Outside the rectangle pictures are black, but for letters and boxes.
+        // Images are black outside the rectangle, except for text and boxes.
         let bright = drawn.enumerate_pixels().filter(|(x, y, pixel)| {
             let is_in = (size.0 / 4..size.0 / 2).contains(x) && (size.1 / 4..size.1 * 3 / 4).contains(y);
             !is_in && pixel.0.iter().any(|value| *value > 100)
         });
-        assert!(bright.count() > 20, "{path}: nothing is drawn");
+        assert!(bright.count() > 20, "{path}: expected drawn pixels");
     };
     let (code, said, lines) = run(&folder, &folder.file("in"), &["--images", &folder.file("out/deep")]);
     assert_eq!((code, lines.len()), (3, 3), "{said}");
@@ -185,7 +185,7 @@ fn annotated_images_keep_their_names() {
     is_drawn("out/deep/c.png", (165, 147));
     let format = |path: &str| image::guess_format(&std::fs::read(folder.file(path)).unwrap()).unwrap();
     assert_eq!((format("out/deep/c.png"), format("out/deep/b.jpg")), (image::ImageFormat::Png, image::ImageFormat::Jpeg));
-    // By a template, beside a video, of one picture, of a video.
+    // With a template: together with a video, for one image, for a video.
     let (code, said, _) = run(&folder, &folder.file("in"), &["--video", &folder.file("drawn/{source} x.jpg")]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(names("drawn"), ["a x.jpg", "b x.jpg", "c x.jpg"]);
@@ -249,7 +249,7 @@ fn input_images_are_never_overwritten() {
         check_fails(&[&["run", &colors, "--input", &input], &output[..]].concat(), 2, &[]);
     }
     check_fails(&["run", &colors, "--input", &one, "--video", &one], 2, &["a.png"]);
-    // What one stream writes is what the other reads.
+    // The output of one stream is the input of another.
     let both = ["run", &colors, "--input", &input, "--input", &folder.file("other/in.png"), "--video"];
     check_fails(&[&both[..], &[&folder.file("other/{stream}.png")]].concat(), 2, &[]);
     check_fails(&[&both[..], &[&folder.file("{stream}/{source}.png")]].concat(), 2, &[]);
@@ -288,7 +288,7 @@ fn images_do_not_overwrite_other_files_of_run() {
     std::fs::create_dir(folder.file("out")).unwrap();
     let detector = format!("detector={}", folder.file("model/a.png"));
     for options in [
-        // Which folder that is shows only when `new` is made.
+        // The meaning of the path is unknown until `new` exists.
         vec!["--images", &folder.file("in/new/..")],
         vec!["--video", &folder.file("in/new/../{source}.png")],
         vec!["--images", &folder.file("model"), "--set", &detector],

@@ -1,11 +1,11 @@
-//! What `make install` puts in place works without the checkout.
+//! An installation of `make install` works without the checkout.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::cli::Folder;
 
-/// An installation of the binary under test in a folder of its own, and an empty home.
+/// Installs the tested binary into a folder, with an empty home.
 struct Installed {
     folder: Folder,
 }
@@ -20,7 +20,7 @@ impl Installed {
         Self { folder }
     }
 
-    /// The installed command, in the empty home, with none of the environment but the search path.
+    /// The installed command with the empty home and only PATH in its environment.
     fn roiflow(&self, arguments: &[&str]) -> Output {
         let home = self.folder.file("home");
         let mut command = Command::new(self.folder.file("prefix/bin/roiflow"));
@@ -33,7 +33,7 @@ fn make(folder: &Folder, target: &str, binary: &Path) -> Output {
         ("PREFIX", PathBuf::from(folder.file("prefix"))),
         ("PLUGIN_DIR", PathBuf::from(folder.file("plugins"))),
         ("BINARY", binary.to_owned()),
-        // Not loaded here: tests/analytics and `make demo` use the real one.
+        // The plugin is not loaded here: tests/analytics and `make demo` use the real one.
         ("PLUGIN", binary.to_owned()),
     ];
     let variables = variables.map(|(name, path)| format!("{name}={}", path.display()));
@@ -46,7 +46,7 @@ fn installed_pipelines_are_found_by_name() {
     let inspected = installed.roiflow(&["run", "detect", "--input", "test:3"]);
     let said = String::from_utf8_lossy(&inspected.stderr);
     assert_eq!(inspected.status.code(), Some(2), "{said}");
-    assert!(said.contains("`model`"), "the parameter without a default is named: {said}");
+    assert!(said.contains("`model`"), "the error must contain the parameter: {said}");
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
     let model = format!("model={}", tiny.display());
     let ran = installed.roiflow(&["run", "detect", "--set", &model, "--device", "CPU", "--input", "test:3", "--json", "found.jsonl"]);

@@ -1,4 +1,4 @@
-//! What bounds a run and names it: `--frames`, `--seconds`, `--name`; values of properties; graphs with a mistake; the log on a terminal.
+//! Limits and names of a run: `--frames`, `--seconds`, `--name`; property values; graphs with a mistake; the log on a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -66,7 +66,7 @@ fn limits_apply_to_every_kind_of_input() {
         runs(&["run", &colors, "-q", "--input", &video, "--json", &again]);
         assert_eq!(self::lines(&again).len(), expected, "{input} {options:?}: the video");
     }
-    // Each stream has the limit for itself.
+    // Each stream has its own limit.
     let json = folder.file("{stream}.jsonl");
     runs(&["run", &colors, "-q", "--json", &json, "--frames", "9", "--input", &clip, "--input", "test:", "--input", &pictures]);
     let n_lines = |name: &str| lines(&folder.file(&format!("{name}.jsonl"))).len();
@@ -215,14 +215,14 @@ fn log_does_not_break_progress_bar() {
     let bytes = std::fs::read(&typescript).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("INFO") && text.contains("fps"), "{text}");
-    // What a terminal shows: a carriage return goes to the begin of a line, and CSI K or J clear it.
+    // Simulates a terminal: a carriage return moves to the begin of a line, and CSI K or J clear it.
     let screen = shown(&text);
     let wrong: Vec<&String> = screen.iter().filter(|line| line.contains("INFO") && line.contains(" fps")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(!screen.iter().any(|line| line.contains('█') || line.contains("s left")), "the bar is gone at the end: {screen:?}");
+    assert!(!screen.iter().any(|line| line.contains('█') || line.contains("s left")), "the bar must be cleared at the end: {screen:?}");
 }
 
-/// The lines that a terminal shows in the end, for the few sequences that a progress bar uses.
+/// The final lines of a terminal, for the control sequences that a progress bar uses.
 fn shown(text: &str) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];
     let (mut row, mut column) = (0, 0);

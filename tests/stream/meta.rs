@@ -1,4 +1,4 @@
-//! Results stay with their buffer, through elements that were not written for it.
+//! Results stay with their buffer through foreign elements.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::harness::{Arrived, attach, collect, face, pipeline, results, run};
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
-/// Five frames through `middle`; what arrives behind it.
+/// Runs five frames through `middle` and returns the output.
 fn through(middle: &str) -> Vec<Arrived> {
     through_with(middle, &face(7, BOX))
 }
 
-/// The same with this object in each frame.
+/// Like `through`, with this object in each frame.
 fn through_with(middle: &str, object: &Detection) -> Vec<Arrived> {
     let pipeline = pipeline(&format!(
         "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240,framerate=10/1 ! identity name=attach ! {middle} ! \
@@ -37,7 +37,7 @@ fn buffer() -> gst::Buffer {
     gst::Buffer::new()
 }
 
-/// Id, rectangle and names of the parameters of a ROI meta.
+/// ID, rectangle and parameter names of a ROI meta.
 type Roi = (i32, (u32, u32, u32, u32), Vec<String>);
 
 fn rois(buffer: &gst::BufferRef) -> Vec<Roi> {
@@ -98,7 +98,7 @@ fn crop_loses_regions_and_is_detected() {
         let read = arrived.results().unwrap();
         assert!(meta::has_lost_rois(&arrived.buffer, &read));
         assert_eq!(meta::size_when_attached(&arrived.buffer), Some(SIZE));
-        assert_eq!(read.detections[0].rect, BOX.rescaled(SIZE, Size::new(160, 240)), "in proportion, for want of better");
+        assert_eq!(read.detections[0].rect, BOX.rescaled(SIZE, Size::new(160, 240)), "rescaled, because the crop is unknown");
     }
 }
 
@@ -116,8 +116,8 @@ fn second_attach_updates_same_region() {
     meta::attach(buffer, classified.clone());
     meta::attach(buffer, classified.clone());
     assert_eq!(rois(buffer), [(7, (40, 61, 81, 100), ["detection", "gender", "age"].map(String::from).to_vec())]);
-    assert_eq!(meta::read(buffer, SIZE).unwrap(), classified, "our own rectangle is kept to the fraction");
-    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 2, "one meta of ours, one region");
+    assert_eq!(meta::read(buffer, SIZE).unwrap(), classified, "our rectangle keeps its subpixel precision");
+    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 2, "our meta and one region");
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn region_meta_has_values_of_its_detection() {
     assert_eq!(detection.get::<i32>("label_id").unwrap(), 1);
     assert_eq!(roi.param("hair_color").unwrap().get::<&str>("label").unwrap(), "female");
     assert_eq!(roi.param("attribute_7").unwrap().get::<f64>("value").unwrap(), f64::from(31.4_f32));
-    assert_eq!(rois(buffer).len(), 1, "no region for an object without a pixel in the frame");
-    assert!(!meta::has_lost_rois(buffer, &meta::read(buffer, SIZE).unwrap()), "and none is missed");
+    assert_eq!(rois(buffer).len(), 1, "no region for an object outside the frame");
+    assert!(!meta::has_lost_rois(buffer, &meta::read(buffer, SIZE).unwrap()), "it does not count as lost");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn regions_of_foreign_detector_are_added_once() {
         assert_eq!((read.frame_number, ours, car.id, car.label.as_deref()), (4, &face(7, BOX), ObjectId(9), Some("car")));
         assert_eq!((dog.label.as_deref(), dog.parent), (Some("dog"), Some(ObjectId(9))));
         meta::attach(buffer, read);
-        assert_eq!(rois(buffer).len(), 3, "they are taken over, not written again");
+        assert_eq!(rois(buffer).len(), 3, "foreign regions are adopted, not duplicated");
     }
 }
 
@@ -205,12 +205,12 @@ fn lost_regions_are_warned_about_once() {
                 "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {between} ! {element} ! \
                  identity ! {element} ! fakesink"
             );
-            // The two would write the same file.
+            // Both would write the same file.
             let line = if element == publish { line.replacen(&format!("identity ! {element} !"), "", 1) } else { line };
             let pipeline = pipeline(&line);
             attach(&pipeline, |n| results(SIZE, n, vec![face(1, BOX)]));
             let ending = run(&pipeline);
-            // What an inference element attaches is right again; a reader leaves all as it was.
+            // The attached results of an inference element are correct again; a reader changes nothing.
             let n_readers = if element == "roioverlay" { 2 } else { 1 };
             assert_eq!((ending.error, ending.warnings.len()), (None, n_warnings * n_readers), "{line}: {:?}", ending.warnings);
             let names_order = |warning: &String| warning.contains("detector");
@@ -242,7 +242,7 @@ fn frame_without_objects_has_results() {
     assert_eq!(meta::read(&copy, SIZE), Some(results(SIZE, 3, vec![])));
 }
 
-/// They are in our meta alone, in pixels, and in the region meta in parts of the frame.
+/// In our meta in pixels, and in the region meta relative to the frame.
 #[test]
 fn keypoints_move_with_box_and_are_in_region_meta() {
     let face_with_points = || {
@@ -274,7 +274,7 @@ fn copies_share_results_and_last_buffer_frees_them() {
     let with_label = |detection| FrameResults { detections: vec![detection], ..results(SIZE, 0, vec![]) };
     meta::attach(buffer.get_mut().unwrap(), with_label(detection.clone()));
     meta::attach(buffer.get_mut().unwrap(), with_label(detection));
-    assert_eq!(Arc::strong_count(&label), 2, "the first results are freed when others take their place");
+    assert_eq!(Arc::strong_count(&label), 2, "replaced results are freed");
     let mut copies: Vec<gst::Buffer> = (0..3).map(|_| buffer.copy()).collect();
     copies.push(buffer.copy_deep().unwrap());
     assert_eq!(Arc::strong_count(&label), 2, "copies share");

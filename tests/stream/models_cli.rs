@@ -1,5 +1,4 @@
-//! Models as the command looks at them: the cache of compiled models, pictures of open sizes, outputs of open shapes, files that do harm,
-//! and what `inspect` and `describe` say of all these.
+//! Models in the command: cache of compiled models, dynamic shapes, malicious files, and the output of `inspect` and `describe`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -30,7 +29,7 @@ fn succeeds(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A pipeline of one detector; gives its path.
+/// Writes a pipeline with one detector; returns its path.
 fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
     let path = folder.file(name);
     let text = format!(
@@ -41,7 +40,7 @@ fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
     path
 }
 
-/// The entries of a cache folder, and drafts.
+/// Entries of a cache folder, and temporary files.
 fn entries(cache: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(cache).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
@@ -55,7 +54,7 @@ fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
     command.env("ROIFLOW_CACHE_DIR", cache).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// OpenVINO writes a cached model where it lies, while other processes have mapped it: they died of SIGBUS.
+/// OpenVINO overwrites a cached model while other processes have mapped it, which once ended them with SIGBUS.
 #[test]
 fn concurrent_starts_with_empty_cache_succeed() {
     let folder = Folder::new("cache-at-once");
@@ -72,7 +71,7 @@ fn concurrent_starts_with_empty_cache_succeed() {
                 assert!(output.status.success(), "{device}, round {round}: {}: {}", output.status, said(&output));
             }
             let left = entries(&cache);
-            assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no drafts are left: {left:?}");
+            assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no temporary files remain: {left:?}");
             let next = cached(&pipeline, device, &cache).wait_with_output().unwrap();
             assert!(next.status.success() && said(&next).contains("was loaded from the cache"), "{device}: {}", said(&next));
             assert!(!said(&next).contains("was compiled"), "{device}: {}", said(&next));
@@ -108,7 +107,7 @@ fn damaged_cache_is_rebuilt() {
         for (name, damage) in damages {
             for file in entries(&cache).iter().flat_map(|entry| entries(entry)) {
                 let bytes = damage(std::fs::read(&file).unwrap());
-                // The library takes the right to write from its files.
+                // The library makes its files read-only.
                 std::fs::remove_file(&file).unwrap();
                 std::fs::write(&file, bytes).unwrap();
             }
@@ -137,7 +136,7 @@ fn unwritable_cache_is_a_warning() {
 fn cache_is_cleaned_by_size_and_of_leftovers() {
     let device = "ORT.CPU";
     if !is_here(device) {
-        return eprintln!("skipped: {device} is not there");
+        return eprintln!("skipped: {device} is not available");
     }
     let folder = Folder::new("cache-cleaning");
     let cache = PathBuf::from(folder.file("cache"));
@@ -160,7 +159,7 @@ fn cache_is_cleaned_by_size_and_of_leftovers() {
     std::fs::create_dir(cache.join(format!("openvino-{key}.123-0.tmp"))).unwrap();
     std::fs::write(&foreign, "of the user").unwrap();
     run("rectangle.onnx", "1");
-    assert_eq!(entries(&cache), [foreign, first[0].clone()], "what was just used stays, and what is not ours");
+    assert_eq!(entries(&cache), [foreign, first[0].clone()], "recently used and foreign files stay");
     assert!(run("rectangle.onnx", "much").contains("ROIFLOW_CACHE_SIZE"));
 }
 
@@ -172,7 +171,7 @@ fn open_faces(size: &str) -> String {
     )
 }
 
-/// A black picture of 96 x 64 with one white rectangle.
+/// A black image of 96 x 64 with one white rectangle.
 fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> String {
     let [x_min, y_min, x_max, y_max] = white;
     let mut picture = image::RgbImage::new(size[0], size[1]);
@@ -185,7 +184,7 @@ fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> Stri
     folder.file(name)
 }
 
-/// The boxes of the first line of a run.
+/// The boxes in the first line of a run.
 fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64; 4]> {
     let json = folder.file("boxes.jsonl");
     succeeds(&["run", pipeline, "-q", "--input", input, "--json", &json, "--device", device]);
@@ -213,7 +212,7 @@ fn dynamic_model_is_compiled_for_described_size() {
         }
         let text = succeeds(&["inspect", &model]);
         assert!(text.contains("picture 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
-        // Without a description it is left to say, or said.
+        // Without a description, the size must be given.
         std::fs::remove_file(&description).unwrap();
         let open = succeeds(&["describe", &model, "--decoder", "scrfd"]);
         assert!(open.contains("# size ="), "{stem}: {open}");
@@ -221,7 +220,7 @@ fn dynamic_model_is_compiled_for_described_size() {
         assert!(succeeds(&["inspect", &model]).contains("picture 96x64"), "{stem}");
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
-        // A size that the model does not take, and one that nobody should ask for.
+        // A size that the model does not support, and an excessive one.
         for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "has a dynamic size")] {
             std::fs::write(&description, open_faces(size)).unwrap();
             check_fails(&["inspect", &model], 1, &[parts]);
@@ -282,7 +281,7 @@ fn describe_overwrites_only_with_force() {
     }
     assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
     check_fails(&["describe", &folder.file("m.onnx"), "--force"], 2, &["--out"]);
-    // What can't be described leaves the file as it was, also with --force.
+    // A model that cannot be described keeps the file unchanged, even with --force.
     std::fs::write(folder.file("bad.onnx"), "no model").unwrap();
     check_fails(&["describe", &folder.file("bad.onnx"), "--force", "--out", &folder.file("kept.toml")], 1, &["not an ONNX model"]);
     assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
@@ -331,9 +330,9 @@ fn inspect_refuses_what_run_refuses() {
         let (inspected, ran) = (roiflow(&["inspect", &path]), roiflow(&["run", &path, "--input", "test:1", "-q"]));
         assert_eq!(inspected.status.code(), Some(*code), "{name}: {}", said(&inspected));
         assert!(said(&inspected).contains(part), "{name}: {}", said(&inspected));
-        assert!(!ran.status.success(), "{name}: run takes it");
+        assert!(!ran.status.success(), "{name}: run accepts it");
     }
-    // What is required is listed, and looked at once it is given.
+    // A required parameter is listed, and checked when it is set.
     let open = write("[parameters.detector]\ntype = \"path\"\n", graph);
     let text = succeeds(&["inspect", &open]);
     assert!(text.contains("detector (path, required)") && text.contains("not checked"), "{text}");
@@ -345,7 +344,7 @@ fn inspect_refuses_what_run_refuses() {
     check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set goes with"]);
 }
 
-/// Nothing of a file of somebody else moves the cursor or hides a line.
+/// Text from foreign files never moves the cursor or hides a line.
 #[test]
 fn foreign_text_is_escaped_in_output() {
     let folder = Folder::new("escapes");
@@ -359,7 +358,7 @@ fn foreign_text_is_escaped_in_output() {
     let bad = description.replace("ultraface", "\\u001b[7mfoo");
     std::fs::write(folder.file("bad.toml"), bad).unwrap();
     let (model, odd) = (tiny("rectangle.onnx"), folder.file("a\u{1b}[2Jb.onnx"));
-    // The name of the output, which stands in the file as it is.
+    // The name of the output as it is in the file.
     let mut bytes = std::fs::read(&model).unwrap();
     for at in 0..bytes.len() - 5 {
         if &bytes[at..at + 5] == b"boxes" {

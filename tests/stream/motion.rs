@@ -1,4 +1,4 @@
-//! `roidetect motion-threshold` looks at frames before the detector does, and spares it those in which nothing has changed.
+//! `roidetect motion-threshold` compares frames before inference, and skips frames without motion.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::harness::{Folder, Slow, caps, collect, detect, eventually, feed, pict
 use crate::reference::real;
 use crate::rig::{Rig, SIZE};
 
-/// A square that is where it is in scene `scene`.
+/// A square at the position of scene `scene`.
 fn scene(size: Size, scene: u32) -> gst::Buffer {
     picture(size, PixelRect { x: scene * size.width / 8, y: size.height / 4, width: size.width / 4, height: size.height / 2 }, [255, 0, 0])
 }
@@ -23,7 +23,7 @@ fn push(rig: &Rig, n: u64, of_scene: u32) {
     rig.source.push(stamp(scene(SIZE, of_scene), n)).unwrap();
 }
 
-/// The frames that have left: how, and as how many objects.
+/// Status and object IDs of the frames that have left.
 fn left(rig: &Rig) -> Vec<(String, usize)> {
     rig.left().into_iter().map(|left| (left.status, left.ids.len())).collect()
 }
@@ -54,11 +54,11 @@ fn frames_without_motion_carry_results_in_every_format() {
         for pair in results.windows(2).filter(|pair| pair[1].status != InferenceStatus::Inferred) {
             let mut carried = pair[0].detections.clone();
             carried.iter_mut().for_each(|found| found.track_state = Some(TrackState::Held));
-            assert_eq!(carried, pair[1].detections, "{format}: the same object, at the same place, under the same names");
+            assert_eq!(carried, pair[1].detections, "{format}: expected the same object, box and IDs");
         }
         assert!(results.iter().all(|results| results.detections.len() == 1), "{format}");
         let names: BTreeSet<_> = results[..7].iter().map(|results| results.detections[0].track.unwrap()).collect();
-        assert_eq!(names.len(), 1, "{format}: a step of half its width is still the same object");
+        assert_eq!(names.len(), 1, "{format}: after a step of half its width, expected the same object");
     }
 }
 
@@ -125,7 +125,7 @@ fn skipped_or_failed_frame_resets_motion_gate() {
     assert!(seen[0].0.contains("no luck"), "{seen:?}");
     assert_eq!(seen[1..], [("inferred".to_owned(), 1), ("motion-threshold".to_owned(), 1)]);
 
-    // One finds no place.
+    // One frame finds no slot.
     let slow = Slow::open("motion-full", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 scheduling-policy=latency queue-policy=drop-newest motion-threshold=0.02"));
     slow.hold();
@@ -153,7 +153,7 @@ fn frame_matching_a_skipped_frame_carries_no_older_results() {
     slow.hold();
     push(&rig, 1, 2);
     slow.wait_for(1);
-    // The second of these looks like the first, which then makes room for the last.
+    // The second of these frames matches the first, which is then displaced by the last.
     for (n, of_scene) in [(2, 4), (3, 4), (4, 6), (5, 0)] {
         push(&rig, n, of_scene);
     }
@@ -176,7 +176,7 @@ fn frames_lost_while_unlinked_are_no_motion_reference() {
     slow.wait_for(1);
     rig.element.static_pad("src").unwrap().unlink(&rig.sink).unwrap();
     slow.release();
-    eventually("upstream hears of it", || rig.source.push(stamp(scene(SIZE, 4), 2)) == Err(gst::FlowError::NotLinked));
+    eventually("upstream gets the error", || rig.source.push(stamp(scene(SIZE, 4), 2)) == Err(gst::FlowError::NotLinked));
     rig.link();
     rig.left();
     push(&rig, 3, 4);
@@ -195,7 +195,7 @@ fn frames_without_motion_are_never_dropped() {
     let seen = left(&rig);
     let expected = ["inferred", "inference-interval", "motion-threshold", "inference-interval", "motion-threshold", "inference-interval"];
     assert_eq!(seen.iter().map(|(status, _)| &**status).collect::<Vec<_>>(), expected);
-    // Without carry-results, those that are not due carry nothing.
+    // Without carry-results, frames skipped by interval carry nothing.
     assert_eq!(seen.iter().map(|(_, n_objects)| *n_objects).collect::<Vec<_>>(), [1, 0, 1, 0, 1, 0]);
     rig.check_counts();
 }

@@ -1,4 +1,4 @@
-//! What `roiflow run` writes: nothing over what it reads, nothing before it is ready, and what it wrote can be read at any moment.
+//! Outputs of `roiflow run`: inputs are never overwritten, nothing is written early, and written files are readable at any time.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::cli::{Folder, check_fails, command, roiflow};
 
-/// Fails a test that waits for something that does not come.
+/// Fails a test that waits too long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn said(output: &Output) -> String {
@@ -30,7 +30,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How many frames a video has. That it is cut short may be reported, no other error.
+/// Number of frames of a video. Only a truncation error may be reported.
 fn played(folder: &Folder, video: &str) -> usize {
     let json = folder.file("played.jsonl");
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
@@ -38,7 +38,7 @@ fn played(folder: &Folder, video: &str) -> usize {
     n_lines(&json)
 }
 
-/// A clip of so many frames in the folder.
+/// A clip of this many frames in the folder.
 fn clip(folder: &Folder, name: &str, n_frames: usize) -> String {
     let path = folder.file(name);
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &format!("test:{n_frames}"), "--video", &path]);
@@ -57,11 +57,11 @@ fn fifo(folder: &Folder, name: &str) -> String {
 }
 
 fn signal(child: &Child, signal: &str) {
-    // The shell's own `kill`: the program of that name is not on every machine.
+    // The shell's builtin `kill`, because not every machine has the program.
     assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
 }
 
-/// Runs, and checks that it is refused as wrong use and that none of these files changed.
+/// Runs, and asserts a usage error and that none of these files changed.
 fn check_refused(arguments: &[&str], files: &[&str]) {
     let contents = || files.iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>();
     let before = contents();
@@ -97,7 +97,7 @@ fn output_equal_to_input_is_refused() {
     let other = folder.file("other.mp4");
     std::fs::copy(&clip, &other).unwrap();
     check_refused(&["run", &colors, "--input", &clip, "--input", &other, "--json", &by_stream], &[&clip, &other]);
-    // A path that is relative to the working folder.
+    // A path relative to the working folder.
     let output = command().args(["run", "colors.toml", "--input", &clip, "--video", "./clip.mp4"]).current_dir(folder.file(".")).output();
     assert_eq!(output.unwrap().status.code(), Some(2));
     assert_eq!(played(&folder, &clip), 5);
@@ -130,10 +130,10 @@ fn output_equal_to_model_or_label_file_is_refused() {
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
-    // Not read yet, but by the next run.
+    // Would be an input of the next run.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
-    // An output that is written in the graph itself.
+    // An output written in the graph.
     let text = std::fs::read_to_string(file("colors.toml")).unwrap();
     std::fs::write(file("own.toml"), text.replace("{json}", &format!("roipublish address={} ! {{json}}", file("pictures/b.png")))).unwrap();
     check_refused(&["run", &file("own.toml"), "--input", &file("pictures")], &[&file("pictures/b.png")]);
@@ -158,7 +158,7 @@ fn two_outputs_to_same_file_are_refused() {
         check_refused(&[&["run", &colors, "--input", "test:3"][..], &arguments].concat(), &[]);
         assert!(!Path::new(&new).exists(), "{arguments:?}");
     }
-    // Names of streams lead to one file through a link.
+    // Stream names that lead to one file through a link.
     std::fs::write(folder.file("test.jsonl"), "old").unwrap();
     symlink("test.jsonl", folder.file("test-2.jsonl")).unwrap();
     let two = ["run", &colors, "--input", "test:3", "--input", "test:3", "--json", &folder.file("{stream}.jsonl")];
@@ -194,7 +194,7 @@ fn failed_start_keeps_earlier_results() {
         let run = [&["run", &colors, "--json", json, "--video", video, "--trace", trace][..], &start].concat();
         assert_eq!(roiflow(&run).status.code(), Some(1), "{start:?}");
         assert!(results.iter().all(|path| std::fs::read(path).unwrap() == b"old"), "{start:?}");
-        // And makes none.
+        // Also creates no file.
         results.iter().for_each(|path| std::fs::remove_file(path).unwrap());
         roiflow(&run);
         assert!(results.iter().all(|path| !Path::new(path).exists()), "{start:?}");
@@ -214,7 +214,7 @@ fn unwritable_destination_is_reported_at_start() {
         }
         check_fails(&["run", &colors, "--input", "test:1000000", option, ""], 2, &[option]);
     }
-    // A file system on which nobody can make files.
+    // A file system on which no user can create files.
     check_fails(&["run", &colors, "--input", "test:1000000", "--json", "/proc/o.jsonl"], 1, &["cannot write"]);
     let odd = folder.file("line\nbreak {stream}.jsonl");
     assert!(roiflow(&["run", &colors, "--input", "test:3", "--json", &odd]).status.success());
@@ -234,7 +234,7 @@ fn existing_results_are_kept_or_appended_on_request() {
     check_refused(&["run", &colors, "--input", "test:3", "--video", &video, "--no-overwrite"], &[&video]);
     assert!(run(&["--append"]).status.success());
     assert_eq!(n_lines(&json), 6);
-    // What a run that was killed left is not continued in its last line.
+    // The partial last line of a killed run is not continued.
     std::fs::write(&json, "{\"torn").unwrap();
     assert!(run(&["--append"]).status.success());
     assert_eq!(n_lines(&json), 4);
@@ -267,7 +267,7 @@ fn video_of_killed_run_is_playable() {
         child.kill().unwrap();
         child.wait().unwrap();
         let (n_frames, n_lines) = (played(&folder, &video), n_lines(&json));
-        // What the encoder and the last fragment held is lost.
+        // Data in the encoder and in the last fragment is lost.
         assert!(n_frames > 0 && n_frames + 100 >= n_lines, "{ending}: {n_frames} of {n_lines}");
         std::fs::remove_file(json).unwrap();
     }
@@ -279,7 +279,7 @@ fn finished_video_has_duration_and_is_seekable() {
     gst::init().unwrap();
     for ending in ["mp4", "mov", "mkv"] {
         let video = clip(&folder, &format!("o.{ending}"), 90);
-        assert_eq!(std::fs::read_dir(folder.file(".")).unwrap().count(), 2, "no temporary file is left");
+        assert_eq!(std::fs::read_dir(folder.file(".")).unwrap().count(), 2, "no temporary file remains");
         let pipeline = gst::parse::launch("filesrc name=file ! decodebin ! fakesink name=sink sync=false").unwrap();
         let pipeline = pipeline.downcast::<gst::Pipeline>().unwrap();
         pipeline.by_name("file").unwrap().set_property("location", &video);
@@ -321,7 +321,7 @@ fn unwritable_results_end_the_run() {
     let video = folder.file("o.mp4");
     let run = ["run", &colors, "--input", "test:1000000", "--json", "/dev/full", "--video", &video];
     check_fails(&run, 1, &["/dev/full", "No space left", "could not be written"]);
-    // It was ended properly: the video has all that came until then.
+    // The run was drained: the video has all received frames.
     assert!(played(&folder, &video) > 0);
 }
 
@@ -339,7 +339,7 @@ fn closed_reader_ends_run_quietly() {
         vec!["completions", "bash"],
         vec!["inspect", &colors],
     ] {
-        // As with a reader that is gone at once, however little is written.
+        // Like a reader that closes at once, even if little is written.
         let (reader, writer) = std::io::pipe().unwrap();
         let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(reader);
@@ -347,7 +347,7 @@ fn closed_reader_ends_run_quietly() {
         assert_eq!(output.status.signal(), Some(13), "{arguments:?}: {} {}", output.status, said(&output));
         assert!(!["error", "panicked", "warning"].iter().any(|word| said(&output).contains(word)), "{arguments:?}: {}", said(&output));
     }
-    assert!(played(&folder, &video) > 0, "the other output is complete");
+    assert!(played(&folder, &video) > 0, "the second output is complete");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn fifo_closed_by_reader_is_an_error() {
     assert!(said(&output).contains("fifo.jsonl"), "{}", said(&output));
 }
 
-/// Sends SIGTERM when the run is `ready`, and returns how it ended, which must be in time.
+/// Sends SIGTERM when the run is `ready`. Returns the exit status, and asserts the time limit.
 fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> Output {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     wait_until(what, || is_ready() && is_handling_signals(&child));
@@ -375,7 +375,7 @@ fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> 
     output
 }
 
-/// Before that, a signal ends the process at once.
+/// Earlier signals would end the process at once.
 fn is_handling_signals(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
@@ -412,7 +412,7 @@ fn fifo_without_reader_does_not_delay_end() {
         let mut run = command();
         run.args(["run", &folder.file("colors.toml"), "--input", "test:1000000", option, &path]);
         let output = check_ends(run, option, || true);
-        // Without an error only if the signal came before the first frame.
+        // Without an error only if the signal arrived before the first frame.
         let has_no_frames = said(&output).contains("frames  0 in");
         assert!(output.status.code() != Some(0) || has_no_frames, "{option}: {}", said(&output));
     }
@@ -435,11 +435,11 @@ fn fifo_without_reader_does_not_delay_error() {
 #[test]
 fn hanging_start_does_not_delay_end() {
     let folder = Folder::new("outputs-hang");
-    // A pipe that nothing writes to.
+    // A FIFO without a writer.
     let path = fifo(&folder, "fifo.mp4");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old").unwrap();
-    // A server that accepts, and never answers.
+    // A server that accepts connections and never responds.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let camera = format!("rtsp://{}/camera", server.local_addr().unwrap());
     for input in [&path, &camera] {
@@ -454,12 +454,12 @@ fn hanging_start_does_not_delay_end() {
 #[test]
 fn second_signal_ends_process_at_once() {
     let folder = Folder::new("outputs-second");
-    // A start that hangs.
+    // A hanging start.
     let input = fifo(&folder, "fifo.mp4");
     let mut child = command().args(["run", &folder.file("colors.toml"), "--input", &input]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));
     let begin = Instant::now();
-    // Signals that come together are one.
+    // Signals in quick succession count as one.
     let together = format!("kill -TERM {0}; kill -INT {0}", child.id());
     assert!(Command::new("sh").args(["-c", &together]).status().unwrap().success());
     std::thread::sleep(Duration::from_millis(500));
@@ -494,11 +494,11 @@ fn video_is_written_for_odd_and_tiny_frame_sizes() {
     }
 }
 
-/// `roiflow run --show` on a display that is not one, with a sink in place of a window.
+/// `roiflow run --show` on a fake display, with a sink instead of a window.
 fn show(folder: &Folder, more: &[&str]) -> Output {
     let socket = folder.file("wayland");
     let display = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    // Greeted once for each time that the pipeline is built.
+    // Contacted once per built pipeline.
     std::thread::spawn(move || {
         for stream in display.incoming() {
             let mut stream = stream.unwrap();
@@ -520,7 +520,7 @@ fn show(folder: &Folder, more: &[&str]) -> Output {
 fn window_does_not_drop_frames_from_results() {
     let folder = Folder::new("outputs-show");
     let clip = folder.file("clip.mkv");
-    // More frames than this machine infers in their time, so that the window is late.
+    // More frames than this machine infers in time, so that the window is late.
     crate::harness::run(&crate::harness::pipeline(&format!(
         "videotestsrc num-buffers=300 ! video/x-raw,width=640,height=480,framerate=300/1 ! videoconvert ! x264enc speed-preset=ultrafast \
          ! h264parse ! matroskamux ! filesink location={clip}"

@@ -1,4 +1,4 @@
-//! The overlay changes the pixels of boxes and captions, and no others.
+//! The overlay changes only the pixels of boxes and captions.
 
 use gstreamer as gst;
 use gstreamer_video as gst_video;
@@ -7,7 +7,7 @@ use roiflow::frame::{Classification, Detection, FrameResults, Outcome, PixelForm
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
-/// One frame with faces at these places through the overlay: as it came, as it left.
+/// One frame with faces at these rectangles through the overlay: before and after.
 fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
     let faces = boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect();
     overlaid_with(format, size, properties, faces)
@@ -27,7 +27,7 @@ fn overlaid_with(format: PixelFormat, size: Size, properties: &str, detections: 
     [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap())
 }
 
-/// The pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
+/// Pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
 fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)> {
     let [before, after] = [frames[0].rows(), frames[1].rows()];
     let mut differing = Vec::new();
@@ -85,7 +85,7 @@ fn keypoints_are_drawn_outside_box_and_clipped() {
             && (41..91).contains(&y)
             && !((31 + thickness..91 - thickness).contains(&x) && (41 + thickness..91 - thickness).contains(&y))
     };
-    // Twice as wide as the lines, around the point.
+    // Twice as wide as the lines, centered on the point.
     let dots = [((47..53), (57..63)), ((97..103), (17..23)), ((0..3), (0..3))];
     let in_dots = |(x, y): (usize, usize)| dots.iter().any(|(columns, rows)| columns.contains(&x) && rows.contains(&y));
     let differing = differences(PixelFormat::Rgb, &frames);
@@ -109,7 +109,7 @@ fn outline_changes_only_its_pixels_in_every_format() {
     for format in PixelFormat::ALL {
         let frames = overlaid(format, size, "labels=false thickness=3", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
         let differing = differences(format, &frames);
-        // Widened by one to the left and the top: the grid of the chroma.
+        // Extended by one pixel to the left and the top: the chroma grid.
         let slack = usize::from(format.is_subsampled());
         let within = |(x, y): &(usize, usize)| {
             let outer = (31 - slack..91).contains(x) && (41 - slack..91).contains(y);
@@ -154,7 +154,7 @@ fn odd_frames_and_extreme_boxes_are_clipped() {
 #[test]
 fn buffer_without_results_passes_uncopied() {
     let pipeline = pipeline("videotestsrc num-buffers=3 ! video/x-raw,format=NV12 ! identity name=in ! roioverlay ! fakesink name=sink");
-    // Held here, so that a buffer that had to be writable would have to be copied.
+    // Held here, so that making the buffer writable would copy it.
     let before = collect(&pipeline, "in", "src");
     let after = collect(&pipeline, "sink", "sink");
     assert_eq!(run(&pipeline).error, None);
@@ -173,7 +173,7 @@ fn shared_buffer_is_not_drawn_on() {
     assert_eq!(run(&pipeline).error, None);
     for (plain, drawn) in plain.lock().unwrap().iter().zip(&*drawn.lock().unwrap()) {
         let [plain, drawn] = [plain, drawn].map(|arrived| arrived.rows().concat().concat());
-        assert!(plain.iter().all(|value| *value == plain[0]), "the other branch sees the picture as it was");
+        assert!(plain.iter().all(|value| *value == plain[0]), "the other branch has the unchanged image");
         assert!(drawn.iter().any(|value| *value != plain[0]));
     }
 }

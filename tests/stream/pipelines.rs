@@ -1,4 +1,4 @@
-//! Pipeline descriptions: those that we ship, and what is wrong with those that are wrong.
+//! Shipped pipeline descriptions, and errors of invalid ones.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// A description of ours over the tiny models: finds a colored rectangle and names its color.
+/// A description with the tiny models: finds a colored rectangle and classifies its color.
 pub fn colors() -> Spec {
     let text = r#"
         version = 1
@@ -30,7 +30,7 @@ pub fn colors() -> Spec {
     Spec::parse(text, &root().join("pipelines/colors.toml")).unwrap()
 }
 
-/// A black picture with a rectangle.
+/// A black image with a rectangle.
 fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [u8; 3]) -> Frame {
     let mut pixels = vec![0; size.width as usize * size.height as usize * 3];
     for row in y..y + height {
@@ -45,12 +45,12 @@ fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [
 #[test]
 fn shipped_descriptions_parse_and_resolve() {
     let mut n_found = 0;
-    // Those of the benchmarks are read by the same program.
+    // Descriptions of the benchmarks are read by the same program.
     let entries = ["pipelines", "tests/bench/pipelines"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
     for entry in entries.into_iter().flatten() {
         let path = entry.unwrap().path();
         let spec = Spec::read(&path).unwrap();
-        assert!(!spec.comment.is_empty(), "{}: a description opens with what it shows and needs", path.display());
+        assert!(!spec.comment.is_empty(), "{}: a description begins with its purpose and requirements", path.display());
         let required = spec.file.parameters.iter().filter(|(_, parameter)| parameter.default.is_none());
         let set: Vec<(String, String)> = required.map(|(name, _)| (name.clone(), "x.onnx".to_owned())).collect();
         Plan::resolve(&spec, &set, Input::Test(1), Outputs::default()).unwrap();
@@ -80,9 +80,9 @@ fn plan_lists_devices_of_its_models() {
     assert_eq!(devices(&spec, &[]), [Some("AUTO".to_owned())]);
     assert_eq!(devices(&spec, &[("device", "NULL")]), [Some("NULL".to_owned())]);
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! videoconvert ! {video}".to_owned();
-    assert_eq!(devices(&spec, &[]), [None], "what the element takes by itself");
+    assert_eq!(devices(&spec, &[]), [None], "the element's default");
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx device=CPU ! {video}".to_owned();
-    assert_eq!(devices(&spec, &[]), [Some("CPU".to_owned())], "the graph itself says it");
+    assert_eq!(devices(&spec, &[]), [Some("CPU".to_owned())], "set in the graph");
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! roiclassify model=b.onnx device=\"NULL.x\" ! {video}".to_owned();
     assert_eq!(devices(&spec, &[]), [None, Some("NULL.x".to_owned())]);
 }
@@ -101,7 +101,7 @@ fn drawing_is_disabled_without_video_output() {
     assert!(draws(Outputs { application: true, ..Outputs::default() }));
     let mut shown_elsewhere = faces.clone();
     shown_elsewhere.file.pipeline.graph = "{source} ! roioverlay ! tee name=t ! intervideosink t. ! {video}".to_owned();
-    assert!(of(&shown_elsewhere, Outputs::default()), "who knows what other elements do with the frames");
+    assert!(of(&shown_elsewhere, Outputs::default()), "foreign elements may show the frames");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn application_pushes_frames_and_receives_results() {
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
         for idx in 0..20_u64 {
-            // Sizes change on the way, as pictures of a folder do.
+            // The size changes, as with images of a folder.
             let size = Size::new(64 + (idx % 3) as u32 * 64, 64 + (idx % 2) as u32 * 64);
             let scale = (size.width as usize / 64, size.height as usize / 64);
             let color = if idx % 2 == 0 { [255, 0, 0] } else { [0, 0, 255] };
@@ -214,7 +214,7 @@ fn description_errors_have_place_and_cause() {
     let vehicles = Spec::read(&root().join("pipelines/vehicles.toml")).unwrap();
     let missing = Plan::resolve(&vehicles, &[], Input::Test(1), Outputs::default()).unwrap_err().to_string();
     for part in ["`detector`", "yolox_nano", "`classifier`", "vehicle-attributes", "--set classifier=PATH --set detector=PATH"] {
-        assert!(missing.contains(part), "all that is missing is told, with what it is: {missing}");
+        assert!(missing.contains(part), "all missing parameters must be listed with their help: {missing}");
     }
     let unknown = Plan::resolve(&spec, &[("mdel".into(), "x".into())], Input::Test(1), Outputs::default()).unwrap_err();
     assert!(unknown.to_string().contains("did you mean `model`"), "{unknown}");

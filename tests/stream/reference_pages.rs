@@ -1,6 +1,6 @@
-//! The reference pages of the elements and of the command, written from the code itself.
+//! Reference pages of the elements and the command, generated from the code.
 //!
-//! `ROIFLOW_UPDATE=1 cargo test --test stream reference_pages` writes them anew.
+//! `ROIFLOW_UPDATE=1 cargo test --test stream reference_pages` updates them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::cli::{command, roiflow};
 
-/// Compares a page with what the code says, or writes it.
+/// Compares a page with the code, or updates it.
 fn check_page(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name);
     if std::env::var_os("ROIFLOW_UPDATE").is_some() {

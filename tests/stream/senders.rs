@@ -1,4 +1,4 @@
-//! A stream between an application's frames and their results ends whatever becomes of the application's senders.
+//! A stream of an application ends in every case when its senders are dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use roiflow::pipeline::{Spec, Stream};
 
 use crate::harness::{Folder, tiny};
 
-/// What takes longer hangs.
+/// Longer means a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn description() -> String {
@@ -39,7 +39,7 @@ fn dropping_all_senders_ends_stream_with_error() {
     let results: Vec<_> = stream.by_ref().collect();
     feeder.join().unwrap();
     let [first, second, error] = &*results else { panic!("{results:?}") };
-    assert!(first.is_ok() && second.is_ok(), "what was pushed comes out: {results:?}");
+    assert!(first.is_ok() && second.is_ok(), "expected the pushed frames: {results:?}");
     assert!(error.as_ref().unwrap_err().to_string().contains("Sender::end"), "{error:?}");
     assert!(stream.next().is_none());
 }
@@ -53,7 +53,7 @@ fn stream_without_sender_ends_with_error() {
 #[test]
 fn ended_stream_returns_no_error() {
     let stream = stream();
-    // A sender for each call is as good as one, as long as nothing is asked of the stream in between.
+    // A new sender per call works like a single one, while the stream is not polled in between.
     stream.sender().push(&frame(), None).unwrap();
     stream.sender().end().unwrap();
     let results: Vec<_> = stream.collect();
@@ -73,7 +73,7 @@ fn panicking_feeder_ends_the_stream() {
     assert!(matches!(&*results, [Ok(_), Err(_)]), "{results:?}");
 }
 
-/// The example; built if the command that runs the tests did not.
+/// The example; built here if necessary.
 fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let example = test.parent().unwrap().with_file_name("examples").join("stream");

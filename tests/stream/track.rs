@@ -1,4 +1,4 @@
-//! `roitrack` gives the same object the same name in every frame, whatever lies between the frames.
+//! `roitrack` gives an object the same track ID in every frame.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::reference::real;
 use crate::rig::{Rig, SIZE, black};
 
-/// An object without classifications, that moves to the right.
+/// An object without classifications that moves to the right.
 fn walker(id: i32, n: u64) -> Detection {
     Detection { classifications: vec![], ..face(id, Rect { x: 4.0 + 2.0 * n as f32, y: 10.0, width: 20.0, height: 24.0 }) }
 }
@@ -27,7 +27,7 @@ fn frame(n: u64, detections: Vec<Detection>) -> gst::Buffer {
     buffer
 }
 
-/// Every line that a pipeline published.
+/// All lines of a publisher.
 fn lines(file: &str) -> Vec<Value> {
     std::fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -36,7 +36,7 @@ fn lines(file: &str) -> Vec<Value> {
 fn object_has_same_id_in_every_frame() {
     let folder = Folder::new("track");
     let clip = folder.file("clip.mp4");
-    // It wanders by whole frames of the clip's pattern, which jumps back after some.
+    // The object moves with the clip's pattern, which jumps back after some frames.
     let rects = make_clip(&clip, 16, "mp4mux");
     let pipeline = pipeline(&format!(
         "filesrc name=file ! decodebin ! videoconvert ! {} ! roitrack name=track ! videoconvert ! roipublish name=publish ! fakesink name=sink",
@@ -52,7 +52,7 @@ fn object_has_same_id_in_every_frame() {
     let object = |line: &Value| line["objects"][0].clone();
     let ids: BTreeSet<i64> = lines.iter().map(|line| object(line)["id"].as_i64().unwrap()).collect();
     let regions: BTreeSet<i64> = lines.iter().map(|line| object(line)["region_id"].as_i64().unwrap()).collect();
-    assert_eq!((ids, regions), ([1].into(), [1].into()), "one object, the first of its stream and of every frame");
+    assert_eq!((ids, regions), ([1].into(), [1].into()), "one object with track ID 1 in every frame");
     assert!(lines.iter().all(|line| object(line)["track_state"] == "confirmed"));
     for arrived in arrived.lock().unwrap().iter() {
         let found = arrived.results().unwrap().detections;
@@ -116,7 +116,7 @@ fn trackers_in_a_row_give_different_ids() {
 fn track_id_is_region_parameter_as_in_gvatrack() {
     let pipeline =
         pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
-    // Another detector's regions, whose numbers say nothing, and one that another tracker knows.
+    // Regions of a foreign detector with arbitrary IDs, and one with a track ID of another tracker.
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
         let buffer = buffer.make_mut();
         RoiMeta::add(buffer, "car", (4 + 2 * n as u32, 10, 20, 24));
@@ -132,7 +132,7 @@ fn track_id_is_region_parameter_as_in_gvatrack() {
         let written: Vec<i32> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| object_id(&roi)).collect();
         let read: Vec<i32> = arrived.results().unwrap().detections.iter().map(|found| found.track.unwrap().0).collect();
         assert_eq!((written.len(), written.iter().collect::<BTreeSet<_>>()), (2, read.iter().collect()), "{written:?} {read:?}");
-        assert!(written.contains(&77), "what another tracker named keeps its name");
+        assert!(written.contains(&77), "a foreign track ID is kept");
         names.extend(written);
     }
     assert_eq!(names.len(), 2, "two objects in four frames");
@@ -158,13 +158,13 @@ fn only_flush_new_stream_and_time_jump_end_tracks() {
     };
     let first = see(&rig, next(), true);
     assert!(first > 0);
-    // What leaves a track as it is.
+    // Events that do not end tracks.
     rig.event(gst::event::Gap::builder(FRAME_TIME * 2).duration(FRAME_TIME).build());
     assert_eq!(see(&rig, next(), false), first, "a gap");
     rig.segment();
     assert_eq!(see(&rig, next(), false), first, "a segment");
-    assert_eq!(see(&rig, next() + 20, true), first, "frames that were dropped");
-    // What ends it.
+    assert_eq!(see(&rig, next() + 20, true), first, "dropped frames");
+    // Events that end tracks.
     let mut known = vec![first];
     let mut is_new = |name: i32, what: &str| {
         assert!(!known.contains(&name), "{what}: {name} of {known:?}");
@@ -256,7 +256,7 @@ fn shared_buffer_is_not_copied_for_track_ids() {
     let held = frame(0, vec![walker(1, 0)]);
     rig.source.push(held.clone()).unwrap();
     assert_eq!(*seen.lock().unwrap(), [held.peek_memory(0).as_ptr() as usize]);
-    assert_eq!(meta::read(&held, SIZE).unwrap().detections[0].track, None, "who holds it sees what was there");
+    assert_eq!(meta::read(&held, SIZE).unwrap().detections[0].track, None, "the holder has the unchanged buffer");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn other_data_than_video_is_an_error() {
 
 #[test]
 fn carried_labels_follow_tracker_id() {
-    // The detector runs on every frame and numbers anew each time; the classifier runs on every third.
+    // The detector runs on every frame with new object IDs; the classifier runs on every third frame.
     let pipeline = pipeline(&format!(
         "appsrc name=source ! {} ! roitrack ! {} ! fakesink name=sink",
         detect("rectangle", ""),
@@ -332,7 +332,7 @@ fn faces_keep_ids_in_real_clip() {
     for arrived in arrived.iter() {
         let found = arrived.results().unwrap().detections;
         let names: BTreeSet<ObjectId> = found.iter().map(|found| found.track.unwrap()).collect();
-        assert_eq!(names.len(), found.len(), "no name twice in a frame");
+        assert_eq!(names.len(), found.len(), "track IDs are unique in a frame");
         n_objects += found.len();
         names.into_iter().for_each(|name| *frames_of.entry(name).or_default() += 1);
     }

@@ -1,11 +1,11 @@
-//! Videos that were recorded sideways, as phones do, are analyzed and written upright.
+//! Videos with a rotation in their metadata, as recorded by phones, are analyzed and written upright.
 
 use roiflow::frame::PixelRect;
 
 use crate::cli::{Folder, roiflow};
 use crate::harness::make_clip;
 
-/// Rows of the matrix in a track header, in the fixed-point numbers of ISO/IEC 14496-12; and what becomes of a rectangle in 256 x 192.
+/// Rows of the matrix in a track header, in fixed-point numbers of ISO/IEC 14496-12, and the resulting rectangle in 256 x 192.
 type Orientation = (&'static str, [i32; 4], (u64, u64), fn(PixelRect) -> [u32; 4]);
 
 const WIDTH: u32 = 256;

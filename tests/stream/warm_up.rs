@@ -1,5 +1,5 @@
-//! Where the time of a frame has to be known, a model runs before the first one; elsewhere the first frame is the warm-up. Either way a
-//! model that never runs is an error, and not a warning for each frame.
+//! If the run time must be known, a model runs before the first frame; otherwise the first frame is the warm-up. In both cases, a model
+//! that never runs is an error, not a warning per frame.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use roiflow::runtime::{Error, ErrorKind};
 use crate::harness::{Slow, TIMEOUT, caps, detect_compiled_through, eventually, face, pipeline, results, run};
 use crate::rig::{Rig, SIZE, black};
 
-/// A device whose runs fail if the test says so of their number, those of a warm-up included.
+/// A device whose runs fail by their number, including warm-up runs.
 fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Slow> {
     let n_runs = AtomicU64::new(0);
     Slow::computing(name, 1, move |io| {
         if fails(n_runs.fetch_add(1, Ordering::AcqRel)) {
             return Err(Error::new(ErrorKind::Device, "the device is on fire"));
         }
-        // What the detector and the classifier of these tests understand.
+        // Outputs in the format of the detector and the classifier of these tests.
         let (shape, answer): (&[usize], &[f32]) = match io.input_tensor(0).shape()[..] {
             [1, 64, 64, 3] => (&[1, 1, 6], &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]),
             _ => (&[1, 4], &[1.0, 0.0, 0.0, 0.0]),
@@ -31,7 +31,7 @@ fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> A
     })
 }
 
-/// What the bus was told since it was asked before.
+/// Messages on the bus since the last call.
 fn said(rig: &Rig) -> Vec<String> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Warning, gst::MessageType::Error]);
     let text = |message: gst::Message| match message.view() {
@@ -64,16 +64,16 @@ fn broken_model_ends_stream_with_first_frame() {
     let device = failing("never-runs", |_| true);
     let rig = Rig::begun(&device.detect("nireq=1 max-failures=-1"));
     for round in 0..2 {
-        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream hears of it");
+        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream gets the error");
         let said = said(&rig);
-        let [said] = &said[..] else { panic!("once is enough: {said:?}") };
+        let [said] = &said[..] else { panic!("expected one error: {said:?}") };
         for part in ["error: the model has not run once", "the device is on fire", "`roiflow bench MODEL --device NULL.never-runs`"] {
             assert!(said.contains(part), "{said}");
         }
         let left = rig.left();
         assert!(left.len() == 1 && left[0].status.contains("on fire"), "round {round}: {left:?}");
         rig.check_counts();
-        // A flush begins anew.
+        // A flush resets the count.
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
@@ -82,13 +82,13 @@ fn broken_model_ends_stream_with_first_frame() {
 
 #[test]
 fn failed_first_frame_of_working_model_is_a_warning() {
-    // The first frame's, and one after the two that tell whether the model runs and the second frame's.
+    // The first frame's run, two runs that test the model, and the second frame's run.
     let device = failing("first-fails", |n| n == 0 || n == 4);
     let rig = Rig::begun(&device.detect("nireq=1"));
     for (n, n_runs) in [(0, 3), (1, 4), (2, 5), (3, 6)] {
         rig.frame(n).unwrap();
         rig.next();
-        assert_eq!(rig.count("runs"), n_runs, "a model that has run is not tried again");
+        assert_eq!(rig.count("runs"), n_runs, "a model that has run is not tested again");
         let said = said(&rig);
         assert_eq!(said.len() == 1 && said[0].starts_with("warning: inference failed on frame"), n % 2 == 0, "frame {n}: {said:?}");
     }
@@ -132,7 +132,7 @@ fn model_with_successful_run_is_not_tested_again() {
     first.begin();
     fails("a stream that begins anew", &first);
 
-    // Runs in the background are runs.
+    // Background runs count as runs.
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1 classifier-async-mode=true reclassify-interval=1"));
     let tracked = |n: u64| {
         let mut frame = black(n);
@@ -144,7 +144,7 @@ fn model_with_successful_run_is_not_tested_again() {
     rig.next();
     eventually("it has run", || rig.count("runs") == 1);
     is_lost.store(true, Ordering::Release);
-    eventually("a failure is told", || {
+    eventually("the failure is reported", || {
         let n = rig.count("frames-in");
         rig.source.push(tracked(n)).unwrap();
         rig.next();
@@ -167,7 +167,7 @@ fn failed_warm_up_of_working_model_starts_stream() {
     first.frame(0).unwrap();
     first.next();
     is_lost.store(true, Ordering::Release);
-    // Tried behind the making of the stage, and again with the caps.
+    // Tested after loading, and again with the caps.
     let second = Rig::begun(&device.detect("nireq=1 max-latency=60000"));
     assert_eq!(n_failed.load(Ordering::Acquire), 2);
     is_lost.store(false, Ordering::Release);
@@ -195,13 +195,13 @@ fn live_latency_is_reported_later_after_failed_warm_up() {
     let messages = || std::iter::from_fn(|| second.bus.pop_filtered(&[gst::MessageType::Latency])).count();
     second.frame(1).unwrap();
     assert_eq!(second.next(), "frame 1 of 64x48");
-    eventually("the pipeline is told to ask", || messages() == 1);
+    eventually("the pipeline must query the latency", || messages() == 1);
     let told = latency();
     assert!(told > gst::ClockTime::ZERO);
     assert_eq!((second.count("inferred"), said(&second)), (1, vec![]));
 }
 
-/// Sends a flush, and says whether it came through while the device was held.
+/// Sends a flush, and returns whether it completed while the device was held.
 fn flushes(rig: &Rig) -> bool {
     let (source, (sender, ended)) = (rig.source.clone(), channel());
     std::thread::spawn(move || {
@@ -226,13 +226,13 @@ fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
         source.push_event(gst::event::StreamStart::new("stream"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    // From here on who wants the pad's stream lock, as the end of a flush does, waits for the caps.
+    // From here on, taking the pad's stream lock, as FLUSH_STOP does, waits for the caps.
     caps_came.recv_timeout(TIMEOUT.into()).unwrap();
     sinkpad.remove_probe(probe.unwrap());
     beginning
 }
 
-/// A live stream whose model was made before, and which hangs in its warm-up when it begins.
+/// A live stream with a cached model that hangs in its warm-up.
 fn hangs_in_warm_up(slow: &Slow) -> Rig {
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     rig.element.set_state(gst::State::Ready).unwrap();
@@ -257,13 +257,17 @@ fn flush_does_not_wait_for_loading_or_warm_up() {
     slow.wait_for(1);
     gate.open();
     slow.release();
-    // A pad whose events a flush removes meanwhile may say its caps again, behind the flush: these wait.
+    // A pad whose events are removed by a flush may resend its caps after the flush: these wait.
     beginnings.into_iter().for_each(|beginning| beginning.join().unwrap());
     for rig in [making, hanging] {
         rig.segment();
         rig.frame(1).unwrap();
         while rig.next() != "frame 1 of 64x48" {}
-        assert_eq!((rig.count("inferred"), said(&rig)), (1, vec![]), "the caps are known, though they came before the model was there");
+        assert_eq!(
+            (rig.count("inferred"), said(&rig)),
+            (1, vec![]),
+            "the caps are known, although they arrived before the model was loaded"
+        );
     }
 }
 
@@ -273,15 +277,15 @@ fn hanging_warm_up_is_abandoned_on_stop() {
     let rig = hangs_in_warm_up(&slow);
     let beginning = begin_aside(&rig);
     slow.wait_for(1);
-    // It has its patience, and an end.
+    // The wait ends after its time limit.
     rig.element.set_state(gst::State::Null).unwrap();
     beginning.join().unwrap();
-    // The messages on it hold the element.
+    // Bus messages hold references to the element.
     rig.element.set_bus(None::<&gst::Bus>);
     let element = rig.element.downgrade();
     drop(rig);
     slow.release();
-    eventually("what it held is free", || element.upgrade().is_none());
+    eventually("its resources are released", || element.upgrade().is_none());
 }
 
 #[test]
@@ -291,7 +295,7 @@ fn broken_model_is_reported_in_paused() {
     pipeline.set_state(gst::State::Paused).unwrap();
     let message = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]);
     pipeline.set_state(gst::State::Null).unwrap();
-    let message = message.expect("an error is told");
+    let message = message.expect("an error is reported");
     let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
     assert!(error.error().to_string().contains("never run"), "{error:?}");
 }
@@ -305,7 +309,7 @@ fn stream_that_becomes_live_is_warmed_up() {
     rig.expect(&["stream-start", "caps 64x48", "segment"]);
     assert_eq!(rig.count("runs"), 2);
 
-    // The only request is busy: the warm-up waits for it, and the flush finds it there.
+    // The only request is busy: the warm-up waits for it when the flush arrives.
     let slow = Slow::open("turns-live-busy", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     slow.hold();
@@ -317,7 +321,7 @@ fn stream_that_becomes_live_is_warmed_up() {
         source.push_event(gst::event::StreamStart::new("live"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    eventually("the caps are through", || {
+    eventually("the caps have passed", || {
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         beginning.is_finished()
