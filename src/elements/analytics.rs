@@ -474,7 +474,7 @@ impl<'a> Relations<'a> {
                 (level, (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx))
             };
             if level > 0.0 {
-                return None; // It is a result.
+                return None; // This is a result, not a descriptor.
             }
             if quark == label && index.is_none() {
                 index = Some(class_idx as u32);

@@ -128,7 +128,7 @@ impl<S: Settings> Cached<S> {
 
 impl<S> Drop for Cached<S> {
     fn drop(&mut self) {
-        // Its thread holds the element, and what it loads takes memory: unless an engine hangs, neither outlives the state that asked for it.
+        // The loading thread holds the element and needs memory. Unless an engine hangs, neither should outlive the state that started it.
         self.loading.wait_for_threads();
     }
 }

@@ -45,7 +45,7 @@ impl Slots {
         let wanted = match stage.scheduling() {
             Scheduling::Throughput => {
                 n_at_once // one running on each request, or a full batch
-                    + 1    // one waiting for a request; if upstream waits for a slot, one finished behind a running one
+                    + 1    // one waiting for a request; if upstream waits for a slot, one completed after a running one
                     + 1 // one finished, on its way downstream
             }
             Scheduling::Latency => n_at_once,

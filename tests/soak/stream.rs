@@ -296,8 +296,8 @@ impl Stream {
             0 => watch.watched(idx, "flush", || self.flush()),
             1 => self.seek(gst::SeekFlags::FLUSH),
             2 => self.seek_without_flush(),
-            3 => watch.watched(idx, "link anew while blocked", || self.relink_blocked()),
-            4 => watch.watched(idx, "link anew in mid-push", || self.relink()),
+            3 => watch.watched(idx, "relink while blocked", || self.relink_blocked()),
+            4 => watch.watched(idx, "relink in mid-push", || self.relink()),
             5 => {
                 self.reach(gst::State::Paused, "pause");
                 std::thread::sleep(Duration::from_millis(self.random.below(50)));
@@ -523,7 +523,7 @@ impl Stream {
                     Err(error) => changed = Err(error),
                 }
                 if self.is_at_end {
-                    break; // It may not come to PLAYING without a frame.
+                    break; // It may not reach PLAYING without a frame.
                 }
                 if self.has_lost_eos() {
                     self.n_disturbances += 1;

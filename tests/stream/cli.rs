@@ -471,7 +471,7 @@ fn inspect_and_devices_print_their_reports() {
     std::fs::write(&own, beside.replace("[input]\n", "[input]\nantialias = true\nrotate = 90\nsquare = true\nmargin = 0.1\n")).unwrap();
     let text = said(&["inspect", model.to_str().unwrap(), "--description", &own]);
     let parts = [
-        "picture 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel",
+        "image 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel",
         "of a detection: margin 0.1, square true\n",
         "decoder classes",
         " labels\n",

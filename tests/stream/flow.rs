@@ -18,7 +18,7 @@ use crate::harness::{
 use crate::rig::{OTHER_SIZE, Rig, SIZE, refusal};
 
 /// Capacity of the in-flight queue with `nireq` requests.
-fn window(nireq: usize) -> usize {
+fn queue_capacity(nireq: usize) -> usize {
     nireq + 2
 }
 
@@ -427,7 +427,7 @@ fn live_pipeline_reports_latency() {
         };
         let (before, after) = (latency_at("sink"), latency_at("src"));
         assert_eq!((before.0, after.0), (live, live));
-        assert!(after.1 > before.1, "{after:?} behind the element, {before:?} before it");
+        assert!(after.1 > before.1, "{after:?} after the element, {before:?} before it");
         assert!(after.1 < before.1 + gst::ClockTime::from_seconds(1), "{after:?}");
         pipeline.set_state(gst::State::Null).unwrap();
     }
@@ -448,7 +448,7 @@ fn slow_sink_does_not_raise_latency() {
 
 #[test]
 fn allocation_query_adds_queue_capacity() {
-    let n_more = window(4) as u32;
+    let n_more = queue_capacity(4) as u32;
     let ask = |downstream: Option<(u32, u32)>| {
         let rig = Rig::begun(&detect("rectangle", "nireq=4"));
         rig.sink.set_active(false).unwrap();

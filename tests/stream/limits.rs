@@ -189,7 +189,7 @@ fn missing_placeholder_for_output_is_an_error() {
     check_fails(&["run", &no_video, "--input", "test:2", "--show"], 2, &["--show", "expected `{video}`"]);
     runs(&["run", &no_video, "-q", "--input", "test:2", "--json", &json]);
     let open = description(&folder, "open.toml", &format!("{{source}} ! {} ! {{json}}", detect()));
-    check_fails(&["run", &open, "--input", "test:2", "--json", &json], 2, &["ends behind `{json}`", "{video}"]);
+    check_fails(&["run", &open, "--input", "test:2", "--json", &json], 2, &["ends at `{json}`", "{video}"]);
     let open = description(&folder, "open.toml", &format!("{{source}} ! {}", detect()));
     check_fails(&["run", &open, "--input", "test:2"], 2, &["ends at", "{video}"]);
     let twice = description(&folder, "twice.toml", &format!("{{source}} ! {} ! {{json}} ! {{json}} ! {{video}}", detect()));

@@ -211,13 +211,13 @@ fn dynamic_model_is_compiled_for_described_size() {
             assert!(bench.contains("[1, 3, 64, 96]"), "{stem} on {device}: {bench}");
         }
         let text = succeeds(&["inspect", &model]);
-        assert!(text.contains("picture 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
+        assert!(text.contains("image 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
         // Without a description, the size must be given.
         std::fs::remove_file(&description).unwrap();
         let open = succeeds(&["describe", &model, "--decoder", "scrfd"]);
         assert!(open.contains("# size ="), "{stem}: {open}");
         succeeds(&["describe", &model, "--decoder", "scrfd", "--size", "96x64", "--out", &description]);
-        assert!(succeeds(&["inspect", &model]).contains("picture 96x64"), "{stem}");
+        assert!(succeeds(&["inspect", &model]).contains("image 96x64"), "{stem}");
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
         // A size that the model does not support, and an excessive one.

@@ -49,7 +49,7 @@ fn frames_without_motion_carry_results_in_every_format() {
         let count = |field: &str| stats.get::<u64>(field).unwrap();
         assert_eq!(["inferred", "skipped-motion-threshold", "skipped", "dropped"].map(count), [3, 5, 5, 0], "{format}: {stats}");
         if format == PixelFormat::Gray8 {
-            continue; // The model looks for colors.
+            continue; // The model detects colors, which gray frames lack.
         }
         for pair in results.windows(2).filter(|pair| pair[1].status != InferenceStatus::Inferred) {
             let mut carried = pair[0].detections.clone();
@@ -130,7 +130,7 @@ fn skipped_or_failed_frame_resets_motion_gate() {
     let rig = Rig::begun(&slow.detect("nireq=1 scheduling-policy=latency queue-policy=drop-newest motion-threshold=0.02"));
     slow.hold();
     push(&rig, 0, 0);
-    push(&rig, 1, 4); // Has changed, and there is no place for it.
+    push(&rig, 1, 4); // Has motion, but no free slot.
     slow.wait_for(1);
     slow.release();
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48"]);

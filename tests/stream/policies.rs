@@ -597,7 +597,7 @@ fn random_order_keeps_events_and_frames_under_every_policy() {
             if let Some(n) = seen.strip_prefix("frame ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()) {
                 last = Some(n);
             } else if let Some(n) = seen.strip_prefix("behind-").and_then(|n| n.parse::<u64>().ok()) {
-                assert!(last.is_none_or(|last| last < n), "{policy}: {seen} behind frame {last:?}");
+                assert!(last.is_none_or(|last| last < n), "{policy}: {seen} after frame {last:?}");
             }
         }
         assert!(rig.count("inferred") > 0, "{policy}");

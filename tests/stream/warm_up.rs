@@ -130,7 +130,7 @@ fn model_with_successful_run_is_not_tested_again() {
     first.element.set_state(gst::State::Ready).unwrap();
     first.element.set_state(gst::State::Playing).unwrap();
     first.begin();
-    fails("a stream that begins anew", &first);
+    fails("a restarted stream", &first);
 
     // Background runs count as runs.
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1 classifier-async-mode=true reclassify-interval=1"));
