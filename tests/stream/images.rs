@@ -311,5 +311,9 @@ fn animated_gifs_are_refused_and_do_not_hang() {
     let frame = b"\x21\xf9\x04\x00\x0a\x00\x00\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00";
     let head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
     std::fs::write(folder.file("a.gif"), [&head[..], frame, frame, b"\x3b"].concat()).unwrap();
-    check_fails(&["run", &folder.file("colors.toml"), "-q", "--input", &folder.file("a.gif")], 1, &["a.gif", "no video"]);
+    check_fails(
+        &["run", &folder.file("colors.toml"), "-q", "--input", &folder.file("a.gif")],
+        1,
+        &["a.gif", "expected a file or stream with video"],
+    );
 }

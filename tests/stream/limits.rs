@@ -110,7 +110,7 @@ fn streams_have_given_names() {
     assert_eq!((lines(&folder.file("door.jsonl")).len(), lines(&folder.file("test.jsonl")).len()), (2, 3));
     let two = ["run", &colors, "--input", "test:2", "--input", "test:2"];
     check_fails(&[&two[..], &["--name", "a", "--name", "a"]].concat(), 2, &["--name a", "twice"]);
-    check_fails(&[&two[..], &["--name", "a", "--name", "b", "--name", "c"]].concat(), 2, &["2 inputs, got 3"]);
+    check_fails(&[&two[..], &["--name", "a", "--name", "b", "--name", "c"]].concat(), 2, &["--name", "got 3"]);
     for name in ["", "a/b", "..", "a b", "\u{1b}[31m", "-"] {
         check_fails(&["run", &colors, "--input", "test:2", &format!("--name={name}")], 2, &["expected 1 to 100 letters"]);
     }
@@ -160,14 +160,14 @@ fn values_in_the_graph_are_checked_like_parameters() {
         ("! x264nosuchthing", 1, &["gstreamer1.0-plugins-ugly", "gst-inspect-1.0"]),
         ("! gvawatermark3000", 1, &["not installed", "DL Streamer"]),
         ("! !", 2, &["elements joined by `!`"]),
-        ("! audioconvert", 2, &["format in common"]),
+        ("! audioconvert", 2, &["common format"]),
     ] {
         let path = description(&folder, "it.toml", &format!("{{source}} ! {} {rest} ! {{video}}", detect()));
         let output = roiflow(&["run", &path, "--input", "test:2"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{rest}: {said}");
         assert!(says.iter().all(|part| said.contains(part)), "{rest}: expected {says:?}, got {said}");
-        assert_eq!(said.contains("gst-inspect-1.0"), code == 1, "{rest}: {said}");
+        assert_eq!(said.contains("lists the installed elements"), code == 1, "{rest}: {said}");
         assert!(!said.contains("panic") && !said.contains("CRITICAL") && !said.contains("internal error"), "{said}");
     }
     let graph = format!(

@@ -341,7 +341,7 @@ fn inspect_refuses_what_run_refuses() {
     check_fails(&["inspect", &open, "--set", "detector=/nowhere/m.onnx"], 1, &["/nowhere/m.onnx"]);
     check_fails(&["inspect", &open, "--set", "detectr=x"], 2, &["did you mean `detector`"]);
     check_fails(&["inspect", &write("[parameters.detector]\ntype = \"path\"\n", &graph.replace("model=", "modle="))], 2, &["modle"]);
-    check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set goes with"]);
+    check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set", "got a model"]);
 }
 
 /// Text from foreign files never moves the cursor or hides a line.
